@@ -1,0 +1,41 @@
+# Everything sets up its own .venv from nothing; PYTHON says which interpreter makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help: ## Show what there is to make.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+$(VENV)/.installed: pyproject.toml
+	@echo "Setting up $(VENV) (a minute or two, once) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "webop needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed ## Play the main story on a real API server; ARGS=--once ends after it.
+	@$(BIN)/python -m examples.ephemeral_volume_claims.demo $(ARGS)
+
+test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(VENV)/.installed ## Check the style, the types, the layers.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed ## Bring the code into shape.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed ## Measure beside kopf on the same API server; ARGS=--help shows how.
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove what was made here (not the cached control plane).
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

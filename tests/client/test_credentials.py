@@ -1,0 +1,199 @@
+"""Credentials, and the vault that hands them out."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.errors import LoginError
+
+SERVER = "https://host"
+PAST = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+FUTURE = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
+
+
+def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
+    return ConnectionInfo(SERVER, token=token, **values)
+
+
+@pytest.mark.feature("AUT-11", "REF-20")
+def test_only_the_server_is_required_and_the_order_is_the_documented_one() -> None:
+    assert ConnectionInfo("https://host") == ConnectionInfo(server="https://host")
+    values = ("s", "ca", None, True, "u", "p", "b", "t", "c", None, "k", None, "ns", 1, FUTURE)
+    info = ConnectionInfo(*values)
+    assert info.expiration == FUTURE
+    assert info.default_namespace == "ns"
+    assert info.priority == 1
+    assert info.certificate_path == "c"
+    assert info.private_key_path == "k"
+
+
+@pytest.mark.feature("AUT-12")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"username": "u", "password": "p"}, "Basic dTpw"),
+        ({"username": "ü", "password": "p"}, "Basic w7w6cA=="),
+        ({"username": "u"}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"token": "t", "scheme": "Digest"}, "Digest t"),
+        ({"scheme": "Negotiate"}, "Negotiate"),
+        ({"username": "u", "password": "p", "token": "t"}, "Basic dTpw"),
+    ],
+)
+def test_the_authorization_header(values: dict[str, str], expected: str | None) -> None:
+    assert ConnectionInfo(SERVER, **values).authorization == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("AUT-24", "D-32")
+@pytest.mark.parametrize("name", ["ca", "certificate", "private_key"])
+def test_a_path_and_data_for_the_same_thing_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}_path and {name}_data"):
+        ConnectionInfo(SERVER, **{f"{name}_path": "x", f"{name}_data": "x"})  # type: ignore[arg-type]
+
+
+def test_secrets_are_not_shown() -> None:
+    info = ConnectionInfo(SERVER, username="u", password="pp", token="tt", private_key_data="kk")
+    assert "pp" not in repr(info)
+    assert "tt" not in repr(info).replace("https", "")
+    assert "kk" not in repr(info)
+
+
+@pytest.mark.feature("AUT-14")
+@pytest.mark.parametrize(
+    "expiration",
+    [
+        dt.datetime(2020, 1, 1),  # noqa: DTZ001 - naive on purpose
+        dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone(dt.timedelta(hours=5))),
+    ],
+)
+def test_naive_expiration_times_are_utc(expiration: dt.datetime) -> None:
+    assert build_info(expiration=expiration).expires_at == 1577836800
+    assert build_info().expires_at == float("inf")
+
+
+@pytest.mark.feature("AUT-04", "AUT-15")
+async def test_credentials_are_drawn_at_random() -> None:
+    vault = Vault({str(i): build_info(str(i)) for i in range(3)})
+    assert {(await vault.get()).token for _ in range(200)} == {"0", "1", "2"}
+
+
+async def test_credentials_of_the_highest_priority_are_preferred() -> None:
+    low, high = build_info("low"), build_info("high", priority=10)
+    vault = Vault({"low": low, "high": high})
+    assert {(await vault.get()).token for _ in range(50)} == {"high"}
+    assert await vault.invalidate(high) is low
+
+
+@pytest.mark.feature("AUT-14")
+async def test_expired_credentials_are_ignored_and_removed() -> None:
+    expired, valid = build_info("1", expiration=PAST), build_info("2", expiration=FUTURE)
+    vault = Vault({"1": expired, "2": valid})
+    assert {(await vault.get()).token for _ in range(20)} == {"2"}
+    assert expired not in vault
+    assert valid in vault
+    assert not vault.is_empty()
+    assert Vault({"1": expired}).is_empty()
+
+
+@pytest.mark.feature("AUT-14", "AUT-17")
+async def test_expired_credentials_can_be_renewed() -> None:
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.05)
+    vault = Vault({"x": build_info("t", expiration=soon)})
+    await vault.get()
+    await asyncio.sleep(0.06)
+    getting = asyncio.create_task(vault.get())
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("t", expiration=FUTURE)})
+    assert (await getting).expiration == FUTURE
+
+
+@pytest.mark.feature("AUT-17", "AUT-26")
+async def test_an_empty_vault_waits_for_the_first_login() -> None:
+    vault = Vault()
+    getting = asyncio.create_task(vault.get())
+    await vault.wait_for_emptiness()
+    assert vault.is_empty()
+    await vault.populate({"x": build_info()})
+    assert await getting == build_info()
+    assert await vault.get() is await vault.get()
+    await vault.wait_for_readiness()
+
+
+@pytest.mark.feature("AUT-17")
+async def test_the_same_refused_credentials_are_not_accepted_again() -> None:
+    old, new = build_info("old"), build_info("new")
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("old"), "y": new})
+    assert await waiting is new
+    assert {(await vault.get()).token for _ in range(20)} == {"new"}
+
+
+async def test_a_later_expiration_makes_no_refused_credentials_better() -> None:
+    old = build_info("old", expiration=FUTURE)
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("old", expiration=FUTURE + dt.timedelta(days=1))})
+    with pytest.raises(LoginError):
+        await waiting
+
+
+@pytest.mark.feature("AUT-18", "AUT-25", "REF-19")
+async def test_without_new_credentials_everybody_fails() -> None:
+    info, error = build_info(), RuntimeError("401")
+    vault = Vault({"x": info})
+    waiting = [asyncio.create_task(vault.invalidate(info, error=error)) for _ in range(3)]
+    await vault.wait_for_emptiness()
+    await vault.populate({})
+    for task in waiting:
+        with pytest.raises(LoginError, match="login handler") as e:
+            await task
+        assert e.value.__cause__ is error
+    with pytest.raises(LoginError):
+        await vault.get()
+
+
+async def test_a_login_that_comes_late_is_as_good() -> None:
+    vault = Vault()
+    await vault.populate({})
+    with pytest.raises(LoginError):
+        await vault.get()
+    await vault.populate({"x": build_info()})
+    assert await vault.get() == build_info()
+
+
+async def test_many_reports_about_the_same_credentials_cause_one_login() -> None:
+    old, new = build_info("old"), build_info("new")
+    vault = Vault({"x": old})
+    waiting = [asyncio.create_task(vault.invalidate(old)) for _ in range(3)]
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": new})
+    assert [await task for task in waiting] == [new] * 3
+    assert await vault.invalidate(old) is new
+    assert new in vault
+
+
+async def test_the_same_credentials_from_a_repeated_login_keep_their_identity() -> None:
+    vault = Vault({"x": build_info("1")})
+    first = await vault.get()
+    await vault.populate({"x": build_info("1")})
+    assert await vault.get() is first
+
+
+@pytest.mark.feature("AUT-03")
+async def test_only_connection_infos_are_accepted() -> None:
+    with pytest.raises(TypeError, match="ConnectionInfo or None"):
+        await Vault().populate({"x": "token"})  # type: ignore[dict-item]
+
+
+def test_a_vault_does_not_show_secrets() -> None:
+    assert repr(Vault({"x": build_info("secret")})) == "<Vault: 1 valid, 0 refused>"

@@ -1,0 +1,152 @@
+"""Messages about failed requests, and the classes of their exceptions."""
+
+from __future__ import annotations
+
+import httpx
+import orjson
+import pytest
+
+from webop.client.failures import (
+    build_connection_error,
+    build_event_error,
+    build_status_error,
+    parse_attempt,
+)
+from webop.errors import APIGoneError, APIServerError, APIStatusError
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/version", "get /version"),
+        ("GET", "/api/v1", "get /api/v1"),
+        ("GET", "/apis/apps/v1", "get /apis/apps/v1"),
+        ("GET", "/api/v1/pods", "list pods"),
+        ("GET", "/api/v1/pods?limit=1", "list pods"),
+        ("GET", "/api/v1/namespaces", "list namespaces"),
+        ("GET", "/api/v1/namespaces/ns", "get namespaces 'ns'"),
+        ("PATCH", "/api/v1/namespaces/ns/status", "patch namespaces/status 'ns'"),
+        ("PUT", "/api/v1/namespaces/ns/finalize", "update namespaces/finalize 'ns'"),
+        ("GET", "/api/v1/namespaces/ns/pods", "list pods in namespace 'ns'"),
+        ("POST", "/api/v1/namespaces/ns/pods", "create pods in namespace 'ns'"),
+        ("DELETE", "/api/v1/namespaces/ns/pods", "deletecollection pods in namespace 'ns'"),
+        ("DELETE", "/api/v1/namespaces/ns/pods/x", "delete pods 'x' in namespace 'ns'"),
+        (
+            "PATCH",
+            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples/x/status",
+            "patch kopfexamples.kopf.dev/status 'x' in namespace 'ns'",
+        ),
+        ("OPTIONS", "/api/v1/pods", "options pods"),
+    ],
+)
+def test_a_request_is_told_in_the_words_of_rbac(method: str, path: str, expected: str) -> None:
+    assert str(parse_attempt(method, path)) == expected
+
+
+def test_a_watch_is_told_by_its_parameters() -> None:
+    attempt = parse_attempt("GET", "/api/v1/namespaces/ns/pods", {"watch": "true"})
+    assert str(attempt) == "watch pods in namespace 'ns'"
+
+
+@pytest.mark.feature("D-56")
+@pytest.mark.parametrize(
+    ("method", "path", "advice"),
+    [
+        (
+            "PATCH",
+            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples/x/status",
+            (
+                "Grant the verb 'patch' on 'kopfexamples/status' of the API group 'kopf.dev' to "
+                "the operator's account: RBAC, a Role in 'ns' or a ClusterRole with its binding."
+            ),
+        ),
+        (
+            "GET",
+            "/api/v1/pods",
+            (
+                "Grant the verb 'list' on 'pods' of the API group '' to the operator's account: "
+                "RBAC, a ClusterRole with its binding."
+            ),
+        ),
+        ("GET", "/version", "Grant 'get' on the URL '/version' to the operator's account."),
+    ],
+)
+def test_a_forbidden_request_is_told_with_the_remedy(method: str, path: str, advice: str) -> None:
+    content = orjson.dumps({"kind": "Status", "message": "user x cannot do it"})
+    error = build_status_error(parse_attempt(method, path), 403, {}, content)
+    assert str(
+        error
+    ) == f"Cannot {parse_attempt(method, path)}: HTTP 403: user x cannot do it. " + (advice)
+
+
+def test_the_fields_of_a_status_are_kept() -> None:
+    status = {
+        "kind": "Status",
+        "message": "x exists",
+        "reason": "AlreadyExists",
+        "details": {"name": "x", "retryAfterSeconds": 3},
+    }
+    error = build_status_error(parse_attempt("GET", "/x"), 409, {}, orjson.dumps(status))
+    assert (error.status, error.reason) == (409, "AlreadyExists")
+    assert error.details["name"] == "x"
+    assert error.retry_after == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "HTTP 502"),
+        (b"Bad Gateway\n", "HTTP 502: Bad Gateway"),
+        (b"\xff", "HTTP 502: \N{REPLACEMENT CHARACTER}"),
+        (b"[]", "HTTP 502: []"),
+        (b'{"kind":"Status"}', 'HTTP 502: {"kind":"Status"}'),
+        (b'{"kind":"Status","details":[],"message":"m"}', "HTTP 502: m"),
+        (b"x" * 10_000, "HTTP 502: " + "x" * 500),
+    ],
+)
+def test_any_other_text_is_told_as_it_is(content: bytes, text: str) -> None:
+    error = build_status_error(parse_attempt("GET", "/x"), 502, {}, content)
+    assert str(error) == f"Cannot get /x: {text}"
+    assert isinstance(error, APIServerError)
+    assert error.details == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("5", 5), ("1.5", 1.5), ("-1", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None)],
+)
+def test_the_wish_for_a_pause_is_a_number_of_seconds(value: str, expected: float | None) -> None:
+    headers = httpx.Headers({"Retry-After": value})
+    error = build_status_error(parse_attempt("GET", "/x"), 429, headers, b"")
+    assert error.retry_after == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "cls", "text"),
+    [
+        ({"code": 410, "message": "too old"}, APIGoneError, "HTTP 410: too old"),
+        ({"reason": "Expired", "message": "too old"}, APIGoneError, "HTTP 410: too old"),
+        ({"code": 500, "message": "m"}, APIServerError, "HTTP 500: m"),
+        ({}, APIServerError, "HTTP 500: {}"),
+        (None, APIServerError, "HTTP 500: None"),
+        ({"code": "?"}, APIServerError, "HTTP 500: {'code': '?'}"),
+    ],
+)
+def test_error_events_become_the_same_exceptions(
+    body: object, cls: type[APIStatusError], text: str
+) -> None:
+    error = build_event_error(parse_attempt("GET", "/api/v1/pods", {"watch": "true"}), body)
+    assert type(error) is cls
+    assert str(error) == f"Cannot watch pods: {text}"
+
+
+@pytest.mark.parametrize(
+    ("exc", "text"),
+    [
+        (OSError("broken"), "broken"),
+        (TimeoutError(), "no answer in time"),
+        (httpx.ReadError(""), "ReadError('')"),
+    ],
+)
+def test_connection_errors_have_a_reason(exc: Exception, text: str) -> None:
+    assert str(build_connection_error(parse_attempt("GET", "/x"), exc)) == f"Cannot get /x: {text}"

@@ -1,0 +1,342 @@
+"""The client against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fake_cluster import Mirror, Networking, Watching, get_versions
+
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.discovery import discover
+from webop.client.kubeconfig import login_with_kubeconfig
+from webop.client.transport import build_transport
+from webop.client.watch import ListingStarted
+from webop.errors import (
+    APIConflictError,
+    APIForbiddenError,
+    APINotFoundError,
+    APIUnauthorizedError,
+    APIUnprocessableError,
+    LoginError,
+)
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.testing import LocalCluster
+
+MAPS = Resource("", "v1", "configmaps", namespaced=True)
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NETWORKING = Networking(request_timeout=30, error_backoffs=[0.5] * 60)
+
+
+def connect(cluster: LocalCluster) -> Client:
+    info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=cluster.token)
+    return Client(Vault({"x": info}), NETWORKING)
+
+
+def build_map(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def build_crd(plural: str, *versions: str) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "metadata": {"name": f"{plural}.webop.test"},
+        "spec": {
+            "group": "webop.test",
+            "scope": "Cluster",
+            "names": {
+                "plural": plural,
+                "singular": plural[:-1],
+                "kind": plural.capitalize(),
+                "shortNames": [plural[:3]],
+                "categories": ["tests"],
+            },
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": version == versions[0],
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                }
+                for version in versions
+            ],
+        },
+    }
+
+
+@contextlib.asynccontextmanager
+async def following(
+    client: Client, resource: Resource, namespace: str | None
+) -> AsyncIterator[Mirror]:
+    mirror = Mirror()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, Watching(), resource, namespace))
+        yield mirror
+        task.cancel()
+
+
+async def fetch_versions(client: Client, resource: Resource, namespace: str) -> dict[str, str]:
+    pages = [page.items async for page in client.list_pages(resource, namespace)]
+    return get_versions({raw["metadata"]["name"]: raw for items in pages for raw in items})
+
+
+@pytest.mark.feature("AUT-08", "AUT-13")
+async def test_the_kubeconfig_of_the_cluster_is_all_it_takes(
+    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig))
+    info = login_with_kubeconfig()
+    assert info is not None
+    async with Client(Vault({"x": info}), NETWORKING) as client:
+        assert (await client.request("GET", "/version"))["gitVersion"] == local_cluster.version
+
+
+async def test_an_object_lives_through_all_verbs(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        created = await client.create(MAPS, local_namespace, build_map("x", a="1"))
+        with pytest.raises(APIConflictError, match="already exists") as e:
+            await client.create(MAPS, local_namespace, build_map("x"))
+        assert e.value.reason == "AlreadyExists"
+
+        merged = await client.patch_merge(MAPS, local_namespace, "x", {"data": {"a": None}})
+        assert merged is not None
+        assert "data" not in merged
+        ops = [{"op": "add", "path": "/data", "value": {"b": "2"}}]
+        patched = await client.patch_json(MAPS, local_namespace, "x", ops)
+        assert patched is not None
+        assert await client.get(MAPS, local_namespace, "x") == patched
+
+        with pytest.raises(APIConflictError):
+            await client.replace(MAPS, local_namespace, "x", created)
+        await client.replace(MAPS, local_namespace, "x", {**patched, "data": {"c": "3"}})
+
+        await client.delete(MAPS, local_namespace, "x")
+        with pytest.raises(APINotFoundError):
+            await client.get(MAPS, local_namespace, "x")
+
+
+@pytest.mark.feature("PAT-13")
+async def test_patches_tell_what_is_gone_from_what_never_was(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        assert await client.patch_merge(MAPS, local_namespace, "absent", {"data": {}}) is None
+        assert await client.patch_json(MAPS, local_namespace, "absent", []) is None
+        await client.create(MAPS, local_namespace, build_map("x"))
+        with pytest.raises(APINotFoundError):
+            await client.patch_merge(MAPS, local_namespace, "x", {}, "status")
+        absent = Resource("webop.test", "v1", "absents", namespaced=True)
+        with pytest.raises(APINotFoundError):
+            await client.patch_merge(absent, local_namespace, "x", {})
+
+
+async def test_the_test_of_a_json_patch_is_told_from_other_errors(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        await client.create(MAPS, local_namespace, build_map("x"))
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
+        with pytest.raises(APIUnprocessableError):
+            await client.patch_json(MAPS, local_namespace, "x", [test])
+
+
+@pytest.mark.feature("D-56")
+async def test_forbidden_requests_say_what_to_grant(
+    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig_for("nobody")))
+    info = login_with_kubeconfig()
+    assert info is not None
+    async with Client(Vault({"x": info}), NETWORKING) as client:
+        with pytest.raises(APIForbiddenError, match='User "nobody" cannot patch') as e:
+            await client.patch_merge(MAPS, "default", "x", {})
+        assert "Grant the verb 'patch' on 'configmaps' of the API group ''" in str(e.value)
+        with pytest.raises(APIForbiddenError, match="Grant the verb 'watch' on 'configmaps'"):
+            async with client.stream("/api/v1/configmaps", {"watch": "true"}):
+                pass
+
+
+@pytest.mark.feature("AUT-16", "AUT-18")
+async def test_wrong_tokens_are_refused_and_excluded(local_cluster: LocalCluster) -> None:
+    wrong = ConnectionInfo(server=local_cluster.server, ca_data=local_cluster.ca_data, token="x")
+    vault = Vault({"x": wrong})
+    async with Client(vault, NETWORKING) as client:
+        task = asyncio.create_task(client.request("GET", "/version"))
+        await vault.wait_for_emptiness()
+        await vault.populate({"x": wrong})
+        with pytest.raises(LoginError) as e:
+            await task
+        assert isinstance(e.value.__cause__, APIUnauthorizedError)
+
+
+async def test_lists_are_consistent_over_pages(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        for index in range(5):
+            await client.create(MAPS, local_namespace, build_map(f"x{index}"))
+        pages = []
+        async for page in client.list_pages(MAPS, local_namespace, limit=2):
+            pages.append(page)
+            await client.delete(MAPS, local_namespace, f"x{4 - len(pages)}")
+        assert [[raw["metadata"]["name"] for raw in page.items] for page in pages] == [
+            ["x0", "x1"],
+            ["x2", "x3"],
+            ["x4"],
+        ]
+        assert {page.resource_version for page in pages} == {pages[0].resource_version}
+        assert {raw["kind"] for page in pages for raw in page.items} == {"ConfigMap"}
+
+
+async def discover_until(
+    client: Client, condition: Callable[[frozenset[Resource]], bool]
+) -> frozenset[Resource]:
+    """Ask until the server has taken note of a change of a CRD, which it does in background."""
+    while True:
+        resources = await discover(client, {"webop.test"})
+        if condition(resources):
+            return resources
+        await asyncio.sleep(0.05)
+
+
+class _ClassicTransport(httpx.AsyncBaseTransport):
+    """Makes the server believe that the client has never heard of aggregated discovery."""
+
+    def __init__(self, info: ConnectionInfo) -> None:
+        self.transport = build_transport(info)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        headers = {**request.headers, "accept": "application/json"}
+        return await self.transport.handle_async_request(
+            httpx.Request(request.method, str(request.url), headers=headers)
+        )
+
+    async def aclose(self) -> None:
+        await self.transport.aclose()
+
+
+@pytest.mark.feature("RES-18", "RES-19", "RES-20")
+async def test_both_forms_of_discovery_tell_the_same(local_cluster: LocalCluster) -> None:
+    async with connect(local_cluster) as client:
+        classic = Client(client.vault, NETWORKING, transport_factory=_ClassicTransport)
+        async with classic:
+            crd = await client.create(CRDS, None, build_crd("things", "v1beta1", "v1"))
+            try:
+                things = Resource("webop.test", "v1", "things")
+                resources = await discover_until(client, lambda found: things in found)
+                everything = await discover(client)
+                assert resources <= everything
+                old = {resource: resource for resource in await discover(classic)}
+                assert everything == old.keys()
+                for resource in everything:
+                    for name in Resource.__dataclass_fields__:
+                        assert getattr(resource, name) == getattr(old[resource], name), resource
+            finally:
+                await client.delete(CRDS, None, crd["metadata"]["name"])
+            await discover_until(client, lambda found: not found)
+    [found] = [r for r in resources if r.version == "v1"]
+    assert (found.kind, found.singular, found.namespaced) == ("Things", "thing", False)
+    assert found.shortcuts == {"thi"}
+    assert found.categories == {"tests"}
+    assert found.subresources == {"status"}
+    assert found.verbs >= {"list", "watch", "patch"}
+    assert {r.version: r.preferred for r in resources} == {"v1": True, "v1beta1": False}
+
+
+@pytest.mark.feature("EVT-01", "EVT-02", "EVT-03")
+async def test_a_watch_sees_what_is_and_what_comes(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        await client.create(MAPS, local_namespace, build_map("before"))
+        async with following(client, MAPS, local_namespace) as mirror:
+            await mirror.wait_for(lambda: "before" in mirror.objects)
+            await client.create(MAPS, local_namespace, build_map("large", x="y" * 900_000))
+            await client.patch_merge(MAPS, local_namespace, "before", {"data": {"a": "1"}})
+            await client.delete(MAPS, local_namespace, "before")
+            await mirror.wait_for(lambda: "before" in mirror.deleted)
+        events = [item for item in mirror.items if isinstance(item, tuple)]
+        told = [(kind, raw["metadata"]["name"]) for kind, raw in events]
+        assert told == [
+            (None, "before"),
+            ("ADDED", "large"),
+            ("MODIFIED", "before"),
+            ("DELETED", "before"),
+        ]
+        assert {raw["kind"] for _, raw in events} == {"ConfigMap"}
+        assert {raw["apiVersion"] for _, raw in events} == {"v1"}
+
+
+async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        for name in ("kept", "changed", "deleted"):
+            await client.create(MAPS, local_namespace, build_map(name))
+        async with following(client, MAPS, local_namespace) as mirror:
+            await mirror.wait_for(lambda: len(mirror.objects) == 3)
+            await asyncio.to_thread(local_cluster.kill_apiserver)
+            deleting = asyncio.create_task(client.delete(MAPS, local_namespace, "deleted"))
+            await asyncio.to_thread(local_cluster.restart_apiserver)
+            await deleting
+            await client.patch_merge(MAPS, local_namespace, "changed", {"data": {"a": "1"}})
+            await client.create(MAPS, local_namespace, build_map("created"))
+            expected = await fetch_versions(client, MAPS, local_namespace)
+            await mirror.wait_for(lambda: mirror.versions == expected)
+            assert mirror.deleted == ["deleted"]
+
+
+class _GatedTransport(httpx.AsyncBaseTransport):
+    """Lets requests through only while its gate is open."""
+
+    def __init__(self, info: ConnectionInfo, gate: asyncio.Event) -> None:
+        self.transport = build_transport(info)
+        self.gate = gate
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await self.gate.wait()
+        return await self.transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.transport.aclose()
+
+
+async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    """A restarted API server knows nothing of the changes before its start: 410."""
+    gate = asyncio.Event()
+    gate.set()
+    async with connect(local_cluster) as client:
+        for name in ("kept", "deleted"):
+            await client.create(MAPS, local_namespace, build_map(name))
+        watching = Client(
+            client.vault,
+            NETWORKING,
+            transport_factory=lambda info: _GatedTransport(info, gate),
+        )
+        async with watching, following(watching, MAPS, local_namespace) as mirror:
+            await client.patch_merge(MAPS, local_namespace, "kept", {"data": {"a": "1"}})
+            await mirror.wait_for(lambda: len(mirror.items) >= 4)
+            gate.clear()
+            await asyncio.to_thread(local_cluster.restart_apiserver)
+            await client.delete(MAPS, local_namespace, "deleted")
+            await client.patch_merge(MAPS, local_namespace, "kept", {"data": {"a": "2"}})
+            await asyncio.to_thread(local_cluster.restart_apiserver)
+            assert not mirror.deleted
+            gate.set()
+            expected = await fetch_versions(client, MAPS, local_namespace)
+            await mirror.wait_for(lambda: mirror.versions == expected)
+            assert mirror.deleted == ["deleted"]
+            assert mirror.items.count(ListingStarted()) >= 2

@@ -1,0 +1,199 @@
+"""TLS with the API server: verification, client certificates, and no keys left behind."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import ipaddress
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from fake_cluster import FakeCluster, Networking, answer_status
+from fake_server import FakeServer
+
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.tls import build_ssl_context
+from webop.errors import APIConnectionError, LoginError
+
+
+class Pair(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    cert: str
+    key: str
+
+
+def build_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def issue(name: str, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None) -> Pair:
+    """Issue a certificate, or a CA's own one. As on many clusters, there are no key identifiers."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer_name, issuer_key = issuer or (build_name(name), key)
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(build_name(name))
+        .issuer_name(issuer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    )
+    if issuer is not None:
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    cert = builder.sign(issuer_key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    key_bytes = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(cert.public_bytes(pem).decode(), key_bytes.decode())
+
+
+@pytest.fixture(scope="module")
+def ca() -> Pair:
+    return issue("ca")
+
+
+def issue_by(ca: Pair, name: str) -> Pair:
+    key = serialization.load_pem_private_key(ca.key.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return issue(name, (build_name("ca"), key))
+
+
+@contextlib.asynccontextmanager
+async def serving(ca: Pair, folder: Path, *, needs_client_certificate: bool) -> AsyncIterator[str]:
+    pair = issue_by(ca, "server")
+    (folder / "server.pem").write_text(pair.cert + pair.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=ca.cert)
+    context.load_cert_chain(folder / "server.pem")
+    if needs_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200), 100)
+    server = FakeServer(cluster, context)
+    await server.start()
+    try:
+        yield f"https://127.0.0.1:{server.port}"
+    finally:
+        await server.kill()
+
+
+async def is_served(info: ConnectionInfo) -> bool:
+    async with Client(Vault({"x": info}), Networking()) as client:
+        try:
+            await client.request("GET", "/version")
+        except APIConnectionError:
+            return False
+    return True
+
+
+def encode(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.feature("AUT-13")
+async def test_the_server_is_verified_unless_told_otherwise(ca: Pair, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(ca.cert)
+    stranger = issue("stranger")
+    values: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"insecure": True}, True),
+        ({"ca_data": stranger.cert}, False),
+        ({"ca_data": ca.cert}, True),
+        ({"ca_data": ca.cert.encode()}, True),
+        ({"ca_data": encode(ca.cert)}, True),
+        ({"ca_data": encode(ca.cert).encode()}, True),
+        ({"ca_path": str(tmp_path / "ca.pem")}, True),
+        ({"ca_path": tmp_path / "ca.pem"}, True),
+        ({"ca_path": bytes(tmp_path / "ca.pem")}, True),
+    ]
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        for kwargs, expected in values:
+            assert await is_served(ConnectionInfo(server=server, **kwargs)) is expected, kwargs
+
+
+@pytest.mark.feature("AUT-13")
+async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> None:
+    pair, stranger = issue_by(ca, "client"), issue("stranger")
+    (tmp_path / "both.pem").write_text(pair.key + pair.cert)
+    (tmp_path / "cert.pem").write_text(pair.cert)
+    (tmp_path / "key.pem").write_text(pair.key)
+    cert_path, key_path = tmp_path / "cert.pem", str(tmp_path / "key.pem")
+    values: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"certificate_data": stranger.cert, "private_key_data": stranger.key}, False),
+        ({"certificate_data": pair.cert, "private_key_data": pair.key}, True),
+        ({"certificate_data": encode(pair.cert), "private_key_data": encode(pair.key)}, True),
+        ({"certificate_data": pair.cert, "private_key_path": key_path}, True),
+        ({"certificate_path": cert_path, "private_key_data": pair.key.encode()}, True),
+        ({"certificate_path": cert_path, "private_key_path": key_path}, True),
+        ({"certificate_path": tmp_path / "both.pem"}, True),
+    ]
+    async with serving(ca, tmp_path, needs_client_certificate=True) as server:
+        for kwargs, expected in values:
+            info = ConnectionInfo(server=server, ca_data=ca.cert, **kwargs)
+            assert await is_served(info) is expected, kwargs
+
+
+def test_paths_can_start_at_home(ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "ca.pem").write_text(ca.cert)
+    context = build_ssl_context(ConnectionInfo("https://host", ca_path="~/ca.pem"))
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_private_keys_are_not_left_in_files(
+    ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pair = issue_by(ca, "client")
+    descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc").exists() else 0
+    info = ConnectionInfo("https://host", certificate_data=pair.cert, private_key_data=pair.key)
+    build_ssl_context(info)
+    assert not list(tmp_path.iterdir())
+    if descriptors:
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"ca_data": "garbage"}, "the CA certificate is neither PEM nor base64"),
+        ({"ca_data": "YWJj"}, "the CA certificate is neither PEM nor base64"),
+        ({"ca_path": "/absent/ca.pem"}, "/absent/ca.pem"),
+        ({"certificate_data": "YWJj"}, "the client certificate is neither"),
+        ({"certificate_path": "/absent/c.pem"}, "/absent/c.pem"),
+        ({"private_key_path": "/absent/k.pem"}, "/absent/k.pem"),
+    ],
+)
+async def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
+    async with Client(Vault({"x": ConnectionInfo("https://host", **values)}), Networking()) as c:
+        with pytest.raises(LoginError, match=f"https://host cannot be used: .*{reason}"):
+            await c.request("GET", "/version")
+
+
+def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="no client certificate"):
+        build_ssl_context(ConnectionInfo("https://host", private_key_data=ca.key))
+
+
+def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
+    other = issue("other")
+    with pytest.raises(LoginError, match="cannot be used"):
+        build_ssl_context(
+            ConnectionInfo("https://host", certificate_data=ca.cert, private_key_data=other.key)
+        )

@@ -1,0 +1,141 @@
+"""Names of annotations, and the recognition of those of other operators."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from webop.objects.patch import Patch
+from webop.objects.storage.keys import (
+    AnnotationNaming,
+    build_keys,
+    find_managed_prefixes,
+    mark_key,
+)
+
+DEFAULT = "kopf.zalando.org"
+DEPLOYMENT = {"kind": "Deployment", "name": "d", "uid": "u"}
+LONG = "lengthy-operator-name-to-hit-63-chars.example.com"
+RULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{,61}[A-Za-z0-9])?")
+
+
+@pytest.mark.feature("CFG-58", "CFG-67")
+@pytest.mark.parametrize(
+    ("prefix", "key", "names"),
+    [
+        (DEFAULT, "create_fn", ["create_fn"]),
+        (DEFAULT, "last-handled-configuration", ["last-handled-configuration"]),
+        (DEFAULT, "touch-dummy", ["touch-dummy"]),
+        (DEFAULT, "create_fn/spec.field", ["create_fn.spec.field"]),
+        (DEFAULT, "create/task/sub", ["create.task.sub"]),
+        (DEFAULT, "outer.<locals>.inner", ["outer._locals_.inner"]),
+        (DEFAULT, "h" * 46, ["h" * 46]),
+        (DEFAULT, "h" * 47, ["h" * 47, "h" * 39 + "-ffYXjQ"]),
+        (DEFAULT, "h" * 63, ["h" * 63, "h" * 39 + "-cjyWrA"]),
+        (DEFAULT, "h" * 64, ["h" * 56 + "-qX1gpQ", "h" * 39 + "-qX1gpQ"]),
+        (
+            DEFAULT,
+            "a/b<c>" * 20,
+            ["a.b_c_" * 9 + "a.-pm2uAA", "a.b_c_" * 6 + "a.b-3jOfEg"],
+        ),
+        (LONG, "update/sub1", ["update.sub1"]),
+    ],
+)
+def test_names_are_those_that_kopf_makes(prefix: str, key: str, names: list[str]) -> None:
+    expected = tuple(f"{prefix}/{name}" for name in names)
+
+    assert build_keys(prefix, key, v1=True) == expected
+    assert build_keys(prefix, key, v1=False) == expected[:1]
+
+
+@pytest.mark.feature("CFG-67", "HND-06", "SUB-15")
+@pytest.mark.parametrize(
+    "key",
+    ["lambda:/app/handlers.py:15", "_private", "outer.<locals>.<lambda>", "créer", "__"],
+)
+def test_names_that_kubernetes_would_refuse_are_made_acceptable(key: str) -> None:
+    (name,) = build_keys(DEFAULT, key, v1=True)
+
+    assert name.startswith(f"{DEFAULT}/")
+    assert RULE.fullmatch(name.removeprefix(f"{DEFAULT}/"))
+    assert name != build_keys(DEFAULT, key + "x", v1=True)[0]
+
+
+@pytest.mark.feature("CFG-67")
+def test_an_older_name_that_kubernetes_would_refuse_is_not_made() -> None:
+    prefix = "p" * 60 + ".example.com"
+
+    assert build_keys(prefix, "update", v1=True) == (f"{prefix}/update",)
+
+
+@pytest.mark.feature("CFG-71")
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": [DEPLOYMENT]}}, "x-ofDRS"),
+        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": [{"kind": "Other"}]}}, "x"),
+        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": []}}, "x"),
+        ({"kind": "ReplicaSet", "metadata": {}}, "x"),
+        ({"kind": "Other", "metadata": {"ownerReferences": [DEPLOYMENT]}}, "x"),
+        ({}, "x"),
+    ],
+)
+def test_keys_differ_for_replica_sets_of_deployments(body: Any, key: str) -> None:
+    assert mark_key("x", body) == key
+    assert AnnotationNaming(prefix="p", v1=True).make_keys("x", body=body) == (f"p/{key}",)
+
+
+@pytest.mark.feature("CFG-66", "D-61")
+@pytest.mark.parametrize(
+    ("annotations", "prefixes"),
+    [
+        ([], set()),
+        (["note", "example.com/note"], set()),
+        (["kopf.zalando.org/x"], {"kopf.zalando.org/"}),
+        (["sub.kopf.zalando.org/x"], {"sub.kopf.zalando.org/"}),
+        (["notkopf.zalando.org/x", "kopf.zalando.org.example.com/x", "kopf.zalando.org"], set()),
+        (["op.example.com/kopf-managed", "op.example.com/x", "a/b"], {"op.example.com/"}),
+        (["kopf-managed"], set()),
+    ],
+)
+def test_annotations_of_operators_are_recognized(
+    annotations: list[str], prefixes: set[str]
+) -> None:
+    assert set(find_managed_prefixes(annotations)) == prefixes
+
+
+@pytest.mark.feature("D-61")
+@pytest.mark.parametrize(
+    ("prefix", "annotations", "expected"),
+    [
+        ("op.example.com", {}, {"op.example.com/kopf-managed": "yes"}),
+        ("op.example.com", {"op.example.com/kopf-managed": "yes"}, {}),
+        ("kopf.zalando.org", {}, {}),
+        ("kopf.example.com", {}, {}),
+    ],
+)
+def test_the_marker_is_put_where_the_prefix_does_not_tell(
+    prefix: str, annotations: dict[str, str], expected: dict[str, str]
+) -> None:
+    patch = Patch()
+    naming = AnnotationNaming(prefix=prefix, v1=True)
+
+    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
+    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
+
+    assert patch.metadata.annotations == expected
+
+
+@pytest.mark.feature("D-28", "REF-52")
+def test_a_prefix_is_needed() -> None:
+    with pytest.raises(ValueError, match="needs a prefix"):
+        AnnotationNaming(prefix="", v1=True)
+
+
+@pytest.mark.feature("CFG-67")
+def test_a_prefix_that_leaves_no_room_for_names_is_warned_about() -> None:
+    AnnotationNaming(prefix="x" * 189, v1=True)
+    with pytest.warns(UserWarning, match="can have 189 at most"):
+        AnnotationNaming(prefix="x" * 190, v1=True)

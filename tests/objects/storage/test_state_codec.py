@@ -1,0 +1,58 @@
+"""JSON texts of the stored state."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from webop.objects.storage.codec import decode, encode
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": 1, "a": [None, True, 1.5, 'x"']}, '{"b":1,"a":[null,true,1.5,"x\\""]}'),
+        ({"x": "é"}, '{"x":"é"}'),
+        ({"x": MappingProxyType({"y": {"b", "a"}})}, '{"x":{"y":["a","b"]}}'),
+        ({"x": 2**70}, '{"x":1180591620717411303424}'),
+    ],
+)
+def test_texts_are_compact_and_keep_the_order(value: Any, text: str) -> None:
+    assert encode(value) == text
+
+
+def test_texts_with_broken_characters_survive() -> None:
+    record = {"message": "no file named \udcff"}
+
+    assert decode(encode(record), place="here") == record
+    assert encode(record).isascii()
+
+
+def test_texts_of_kopf_are_read() -> None:
+    value = {"spec": {"x": "é", "y": 1e16}}
+
+    assert decode(json.dumps(value, separators=(",", ":")) + "\n", place="here") == value
+    assert json.loads(encode(value)) == value
+
+
+def test_a_null_is_nothing() -> None:
+    assert decode("null", place="here") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "1"])
+def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert decode(text, place="the annotation x/y") is None
+
+    assert "the annotation x/y is not readable" in caplog.text
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(TypeError, match="object cannot be stored"):
+        encode({"x": object()})

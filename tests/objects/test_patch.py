@@ -1,0 +1,298 @@
+"""Patches of handlers, and the JSON patches that are made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from webop.objects.body import Body, RawBody
+from webop.objects.fields import clone
+from webop.objects.patch import Patch, apply_merge_patch
+
+
+@pytest.mark.feature("PAT-01", "PAT-02", "REF-69")
+def test_views_of_a_patch_create_stanzas_when_written() -> None:
+    patch = Patch()
+    patch.spec["x"] = 1
+    patch.status["y"] = None
+    patch.metadata["finalizers"] = ["f"]
+    patch.metadata.labels["l"] = "v"
+    patch.meta.annotations["a"] = None
+    patch.status.setdefault("counters", {})["n"] = 1
+    patch.spec.update(z=2)
+
+    assert patch == {
+        "spec": {"x": 1, "z": 2},
+        "status": {"y": None, "counters": {"n": 1}},
+        "metadata": {"finalizers": ["f"], "labels": {"l": "v"}, "annotations": {"a": None}},
+    }
+    assert orjson.loads(orjson.dumps(patch)) == patch
+
+
+@pytest.mark.feature("PAT-02")
+def test_reading_a_patch_creates_nothing() -> None:
+    patch = Patch()
+
+    assert patch.spec == {}
+    assert patch.status.get("x") is None
+    assert "x" not in patch.metadata.labels
+    assert len(patch.meta.annotations) == 0
+    assert list(patch.spec) == []
+    assert repr(patch.spec) == "{}"
+    with pytest.raises(KeyError):
+        patch.spec["x"]
+    with pytest.raises(KeyError):
+        del patch.spec["x"]
+
+    assert patch == {}
+    assert not patch
+
+
+@pytest.mark.feature("PAT-02")
+def test_a_patch_is_read_through_its_views_and_the_other_way() -> None:
+    patch = Patch({"status": {"a": 1}})
+    status = patch.status
+
+    patch["status"]["b"] = 2
+    status["c"] = 3
+
+    assert status == {"a": 1, "b": 2, "c": 3}
+    assert repr(status) == "{'a': 1, 'b': 2, 'c': 3}"
+    assert patch["status"] == status
+
+
+@pytest.mark.feature("PAT-02")
+def test_taking_back_the_last_key_takes_back_the_stanza() -> None:
+    patch = Patch()
+    patch.metadata.labels["l"] = "v"
+
+    del patch.metadata.labels["l"]
+
+    assert patch == {}
+    assert not patch
+
+
+@pytest.mark.feature("PAT-01")
+def test_writing_into_a_stanza_that_is_deleted_creates_it_anew() -> None:
+    patch = Patch({"status": None})
+
+    patch.status["x"] = 1
+
+    assert patch == {"status": {"x": 1}}
+
+
+@pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14")
+def test_a_patch_is_true_with_keys_or_functions() -> None:
+    def fn(body: RawBody) -> None:
+        pass
+
+    assert not Patch()
+    assert not Patch({})
+    assert Patch({"spec": {}})
+    assert Patch(fns=[fn])
+    assert Patch({"spec": {}}, fns=[fn]).fns == [fn]
+
+    patch = Patch()
+    patch.fns.append(fn)
+    assert patch
+    assert patch.fns == [fn]
+
+
+@pytest.mark.feature("PAT-14")
+def test_a_patch_of_a_patch_has_its_functions_too() -> None:
+    def fn1(body: RawBody) -> None:
+        pass
+
+    def fn2(body: RawBody) -> None:
+        pass
+
+    original = Patch({"spec": {"x": 1}}, fns=[fn1])
+    copied = Patch(original, fns=[fn2])
+    original.fns.clear()
+
+    assert copied == {"spec": {"x": 1}}
+    assert copied.fns == [fn1, fn2]
+
+
+@pytest.mark.feature("PAT-06")
+def test_clearing_a_patch_forgets_keys_and_functions() -> None:
+    patch = Patch({"spec": {"x": 1}}, fns=[lambda body: None])
+
+    patch.clear()
+
+    assert patch == {}
+    assert patch.fns == []
+    assert not patch
+
+
+def test_a_patch_is_printed_with_all_that_is_in_it() -> None:
+    assert repr(Patch()) == "Patch()"
+    assert repr(Patch({"a": 1})) == "Patch({'a': 1})"
+    assert repr(Patch(fns=[print])) == f"Patch(fns=[{print!r}])"
+    assert repr(Patch({"a": 1}, fns=[print])) == f"Patch({{'a': 1}}, fns=[{print!r}])"
+
+
+@pytest.mark.feature("PAT-01")
+@pytest.mark.parametrize(
+    ("target", "patch", "expected"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({"a": "foo"}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {}),
+        ({}, {"a": {"bb": {}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_patches_are_applied_as_the_api_server_does(
+    target: Any, patch: Any, expected: Any
+) -> None:
+    original = clone(target)
+
+    assert apply_merge_patch(target, patch) == expected
+    assert target == original
+
+
+@pytest.mark.feature("PAT-11", "PAT-12")
+@pytest.mark.parametrize(
+    ("patch", "ops"),
+    [
+        ({}, []),
+        ({"spec": {"x": 1}}, []),
+        ({"spec": {"absent": None}}, []),
+        ({"status": {"absent": None}}, []),
+        ({"absent": None}, []),
+        ({"spec": {"x": 2}}, [{"op": "replace", "path": "/spec/x", "value": 2}]),
+        ({"spec": {"x": None}}, [{"op": "remove", "path": "/spec/x"}]),
+        ({"spec": {"y": 2}}, [{"op": "add", "path": "/spec/y", "value": 2}]),
+        ({"spec": {"l": [1, 2]}}, []),
+        ({"spec": {"l": [1, 3]}}, [{"op": "replace", "path": "/spec/l", "value": [1, 3]}]),
+        ({"spec": {"d": {"a": 1}}}, []),
+        ({"spec": {"d": None}}, [{"op": "remove", "path": "/spec/d"}]),
+        ({"spec": {"d": "text"}}, [{"op": "replace", "path": "/spec/d", "value": "text"}]),
+        ({"spec": {"d": {"b": 2}}}, [{"op": "add", "path": "/spec/d/b", "value": 2}]),
+        ({"status": {"y": 2}}, [{"op": "add", "path": "/status", "value": {"y": 2}}]),
+        ({"spec": None}, [{"op": "remove", "path": "/spec"}]),
+        (
+            {"metadata": {"labels": {"a/b~c": "v"}}},
+            [{"op": "add", "path": "/metadata/labels", "value": {"a/b~c": "v"}}],
+        ),
+        (
+            {"metadata": {"annotations": {"op.example.com/x~y": "v", "a/b": None}}},
+            [
+                {"op": "add", "path": "/metadata/annotations/op.example.com~1x~0y", "value": "v"},
+                {"op": "remove", "path": "/metadata/annotations/a~1b"},
+            ],
+        ),
+    ],
+)
+def test_a_json_patch_has_operations_only_for_what_changes(patch: Any, ops: Any) -> None:
+    body = {
+        "metadata": {"annotations": {"a/b": "c", "d": "e"}},
+        "spec": {"x": 1, "l": [1, 2], "d": {"a": 1}},
+    }
+    original = clone(body)
+
+    assert Patch(patch, body=Body(body)).as_json_patch() == ops
+    assert Patch(patch).as_json_patch(body) == ops
+    assert body == original
+
+
+@pytest.mark.feature("PAT-12")
+@pytest.mark.parametrize(
+    ("old", "new"), [(1, True), (0, False), (1, 1.0), ([1], [True]), ([{"a": 1}], [{"a": 1.0}])]
+)
+def test_values_that_only_python_takes_for_equal_are_changes(old: Any, new: Any) -> None:
+    ops = Patch({"spec": {"x": new}}).as_json_patch({"spec": {"x": old}})
+
+    assert ops == [{"op": "replace", "path": "/spec/x", "value": new}]
+
+
+@pytest.mark.feature("PAT-12")
+def test_the_order_of_keys_is_no_change() -> None:
+    body = {"spec": {"x": [{"a": 1, "b": {"c": True, "d": [2.0]}}]}}
+
+    same = Patch({"spec": {"x": [{"b": {"d": [2.0], "c": True}, "a": 1}]}})
+    other = Patch({"spec": {"x": [{"b": {"d": [2], "c": True}, "a": 1}]}})
+
+    assert same.as_json_patch(body) == []
+    assert [op["path"] for op in other.as_json_patch(body)] == ["/spec/x"]
+
+
+@pytest.mark.feature("PAT-03", "PAT-04", "PAT-09", "PAT-11")
+def test_functions_are_run_on_a_copy_with_the_keys_applied() -> None:
+    def set_conditions(body: RawBody) -> None:
+        conditions = body.setdefault("status", {}).setdefault("conditions", [])
+        conditions[:] = [cond for cond in conditions if cond["type"] != "Ready"]
+        conditions.append({"type": "Ready", "status": str(body["spec"]["x"])})
+
+    raw = {"spec": {"x": 1}, "status": {"conditions": [{"type": "Other"}]}}
+    original = clone(raw)
+    patch = Patch({"spec": {"x": 2, "l": [1]}}, fns=[set_conditions])
+    expected = [
+        {"op": "replace", "path": "/spec/x", "value": 2},
+        {"op": "add", "path": "/spec/l", "value": [1]},
+        {
+            "op": "replace",
+            "path": "/status/conditions",
+            "value": [{"type": "Other"}, {"type": "Ready", "status": "2"}],
+        },
+    ]
+
+    assert patch.as_json_patch(raw) == expected
+    assert patch.as_json_patch(Body(raw)) == expected
+    assert raw == original
+
+
+@pytest.mark.feature("PAT-09")
+def test_functions_cannot_change_the_keys_of_the_patch() -> None:
+    def append(body: RawBody) -> None:
+        body["spec"]["list"].append(2)
+
+    patch = Patch({"spec": {"list": [1]}}, fns=[append])
+    expected = [{"op": "add", "path": "/spec/list", "value": [1, 2]}]
+
+    assert patch.as_json_patch({"spec": {}}) == expected
+    assert patch.as_json_patch({"spec": {}}) == expected
+    assert patch == {"spec": {"list": [1]}}
+
+
+@pytest.mark.feature("PAT-12")
+def test_functions_that_change_nothing_yield_no_operation() -> None:
+    patch = Patch(fns=[lambda body: body["spec"].update(x=1)])
+
+    assert patch.as_json_patch({"spec": {"x": 1}}) == []
+
+
+def test_values_that_json_does_not_have_are_compared_as_python_does() -> None:
+    thing = object()
+    body = {"spec": {"x": [thing], "y": 2**70}}
+
+    assert Patch({"spec": {"x": [thing], "y": 2**70}}).as_json_patch(body) == []
+
+
+def test_views_can_be_put_into_a_patch() -> None:
+    body = Body({"spec": {"x": {"y": 1}}})
+
+    ops = Patch({"status": body.spec, "list": [body.spec]}).as_json_patch(body)
+
+    assert ops == [
+        {"op": "add", "path": "/status", "value": {"x": {"y": 1}}},
+        {"op": "add", "path": "/list", "value": [{"x": {"y": 1}}]},
+    ]
+    assert orjson.dumps(ops)
+
+
+@pytest.mark.feature("PAT-11")
+def test_a_json_patch_of_something_needs_a_body() -> None:
+    assert Patch().as_json_patch() == []
+    with pytest.raises(ValueError, match="needs the body"):
+        Patch({"spec": {"x": 1}}).as_json_patch()

@@ -1,0 +1,230 @@
+"""webop: Kubernetes operators in Python, admission webhooks first, as one ASGI app.
+
+The model in short. **Handlers** are functions declared by the decorators of :mod:`webop.on` for
+**resources**. *Changes* of objects (``on.create``, ``on.update``, ``on.delete``, ``on.resume``,
+``on.field``) call them until they succeed, with progress kept on the objects themselves;
+*raw events* call ``on.event``; *reviews* of the API server call ``on.validate`` and
+``on.mutate`` before an object gets into the cluster. What a handler wants changed goes into its
+``patch``; what it returns goes into the status. ``import webop as kopf`` works for operators
+written for Kopf.
+
+Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
+:mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported when it is used
+first, so that files with handlers import fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from webop import lifecycles, on
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.kubeconfig import (
+    login_via_client,
+    login_via_pykube,
+    login_with_kubeconfig,
+    login_with_service_account,
+)
+from webop.errors import (
+    ActivityError,
+    AdmissionError,
+    APIError,
+    ConfigurationError,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    LoginError,
+    PermanentError,
+    TemporaryError,
+    WebopError,
+)
+from webop.handling.filters import ABSENT, PRESENT, all_, any_, none_, not_
+from webop.handling.handlers import ErrorsMode, Reason
+from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
+from webop.handling.stores import Memo
+from webop.handling.subhandlers import execute
+from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
+from webop.logs import LogFormat, configure
+from webop.objects.body import (
+    Annotations,
+    Body,
+    BodyEssence,
+    Labels,
+    Meta,
+    ObjectReference,
+    OwnerReference,
+    RawBody,
+    RawEvent,
+    RawEventType,
+    Spec,
+    Status,
+    build_object_reference,
+    build_owner_reference,
+)
+from webop.objects.diffs import Diff, DiffItem, DiffOperation
+from webop.objects.fields import FieldPath, FieldSpec
+from webop.objects.owners import (
+    adjust_namespace,
+    adopt,
+    append_owner_reference,
+    harmonize_naming,
+    label,
+    remove_owner_reference,
+)
+from webop.objects.patch import Patch, PatchFn
+from webop.objects.resources import EVERYTHING, Resource
+from webop.objects.storage.diffbase import (
+    AnnotationsDiffBaseStorage,
+    DiffBaseStorage,
+    MultiDiffBaseStorage,
+    StatusDiffBaseStorage,
+)
+from webop.objects.storage.progress import (
+    AnnotationsProgressStorage,
+    MultiProgressStorage,
+    ProgressRecord,
+    ProgressStorage,
+    SmartProgressStorage,
+    StatusProgressStorage,
+)
+from webop.on import daemon, index, register, subhandler, timer
+from webop.posting import LocalObjectLogger, Logger, ObjectLogger, event, exception, info, warn
+from webop.servers.base import (
+    Headers,
+    SSLPeer,
+    WebhookClientConfig,
+    WebhookClientConfigService,
+    WebhookFn,
+    WebhookServerProtocol,
+)
+from webop.servers.local import WebhookK3dServer, WebhookMinikubeServer, WebhookServer
+from webop.settings import OperatorSettings
+from webop.version import __version__
+
+if TYPE_CHECKING:
+    from webop.app import create_app
+    from webop.embedding import operator, run, run_tasks, spawn_tasks
+
+# Names that bring the HTTP client and server with them, and where they are.
+_LAZY = {
+    "create_app": "webop.app",
+    "operator": "webop.embedding",
+    "run": "webop.embedding",
+    "run_tasks": "webop.embedding",
+    "spawn_tasks": "webop.embedding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import at first use what is slow to import (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "ABSENT",
+    "EVERYTHING",
+    "PRESENT",
+    "APIError",
+    "ActivityError",
+    "AdmissionError",
+    "Annotations",
+    "AnnotationsDiffBaseStorage",
+    "AnnotationsProgressStorage",
+    "Body",
+    "BodyEssence",
+    "ConfigurationError",
+    "ConnectionInfo",
+    "Diff",
+    "DiffBaseStorage",
+    "DiffItem",
+    "DiffOperation",
+    "ErrorsMode",
+    "FieldPath",
+    "FieldSpec",
+    "HandlerRetriesError",
+    "HandlerTimeoutError",
+    "Headers",
+    "Labels",
+    "LocalObjectLogger",
+    "LogFormat",
+    "Logger",
+    "LoginError",
+    "Memo",
+    "Meta",
+    "MultiDiffBaseStorage",
+    "MultiProgressStorage",
+    "ObjectLogger",
+    "ObjectReference",
+    "OperatorRegistry",
+    "OperatorSettings",
+    "OwnerReference",
+    "Patch",
+    "PatchFn",
+    "PermanentError",
+    "ProgressRecord",
+    "ProgressStorage",
+    "RawBody",
+    "RawEvent",
+    "RawEventType",
+    "Reason",
+    "Resource",
+    "SSLPeer",
+    "SmartProgressStorage",
+    "Spec",
+    "Status",
+    "StatusDiffBaseStorage",
+    "StatusProgressStorage",
+    "TemporaryError",
+    "Vault",
+    "WebhookClientConfig",
+    "WebhookClientConfigService",
+    "WebhookFn",
+    "WebhookK3dServer",
+    "WebhookMinikubeServer",
+    "WebhookServer",
+    "WebhookServerProtocol",
+    "WebopError",
+    "__version__",
+    "adjust_namespace",
+    "adopt",
+    "all_",
+    "any_",
+    "append_owner_reference",
+    "build_object_reference",
+    "build_owner_reference",
+    "configure",
+    "create_app",
+    "daemon",
+    "event",
+    "exception",
+    "execute",
+    "get_default_lifecycle",
+    "get_default_registry",
+    "harmonize_naming",
+    "index",
+    "info",
+    "label",
+    "lifecycles",
+    "login_via_client",
+    "login_via_pykube",
+    "login_with_kubeconfig",
+    "login_with_service_account",
+    "none_",
+    "not_",
+    "on",
+    "operator",
+    "register",
+    "remove_owner_reference",
+    "run",
+    "run_tasks",
+    "set_default_lifecycle",
+    "set_default_registry",
+    "spawn_tasks",
+    "subhandler",
+    "timer",
+    "warn",
+]

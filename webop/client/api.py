@@ -1,0 +1,381 @@
+"""The client of the API server: requests with retries, streams, and verbs over resources.
+
+Place in the flow: everything that webop reads from or writes to the cluster passes here.
+A request takes credentials from the :class:`~webop.client.credentials.Vault`, goes through the
+pooled connections of these credentials, and ends as decoded JSON or as one of the exceptions of
+:mod:`webop.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import orjson
+
+from webop.client.calls import (
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Call,
+    Page,
+    encode_body,
+    parse_page,
+)
+from webop.client.failures import CONNECTION_ERRORS, build_connection_error, build_status_error
+from webop.client.sessions import Session, SessionPool
+from webop.client.streams import (
+    Deadlines,
+    LineStream,
+    StreamLimits,
+    close_response,
+    iterate_content,
+)
+from webop.client.transport import build_transport
+from webop.errors import (
+    APIConnectionError,
+    APINotFoundError,
+    APIServerError,
+    APIStatusError,
+    APIUnauthorizedError,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import httpx
+
+    from webop.client.credentials import Vault
+    from webop.client.transport import TransportFactory
+    from webop.objects.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+PAGE_SIZE = 500
+
+# Seconds. The server's wish for a longer pause is respected up to here: a proxy's "come back
+# tomorrow" must not put an object to sleep.
+_RETRY_AFTER_LIMIT = 60.0
+
+_NO_LIMITS = StreamLimits()
+
+
+class NetworkOptions(Protocol):
+    """What the client needs to know; read at each call, so that live changes count.
+
+    All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
+    """
+
+    @property
+    def request_timeout(self) -> float | None:
+        """The limit for a whole regular request with its response."""
+
+    @property
+    def connect_timeout(self) -> float | None:
+        """The limit for the TCP handshake; within the limit of the request anyway."""
+
+    @property
+    def error_backoffs(self) -> float | Iterable[float]:
+        """The pauses between the attempts: one attempt more than pauses."""
+
+
+class Client:
+    """Requests to the API server with the credentials of a vault.
+
+    Guarantees:
+        - Network errors and 5xx are retried with ``options.error_backoffs``; other errors escalate
+          at once. Each retry blocks only the one who asks.
+        - A 401 excludes the credentials for good; the request goes on with others, when there are
+          some. If there are none, it fails with LoginError.
+        - One pool of connections per credentials; a pool is closed after its last request when
+          its credentials are not valid any more.
+
+    Caveats:
+        A request that is retried can have been done by the first attempt, the answer lost. Thus,
+        a creation can end in 409, and a JSON patch with a test in 422.
+
+    Args:
+        vault: where to take credentials from.
+        options: the time-outs and pauses, such as ``settings.networking``.
+        transport_factory: makes a transport for credentials.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        options: NetworkOptions,
+        *,
+        transport_factory: TransportFactory = build_transport,
+    ) -> None:
+        self.vault = vault
+        self.options = options
+        self._pool = SessionPool(vault, transport_factory)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. Requests in flight fail."""
+        await self._pool.aclose()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send a request, return the decoded JSON of the answer (None if it is empty).
+
+        Args:
+            method: an HTTP method in upper case.
+            path: from the root of the API server, such as "/version"; already quoted.
+            params: the query.
+            body: anything that JSON can hold, mappings of all kinds included.
+            content_type: of the body; JSON by default.
+            timeout: in seconds, for one attempt; ``options.request_timeout`` by default.
+
+        Raises:
+            APIConnectionError: no usable answer, also after the retries.
+            APIStatusError: a status of 300 or above (for 5xx, also after the retries).
+            LoginError: no credentials.
+            TypeError: the body is not for JSON.
+        """
+        content = None if body is None else encode_body(body)
+        return await self.perform(
+            Call(method, path, params, content, content_type or JSON, timeout=timeout)
+        )
+
+    async def perform(self, call: Call) -> Any:
+        """Send a prepared call with retries; see :meth:`request`."""
+        backoffs: Iterator[float] | None = None
+        while True:
+            try:
+                return await self._exchange(call)
+            except (APIConnectionError, APIServerError) as exc:
+                if not call.is_retried:
+                    raise
+                if backoffs is None:
+                    backoffs = _iterate(self.options.error_backoffs)
+                delay = _select_delay(backoffs, exc)
+                if delay is None:
+                    raise
+                logger.warning("%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+            await asyncio.sleep(delay)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        limits: StreamLimits = _NO_LIMITS,
+        is_trusting: bool = False,
+    ) -> AsyncIterator[LineStream]:
+        """Open a stream of lines, such as a watch; there are no retries.
+
+        Args:
+            path: from the root of the API server.
+            params: the query.
+            limits: of the connect, of silence, and in total.
+            is_trusting: do not hold a 401 against the credentials.
+
+        Raises:
+            TimeoutError: the server was silent for longer than the limit.
+            APIConnectionError: no connection, no answer in time, or the stream was cut.
+            APIStatusError: a status of 300 or above.
+            LoginError: no credentials.
+        """
+        call = Call("GET", path, params)
+        deadlines = Deadlines(limits)
+        session = await self._pool.acquire()
+        try:
+            async with _respond(session, call, limits, deadlines) as response:
+                yield LineStream(call, response, deadlines)
+        except APIUnauthorizedError as exc:
+            if not is_trusting:
+                await self.vault.invalidate(session.info, error=exc)
+            raise
+        finally:
+            await self._pool.release(session)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        """Read one object."""
+        return await self._on_object("GET", resource, namespace, name)
+
+    async def list_pages(
+        self, resource: Resource, namespace: str | None = None, limit: int = PAGE_SIZE
+    ) -> AsyncIterator[Page]:
+        """Read all objects, page by page, all as of one moment (API chunking).
+
+        Raises:
+            APIGoneError: the reading has lasted too long, and is to be started anew.
+            APIError: as for all requests.
+        """
+        path = resource.get_url(namespace=namespace)
+        token = ""
+        while True:
+            params = {"limit": str(limit)}
+            if token:
+                params["continue"] = token
+            call = Call("GET", path, params)
+            page, token = parse_page(call, await self.perform(call))
+            yield page
+            if not token:
+                break
+
+    async def create(
+        self, resource: Resource, namespace: str | None, body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Create an object, return it as it is in the cluster."""
+        return await self._on_object("POST", resource, namespace, body=body)
+
+    async def replace(
+        self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Replace an object; with its ``resourceVersion``, only if it has not changed (409)."""
+        return await self._on_object("PUT", resource, namespace, name, body=body)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Delete an object, with DeleteOptions if there are some; return it, or a Status."""
+        return await self._on_object("DELETE", resource, namespace, name, body=options)
+
+    async def patch_merge(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        patch: Mapping[str, Any],
+        subresource: str | None = None,
+    ) -> dict[str, Any] | None:
+        """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
+        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
+        return await self._patch(Call("PATCH", path, None, encode_body(patch), MERGE_PATCH))
+
+    async def patch_json(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        patch: Iterable[Mapping[str, Any]],
+        subresource: str | None = None,
+    ) -> dict[str, Any] | None:
+        """Apply a JSON patch (RFC 6902), return the patched object; None if it is gone.
+
+        Raises:
+            APIUnprocessableError: a ``test`` of the patch did not hold.
+        """
+        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
+        return await self._patch(Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH))
+
+    async def _on_object(
+        self,
+        method: str,
+        resource: Resource,
+        namespace: str | None,
+        name: str | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        path = resource.get_url(namespace=namespace, name=name)
+        content = None if body is None else encode_body(body)
+        result: dict[str, Any] = await self.perform(Call(method, path, None, content))
+        return result
+
+    async def _patch(self, call: Call) -> dict[str, Any] | None:
+        try:
+            result: dict[str, Any] = await self.perform(call)
+        except APINotFoundError as exc:
+            # An object that is gone needs no patching. An absent subresource is another matter.
+            if exc.details.get("name"):
+                return None
+            raise
+        return result
+
+    async def _exchange(self, call: Call) -> Any:
+        """Send a call once; again only when the credentials are refused, and there are others."""
+        while True:
+            session = await self._pool.acquire()
+            try:
+                response, content = await self._send(session, call)
+                if response.status_code >= 300:
+                    raise _build_refusal(call, response, content)
+                return orjson.loads(content) if content else None
+            except APIUnauthorizedError as exc:
+                await self.vault.invalidate(session.info, error=exc)
+            except (*CONNECTION_ERRORS, orjson.JSONDecodeError) as exc:
+                raise build_connection_error(call.attempt, exc) from exc
+            finally:
+                await self._pool.release(session)
+
+    async def _send(self, session: Session, call: Call) -> tuple[httpx.Response, bytes]:
+        options = self.options
+        request = session.build_request(call, options.connect_timeout)
+        async with asyncio.timeout(call.timeout or options.request_timeout):
+            response = await session.transport.handle_async_request(request)
+            return response, await _read(response)
+
+
+@contextlib.asynccontextmanager
+async def _respond(
+    session: Session, call: Call, limits: StreamLimits, deadlines: Deadlines
+) -> AsyncIterator[httpx.Response]:
+    """Send a request, give its response to be streamed."""
+    response: httpx.Response | None = None
+    try:
+        async with deadlines.limit():
+            request = session.build_request(call, limits.connect)
+            response = await session.transport.handle_async_request(request)
+            content = await _read(response) if response.status_code >= 300 else b""
+    except CONNECTION_ERRORS as exc:
+        raise build_connection_error(call.attempt, exc) from exc
+    if response.status_code >= 300:
+        raise _build_refusal(call, response, content)
+    try:
+        yield response
+    finally:
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            await close_response(response)
+
+
+async def _read(response: httpx.Response) -> bytes:
+    try:
+        return b"".join([chunk async for chunk in iterate_content(response)])
+    finally:
+        await close_response(response)
+
+
+def _build_refusal(call: Call, response: httpx.Response, content: bytes) -> APIStatusError:
+    return build_status_error(call.attempt, response.status_code, response.headers, content)
+
+
+def _iterate(backoffs: float | Iterable[float]) -> Iterator[float]:
+    return iter(backoffs) if isinstance(backoffs, Iterable) else iter((backoffs,))
+
+
+def _select_delay(backoffs: Iterator[float], exc: Exception) -> float | None:
+    """Return the seconds to wait: what is set, or longer if the server asks for it."""
+    delay = next(backoffs, None)
+    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+    if delay is None or wish is None:
+        return delay
+    return max(delay, min(wish, _RETRY_AFTER_LIMIT))

@@ -1,0 +1,102 @@
+"""What is asked of the API server, and what it answers, as plain values. Pure: no I/O.
+
+Place in the flow: :class:`webop.client.api.Client` makes a :class:`Call` of each request; a session
+turns it into an HTTP request with credentials, as often as there are attempts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from webop.client.failures import Attempt, parse_attempt
+from webop.errors import APIConnectionError
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is not bound to credentials yet.
+
+    Attributes:
+        method: an HTTP method in upper case.
+        path: from the root of the API server, already quoted.
+        params: the query.
+        content: the encoded body.
+        content_type: of the body.
+        accept: the wanted representation of the answer.
+        timeout: in seconds, for one attempt; None for what is set for all requests.
+        is_retried: whether network errors and 5xx are retried.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    content: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    timeout: float | None = None
+    is_retried: bool = True
+
+    @property
+    def attempt(self) -> Attempt:
+        """The call in the words of RBAC, for messages."""
+        return parse_attempt(self.method, self.path, self.params)
+
+
+class Page(NamedTuple):
+    """One page of a list: objects with ``apiVersion`` and ``kind``, and the list's version."""
+
+    items: list[dict[str, Any]]
+    resource_version: str
+
+
+def encode_body(body: object) -> bytes:
+    """Encode as JSON, mappings of all kinds included.
+
+    Raises:
+        TypeError: JSON cannot hold it.
+        ValueError: the same: not a number, or an endless structure.
+    """
+    try:
+        return orjson.dumps(body, default=_unwrap)
+    except TypeError:
+        # Integers beyond 64 bits, keys that are not strings: slower, but valid JSON.
+        return json.dumps(body, default=_unwrap, allow_nan=False).encode()
+
+
+def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
+    """Return the page and the token of the next one; empty for the last one.
+
+    The items of built-in resources come without apiVersion and kind: they are filled in.
+
+    Raises:
+        APIConnectionError: it is not a list of objects; something else has answered.
+    """
+    if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
+        message = f"Cannot {call.attempt}: the answer is not a list of objects"
+        raise APIConnectionError(message)
+    items = answer.get("items") or []
+    kind = str(answer.get("kind") or "").removesuffix("List")
+    defaults = {"apiVersion": answer.get("apiVersion"), "kind": kind}
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and not ("kind" in item and "apiVersion" in item):
+            items[index] = {**defaults, **item}
+    metadata = answer["metadata"]
+    version = str(metadata.get("resourceVersion") or "")
+    return Page(items, version), str(metadata.get("continue") or "")
+
+
+def _unwrap(value: object) -> object:
+    """Turn the views of objects into what JSON knows."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    message = f"{type(value).__name__} cannot be put into JSON: {value!r}"
+    raise TypeError(message)

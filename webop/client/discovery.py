@@ -1,0 +1,163 @@
+"""Which resources the cluster serves: asked at start, and whenever its CRDs change.
+
+Place in the flow: the observer calls :func:`discover`, and matches the selectors of the handlers
+against the result (chapter "Resource specification").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from webop.client.calls import Call
+from webop.errors import APINotFoundError, APIStatusError
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from webop.client.api import Client
+
+logger = logging.getLogger(__name__)
+
+_AGGREGATED = (
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,"
+    "application/json"
+)
+
+
+async def discover(client: Client, groups: Collection[str] | None = None) -> frozenset[Resource]:
+    """Find out all resources of the cluster, or of some API groups ("" is the core group).
+
+    Servers of 1.26 and later tell everything in one answer for /api and one for /apis
+    (Kubernetes API: "Aggregated discovery"); others are asked about each version of each group.
+
+    A group that is not available (the server behind it is down) is logged as a warning; it does
+    not affect the others, and its resources are absent or those known last.
+
+    Raises:
+        APIError: the API server itself does not answer.
+        LoginError: no credentials.
+    """
+    roots = [
+        path
+        for path, is_needed in (
+            ("/api", groups is None or "" in groups),
+            ("/apis", groups is None or any(groups)),
+        )
+        if is_needed
+    ]
+    found = await asyncio.gather(*(_scan_root(client, path, groups) for path in roots))
+    return frozenset(resource for resources in found for resource in resources)
+
+
+async def _scan_root(
+    client: Client, path: str, groups: Collection[str] | None
+) -> Iterable[Resource]:
+    answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
+    if answer.get("kind") == "APIGroupDiscoveryList":
+        return list(_parse_aggregated(answer, groups))
+    versions = [
+        (group, version, is_preferred)
+        for group, version, is_preferred in _parse_versions(answer)
+        if groups is None or group in groups
+    ]
+    found = await asyncio.gather(
+        *(
+            _scan_version(client, group, version, is_preferred=is_preferred)
+            for group, version, is_preferred in versions
+        )
+    )
+    return [resource for resources in found for resource in resources]
+
+
+async def _scan_version(
+    client: Client, group: str, version: str, *, is_preferred: bool
+) -> Iterable[Resource]:
+    path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    try:
+        # A broken group stays broken for long: no retries, or it would hold up all the others.
+        answer = await client.perform(Call("GET", path, is_retried=False))
+    except APINotFoundError:
+        return ()  # its last resource has gone since the groups were listed
+    except APIStatusError as exc:
+        _report(f"{group}/{version}", str(exc))
+        return ()
+    return _parse_classic(answer, group, version, is_preferred=is_preferred)
+
+
+def _parse_aggregated(answer: Any, groups: Collection[str] | None) -> Iterator[Resource]:
+    for item in answer.get("items") or ():
+        group = item["metadata"].get("name") or ""
+        if groups is not None and group not in groups:
+            continue
+        for index, version in enumerate(item.get("versions") or ()):
+            name = version["version"]
+            if version.get("freshness", "Current") != "Current":
+                _report(f"{group}/{name}", "its API service is not available")
+            for data in version.get("resources") or ():
+                # The server sorts the versions: the preferred one comes first.
+                yield _build_aggregated(data, group, name, is_preferred=index == 0)
+
+
+def _build_aggregated(data: Any, group: str, version: str, *, is_preferred: bool) -> Resource:
+    kind = data.get("responseKind", {}).get("kind") or ""
+    return Resource(
+        group=group,
+        version=version,
+        plural=data["resource"],
+        kind=kind,
+        singular=data.get("singularResource") or kind.lower(),
+        shortcuts=frozenset(data.get("shortNames") or ()),
+        categories=frozenset(data.get("categories") or ()),
+        subresources=frozenset(sub["subresource"] for sub in data.get("subresources") or ()),
+        namespaced=data.get("scope") == "Namespaced",
+        preferred=is_preferred,
+        verbs=frozenset(data.get("verbs") or ()),
+    )
+
+
+def _parse_versions(answer: Any) -> Iterator[tuple[str, str, bool]]:
+    """List groups and versions of APIVersions (/api) or of APIGroupList (/apis)."""
+    for version in answer.get("versions") or ():
+        yield "", version, True
+    for group in answer.get("groups") or ():
+        preferred = (group.get("preferredVersion") or group["versions"][0])["version"]
+        for version in group["versions"]:
+            yield group["name"], version["version"], version["version"] == preferred
+
+
+def _parse_classic(
+    answer: Any, group: str, version: str, *, is_preferred: bool
+) -> Iterator[Resource]:
+    """List the resources of APIResourceList; their subresources are separate items there."""
+    items = answer.get("resources") or ()
+    subresources: dict[str, set[str]] = {}
+    for item in items:
+        plural, _, subresource = item["name"].partition("/")
+        subresources.setdefault(plural, set()).update({subresource} - {""})
+    for item in items:
+        if "/" not in item["name"]:
+            yield Resource(
+                group=group,
+                version=version,
+                plural=item["name"],
+                kind=item["kind"],
+                singular=item.get("singularName") or item["kind"].lower(),
+                shortcuts=frozenset(item.get("shortNames") or ()),
+                categories=frozenset(item.get("categories") or ()),
+                subresources=frozenset(subresources[item["name"]]),
+                namespaced=item["namespaced"],
+                preferred=is_preferred,
+                verbs=frozenset(item.get("verbs") or ()),
+            )
+
+
+def _report(what: str, reason: str) -> None:
+    logger.warning(
+        "The API group %s could not be scanned; handlers of its resources may not be served: %s",
+        what.strip("/"),
+        reason,
+    )

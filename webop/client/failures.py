@@ -1,0 +1,153 @@
+"""From a failed response to an exception that tells what was attempted, why not, and what to do.
+
+Pure: bytes in, exceptions of :mod:`webop.errors` out. Used by :mod:`webop.client.api` only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import orjson
+
+from webop.errors import APIConnectionError, APIStatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}
+_TEXT_LIMIT = 500
+
+# What a transport can raise. TimeoutError is an OSError.
+CONNECTION_ERRORS = (httpx.HTTPError, OSError)
+
+
+class Attempt(NamedTuple):
+    """A request in the words of RBAC (Kubernetes: "Determine the request verb").
+
+    ``resource`` is a plural name with the group and the subresource (``pods/status``,
+    ``kopfexamples.kopf.dev``), or the path itself if it is not of a resource.
+    """
+
+    verb: str
+    resource: str
+    namespace: str | None = None
+    name: str | None = None
+    is_resource: bool = True
+
+    def __str__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        where = f" in namespace {self.namespace!r}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{name}{where}"
+
+
+def parse_attempt(method: str, path: str, params: Mapping[str, str] | None = None) -> Attempt:
+    """Tell the verb, the resource, the namespace and the name by the method and the path.
+
+    >>> str(parse_attempt("GET", "/apis/apps/v1/namespaces/ns/deployments", {"watch": "true"}))
+    "watch deployments.apps in namespace 'ns'"
+    """
+    group, parts = _split_path(path)
+    if not parts:
+        return Attempt(_VERBS.get(method, method.lower()), path, is_resource=False)
+    namespace = None
+    # The namespaces themselves are resources too: /api/v1/namespaces/ns, .../ns/status.
+    if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in {"status", "finalize"}:
+        namespace, parts = parts[1], parts[2:]
+    plural, name, subresource = parts[0], *(*parts[1:], None, None)[:2]
+    resource = plural + (f".{group}" if group else "") + (f"/{subresource}" if subresource else "")
+    verb = _VERBS.get(method, method.lower())
+    if name is None:
+        verb = _COLLECTION_VERBS.get(method, verb)
+    if verb in {"list", "get"} and params and params.get("watch") in {"true", "1"}:
+        verb = "watch"
+    return Attempt(verb, resource, namespace, name)
+
+
+def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectionError:
+    """Build the exception for a request that was not answered, or not usably."""
+    reason = str(exc) or ("no answer in time" if isinstance(exc, TimeoutError) else repr(exc))
+    if isinstance(exc, orjson.JSONDecodeError):
+        reason = f"the answer is not JSON: {exc}"
+    return APIConnectionError(f"Cannot {attempt}: {reason}")
+
+
+def build_status_error(
+    attempt: Attempt, status: int, headers: Mapping[str, str], content: bytes
+) -> APIStatusError:
+    """Build the exception for an answer with a status of 300 or above.
+
+    The answer is a ``Status`` object (Kubernetes API, meta/v1), or any text, by a proxy maybe.
+    """
+    body = _parse_status(content)
+    text = body.get("message") or content[:_TEXT_LIMIT].decode("utf-8", "replace").strip()
+    error = _build_error(attempt, status, body, str(text))
+    error.retry_after = _parse_seconds(headers.get("retry-after"), error.retry_after)
+    return error
+
+
+def build_event_error(attempt: Attempt, body: object) -> APIStatusError:
+    """Build the exception for a watch event of type ERROR; its object is a ``Status``."""
+    status = body if isinstance(body, dict) else {}
+    code = status.get("code")
+    if status.get("reason") in {"Expired", "Gone"}:
+        code = 410
+    text = str(status.get("message") or body)[:_TEXT_LIMIT]
+    return _build_error(attempt, code if isinstance(code, int) else 500, status, text)
+
+
+def _build_error(
+    attempt: Attempt, status: int, body: Mapping[str, Any], text: str
+) -> APIStatusError:
+    details = body.get("details")
+    details = details if isinstance(details, dict) else {}
+    message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
+    if status == 403:
+        message = f"{message.rstrip('.')}. {_advise(attempt)}"
+    return APIStatusError.of(status)(
+        message,
+        status=status,
+        reason=str(body.get("reason") or ""),
+        details=details,
+        retry_after=_parse_seconds(details.get("retryAfterSeconds"), None),
+    )
+
+
+def _split_path(path: str) -> tuple[str, list[str]]:
+    """Return the API group and the rest of a path of a resource; nothing for other paths."""
+    root, *parts = path.partition("?")[0].strip("/").split("/")
+    if root == "api" and len(parts) > 1:
+        return "", parts[1:]
+    if root == "apis" and len(parts) > 2:
+        return parts[0], parts[2:]
+    return "", []
+
+
+def _advise(attempt: Attempt) -> str:
+    if not attempt.is_resource:
+        return f"Grant {attempt.verb!r} on the URL {attempt.resource!r} to the operator's account."
+    resource, _, subresource = attempt.resource.partition("/")
+    plural, _, group = resource.partition(".")
+    target = f"{plural}/{subresource}" if subresource else plural
+    role = f"Role in {attempt.namespace!r} or a ClusterRole" if attempt.namespace else "ClusterRole"
+    return (
+        f"Grant the verb {attempt.verb!r} on {target!r} of the API group {group!r} to the "
+        f"operator's account: RBAC, a {role} with its binding."
+    )
+
+
+def _parse_status(content: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return {}
+    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+
+
+def _parse_seconds(value: object, default: float | None) -> float | None:
+    """Parse what Kubernetes sends: a number. The dates of RFC 9110 are not used by it."""
+    try:
+        return max(0.0, float(str(value))) if value else default
+    except ValueError:
+        return default

@@ -1,0 +1,269 @@
+"""Where the binaries come from, in order, and how one process at a time provides them.
+
+1. ``KUBEBUILDER_ASSETS``: a folder, as other tools of Kubernetes know it.
+2. The cache.
+3. The official archive of envtest, or a release of Kubernetes, if the network has them.
+4. A build from Go modules.
+
+Guarantees: binaries get into the cache whole or not at all, by a rename; two processes that
+need them at once provide them once, the second one waits for the first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from webop.errors import ConfigurationError
+
+from . import cache
+from .commands import APISERVER, CONTROLLER_MANAGER, ETCD
+from .failures import ClusterError, SourceError
+from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from .progress import Progress
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+_REQUIRED = (ETCD, APISERVER)
+_TEMPORARY = "unfinished-"
+_LOCK_TICK = 1.0
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """A folder with etcd and kube-apiserver.
+
+    Attributes:
+        folder: where they are.
+        version: the complete version of Kubernetes, without the "v"; empty if not known yet.
+        source: where they come from, for messages.
+    """
+
+    folder: Path
+    version: str
+    source: str
+
+
+def find_binaries(version: str | None = None) -> Binaries | None:
+    """Find etcd and kube-apiserver on this machine; None if they must be provided first.
+
+    Args:
+        version: a release line or a complete version; None for the default line.
+
+    Raises:
+        ConfigurationError: KUBEBUILDER_ASSETS is set to what cannot be used.
+    """
+    wanted = parse_wanted(version)
+    assets = os.environ.get(ASSETS_VARIABLE)
+    if assets:
+        return _use_assets(Path(assets).absolute(), wanted if version else None)
+    return _find_in_cache(wanted, _REQUIRED)
+
+
+def provide_binaries(progress: Progress, version: str | None = None) -> Binaries:
+    """Find etcd and kube-apiserver, or download or build them, which can take minutes.
+
+    Raises:
+        ConfigurationError: KUBEBUILDER_ASSETS or the version cannot be used.
+        ClusterError: no source can give them; the message says why for each.
+    """
+    found = find_binaries(version)
+    if found is not None:
+        return found
+    wanted = parse_wanted(version)
+
+    def download(target: Path) -> str:
+        from . import download  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+        archive = download.find_archive(wanted)
+        download.download_archive(archive, target, progress)
+        return archive.version
+
+    return _provide(_REQUIRED, wanted, download, progress)
+
+
+def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
+    """Find kube-controller-manager of the same version as the API server, or get it.
+
+    Raises:
+        ClusterError: no source can give it; the message says why for each.
+    """
+    if cache.has_binaries(binaries.folder, [CONTROLLER_MANAGER]):
+        return binaries.folder / CONTROLLER_MANAGER
+    version = binaries.version or detect_version(binaries.folder)
+    wanted = parse_wanted(version)
+    found = _find_in_cache(wanted, [CONTROLLER_MANAGER])
+
+    def download(target: Path) -> str:
+        from . import download  # noqa: PLC0415 - not needed if the binary is in the cache
+
+        download.download_release(CONTROLLER_MANAGER, version, target, progress)
+        return version
+
+    if found is None:
+        found = _provide([CONTROLLER_MANAGER], wanted, download, progress)
+    return found.folder / CONTROLLER_MANAGER
+
+
+def detect_version(folder: Path) -> str:
+    """Ask the API server in a folder for its version; about 0.1 s.
+
+    Raises:
+        ConfigurationError: it cannot be run.
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own binary
+            [folder / APISERVER, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(
+            f"{folder / APISERVER} cannot be run ({error}). Is it for this platform? "
+            f"Unset {ASSETS_VARIABLE} to have the binaries downloaded or built."
+        ) from None
+    found = re.search(r"v(\d+\.\d+\.\d+)", answer.stdout)
+    return found[1] if found else ""
+
+
+def _use_assets(folder: Path, wanted: Wanted | None) -> Binaries:
+    if not cache.has_binaries(folder, _REQUIRED):
+        raise ConfigurationError(
+            f"{ASSETS_VARIABLE} is {folder}, but this folder does not have the executables "
+            f"{' and '.join(_REQUIRED)}. Correct it, or unset it to have them downloaded or built."
+        )
+    version = ""
+    if wanted is not None:
+        version = detect_version(folder)
+        if not wanted.is_met_by(version):
+            raise ConfigurationError(
+                f"Kubernetes {wanted} is asked for, but {ASSETS_VARIABLE} ({folder}) holds "
+                f"{version}. Unset it, or ask for no version."
+            )
+    return Binaries(folder, version, f"{ASSETS_VARIABLE}={folder}")
+
+
+def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
+    version = cache.find_cached_version(wanted, names)
+    if version is None:
+        return None
+    folder = cache.get_binaries_folder(version)
+    return Binaries(folder, version, f"cache {folder}")
+
+
+def _provide(
+    names: Collection[str], wanted: Wanted, download: Callable[[Path], str], progress: Progress
+) -> Binaries:
+    """Get binaries from the first source that can give them, unless another process just has."""
+    with _lock(progress):
+        found = _find_in_cache(wanted, names)
+        if found is None:
+            _remove_unfinished()
+            with _make_temporary_folder() as folder:
+                version = _try_sources(names, wanted, folder, download, progress)
+                _publish(folder, version)
+            found = _find_in_cache(wanted, names)
+    if found is None:
+        raise ClusterError(
+            f"The binaries of Kubernetes {wanted} have come without {' or '.join(names)}. "
+            f"Set {ASSETS_VARIABLE} to a folder that has them."
+        )
+    return found
+
+
+def _try_sources(
+    names: Collection[str],
+    wanted: Wanted,
+    folder: Path,
+    download: Callable[[Path], str],
+    progress: Progress,
+) -> str:
+    try:
+        return download(folder)
+    except SourceError as error:
+        reason = str(error)
+        progress.note(f"No download: {reason}. Building from Go modules instead.")
+    try:
+        return _build(names, wanted, folder, progress)
+    except SourceError as error:
+        raise ClusterError(
+            f"There is no way to get {', '.join(names)} of Kubernetes {wanted} "
+            f"for {'/'.join(detect_platform())}:\n"
+            f"  - {ASSETS_VARIABLE} does not name a folder that has it;\n"
+            f"  - the cache {cache.get_root()} does not have it;\n"
+            f"  - it cannot be downloaded: {reason};\n"
+            f"  - it cannot be built: {error}.\n"
+            "Remedy: allow one of these hosts, or install Go, or set "
+            f"{ASSETS_VARIABLE} to a folder with the binaries (setup-envtest makes one)."
+        ) from None
+
+
+def _build(names: Collection[str], wanted: Wanted, folder: Path, progress: Progress) -> str:
+    from . import build  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+    # The packages are shared: with etcd and kube-apiserver, the third one costs half a minute.
+    complete = (*_REQUIRED, CONTROLLER_MANAGER) if APISERVER in names else names
+    version = build.build_binaries(
+        complete, choose_for_build(wanted), target=folder, progress=progress
+    )
+    shutil.rmtree(cache.get_scratch_folder(), ignore_errors=True)
+    return version
+
+
+@contextmanager
+def _lock(progress: Progress) -> Iterator[None]:
+    """Hold the lock of the cache; the system releases it if the holder dies."""
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - not at the load of the pytest plugin
+
+    folder = cache.get_root() / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock")
+    waited = 0
+    while True:
+        try:
+            lock.acquire(timeout=_LOCK_TICK)
+            break
+        except Timeout:
+            waited += 1
+            progress.step("Waiting for another process that gets the binaries", waited, 0, "s")
+    progress.finish()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_unfinished() -> None:
+    """Remove what a killed process has left; whoever holds the lock is the only one at work."""
+    for folder in (cache.get_root() / "bin").glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _make_temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache.get_root() / "bin"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(folder: Path, version: str) -> None:
+    """Move the binaries to where they are looked for, one by one, each with one rename."""
+    target = cache.get_binaries_folder(version)
+    target.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_file() and os.access(path, os.X_OK):
+            path.replace(target / path.name)

@@ -1,0 +1,91 @@
+"""Where things are kept: binaries, running clusters, logs; all below one folder.
+
+::
+
+    $WEBOP_CACHE, or the platform's cache folder (~/.cache/webop, ~/Library/Caches/webop)
+    ├── bin/1.36.3-linux-amd64/     etcd, kube-apiserver, kube-controller-manager, kubectl
+    ├── clusters/<name>/            state.json, kubeconfig.yaml, keys, data: gone after a stop
+    ├── logs/<name>/                logs of the processes: kept after a stop
+    ├── logs/build-….log            output of the last build
+    └── scratch/                    a toolchain and its caches, while it is needed
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .versions import Wanted, choose_newest, detect_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+# Logs of finished test runs that are kept, newest first.
+_KEPT_LOGS = 10
+
+
+def get_root() -> Path:
+    """Return the folder that holds everything; it is not made by this."""
+    configured = os.environ.get("WEBOP_CACHE")
+    if configured:
+        return Path(configured).expanduser().absolute()
+    from platformdirs import user_cache_path  # noqa: PLC0415 - not at the load of the pytest plugin
+
+    return user_cache_path("webop", appauthor=False)
+
+
+def get_binaries_folder(version: str) -> Path:
+    """Return the folder of the binaries of a complete version ("1.36.3") for this platform."""
+    return get_root() / "bin" / "-".join((version, *detect_platform()))
+
+
+def get_clusters_folder() -> Path:
+    """Return the folder with one folder per running cluster."""
+    return get_root() / "clusters"
+
+
+def get_logs_folder() -> Path:
+    """Return the folder with the logs of clusters and builds."""
+    return get_root() / "logs"
+
+
+def get_scratch_folder() -> Path:
+    """Return the folder for what is needed only while binaries are built."""
+    return get_root() / "scratch"
+
+
+def find_cached_version(wanted: Wanted, names: Collection[str]) -> str | None:
+    """Find the newest fitting version that has all of the named binaries in the cache."""
+    suffix = "-" + "-".join(detect_platform())
+    versions = [
+        folder.name.removesuffix(suffix)
+        for folder in (get_root() / "bin").glob(f"*{suffix}")
+        if has_binaries(folder, names)
+    ]
+    return choose_newest(wanted, versions)
+
+
+def has_binaries(folder: Path, names: Collection[str]) -> bool:
+    """Tell whether a folder has all of the named executables."""
+    return all(os.access(folder / name, os.X_OK) for name in names)
+
+
+def prune_logs() -> None:
+    """Remove the logs of old test runs, but for the newest ones and those still running."""
+    running = get_clusters_folder()
+    finished = [
+        folder for folder in get_logs_folder().glob("run-*") if not (running / folder.name).exists()
+    ]
+    finished.sort(key=_get_change_time, reverse=True)
+    for folder in finished[_KEPT_LOGS:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _get_change_time(path: Path) -> float:
+    """Return the time of the last change; 0 for what another process has just removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,343 @@
+"""A local cluster as one object: started, asked for its addresses, broken on purpose, stopped."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from webop.errors import ConfigurationError
+
+from . import cache, reaper
+from .binaries import Binaries, provide_binaries
+from .commands import APISERVER
+from .credentials import build_user_fields
+from .failures import ClusterError
+from .processes import dismiss_guard, start_guard
+from .progress import Progress, StreamProgress
+from .runtime import Runtime
+from .state import (
+    ClusterState,
+    Owner,
+    check_name,
+    end_abandoned_clusters,
+    end_cluster,
+    is_abandoned,
+    load_state,
+    lock_name,
+    make_private_folder,
+    save_state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+
+class LocalCluster:
+    """A real Kubernetes API server with its etcd, as local processes of this user.
+
+    Use it as a context manager, or with :meth:`start` and :meth:`stop`. Everything is made for
+    this run: free ports of the loopback interface, certificates, a token, an empty store. There
+    are no nodes: pods are stored, not run.
+
+    ::
+
+        with LocalCluster() as cluster:
+            cluster.kubectl("get", "namespaces")
+
+    Guarantees: when the process that has started it dies, in whatever way, the cluster goes
+    with it; unless it is started as ``detached``. Logs stay in :attr:`logs` after that.
+
+    Args:
+        name: a name to find it by in other processes; made up if there is none.
+        version: a release line of Kubernetes ("1.36") or a complete version; None for the one
+            that webop is tested with. Which sources there are: page "Local cluster" of the
+            documentation.
+        controller_manager: start kube-controller-manager, too (see
+            :meth:`start_controller_manager`).
+        apiserver_flags: more arguments of kube-apiserver, e.g. ``--audit-log-path=...``.
+        progress: what gets told about downloads and builds; the standard error by default.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        version: str | None = None,
+        controller_manager: bool = False,
+        apiserver_flags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.name = f"run-{secrets.token_hex(4)}" if name is None else check_name(name)
+        self._wanted_version = version
+        self._wants_controller_manager = controller_manager
+        self._apiserver_flags = tuple(apiserver_flags)
+        self._progress: Progress = progress or StreamProgress(sys.stderr)
+        self._runtime: Runtime | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._logs = cache.get_logs_folder() / self.name
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """Return the running cluster of that name, which another process has started.
+
+        Raises:
+            ClusterError: there is none, or its processes have died.
+        """
+        cluster = cls(name)
+        state = load_state(name)
+        if state is None:
+            raise ClusterError(
+                f"There is no cluster {name!r}. Start it: webop cluster start --name {name}"
+            )
+        dead = state.get_dead_processes()
+        if dead:
+            raise ClusterError(
+                f"Cluster {name!r} is not whole: {' and '.join(dead)} not running (logs in "
+                f"{state.logs}). Start it anew: webop cluster start --name {name}"
+            )
+        cluster._runtime = Runtime(state)
+        cluster._logs = Path(state.logs)
+        return cluster
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server, e.g. "https://127.0.0.1:23456"."""
+        return self._get_runtime().state.server
+
+    @property
+    def version(self) -> str:
+        """The version that the API server tells, e.g. "v1.36.3"."""
+        return self._get_runtime().state.version
+
+    @property
+    def source(self) -> str:
+        """Where the binaries have come from."""
+        return self._get_runtime().state.source
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the keys and the data; removed by a stop."""
+        return self._get_runtime().folder
+
+    @property
+    def logs(self) -> Path:
+        """The folder with the logs of the processes; it stays after a stop."""
+        return self._logs
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig of the administrator."""
+        return self._get_runtime().kubeconfig
+
+    @property
+    def token(self) -> str:
+        """The bearer token of the administrator."""
+        return self._get_runtime().files.read_token()
+
+    @property
+    def ca_data(self) -> str:
+        """The certificate of the authority as in a kubeconfig: base64 of PEM."""
+        return self._get_runtime().files.read_ca_data()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The ids of the processes by their names, e.g. to stop one with SIGSTOP."""
+        return {process.name: process.pid for process in self._get_runtime().state.processes}
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has been started, and not stopped since."""
+        return self._runtime is not None
+
+    def is_ready(self) -> bool:
+        """Tell whether the API server answers that it is ready."""
+        return self._get_runtime().is_ready()
+
+    def start(self, *, detached: bool = False) -> Self:
+        """Start the cluster and wait until it is ready; nothing happens if it is started.
+
+        Args:
+            detached: let it outlive this process, until it is stopped by its name.
+
+        Raises:
+            ConfigurationError: there is a cluster of that name, or the binaries named by
+                KUBEBUILDER_ASSETS cannot be used.
+            ClusterError: there are no binaries, or a process does not come up; the message
+                names its log.
+        """
+        if self._runtime is not None:
+            return self
+        binaries = provide_binaries(self._progress, self._wanted_version)
+        end_abandoned_clusters()
+        cache.prune_logs()
+        try:
+            with lock_name(self.name):
+                self._create(binaries, detached=detached)
+                self._get_runtime().start(self._apiserver_flags)
+            if self._wants_controller_manager:
+                self.start_controller_manager()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the processes and remove everything but the logs; nothing happens if it is not on."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            end_cluster(runtime.state)
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            dismiss_guard(guard)
+
+    def kill_apiserver(self) -> None:
+        """Kill the API server with SIGKILL, as a crash would; the data stays."""
+        self._get_runtime().kill(APISERVER)
+
+    def restart_apiserver(self) -> None:
+        """Start the API server again, on the same port with the same data; kill it if it is on.
+
+        Raises:
+            ClusterError: it does not come up, e.g. because its port has been taken meanwhile.
+        """
+        self._get_runtime().restart_apiserver()
+
+    def start_controller_manager(self) -> None:
+        """Start kube-controller-manager, if it is not running, and wait until it works.
+
+        It has the controllers that make deletions behave as on any cluster: owned objects are
+        collected, namespaces are emptied and removed, and get their default service account.
+
+        Raises:
+            ClusterError: there is no binary, or it does not come up.
+        """
+        self._get_runtime().start_controller_manager(self._progress)
+
+    def create_namespace(self, prefix: str = "test-") -> str:
+        """Create a namespace with a name made up from the prefix, and return its name.
+
+        Raises:
+            ClusterError: the API server refuses it.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"generateName": prefix},
+        }
+        answer = self._get_runtime().prober.request("POST", "/api/v1/namespaces", body)
+        if answer.status != 201:
+            raise ClusterError(f"No namespace {prefix}*: {answer.body.decode(errors='replace')}")
+        name: str = answer.read_json()["metadata"]["name"]
+        return name
+
+    def delete_namespace(self, name: str) -> None:
+        """Ask for the deletion of a namespace; it goes only if the controller manager is on."""
+        self._get_runtime().prober.request("DELETE", f"/api/v1/namespaces/{name}")
+
+    def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
+        """Write a kubeconfig of another user, who may do only what RBAC grants to them.
+
+        Args:
+            user: the name that RBAC knows, e.g. "alice" or "system:serviceaccount:ns:name".
+            groups: the groups, besides "system:authenticated".
+        """
+        runtime = self._get_runtime()
+        path = runtime.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
+        fields = build_user_fields(runtime.files.read_ca(), user, groups)
+        runtime.write_kubeconfig(path, user, fields)
+        return path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator and return what it prints.
+
+        Args:
+            arguments: e.g. ``"apply", "-f", "-"``.
+            stdin: what it reads from its standard input.
+
+        Raises:
+            ConfigurationError: there is no kubectl, neither beside the API server nor on PATH.
+            ClusterError: it has failed; the message is what it says.
+        """
+        executable = shutil.which(
+            "kubectl", path=self._get_runtime().state.binaries
+        ) or shutil.which("kubectl")
+        if executable is None:
+            raise ConfigurationError("There is no kubectl on PATH: install it, or use a client.")
+        done = subprocess.run(  # noqa: S603 - the user's own arguments, no shell
+            [executable, f"--cache-dir={self.folder / 'kubectl-cache'}", *arguments],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _create(self, binaries: Binaries, *, detached: bool) -> None:
+        """Make the folder and the state of a new cluster, and the guard, if it has an owner."""
+        self._end_remains()
+        folder = cache.get_clusters_folder() / self.name
+        make_private_folder(folder)
+        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        owner = None if detached else Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")
+        state = ClusterState(
+            name=self.name,
+            folder=str(folder),
+            logs=str(self._logs),
+            created=time.time(),
+            owner=owner,
+            source=binaries.source,
+            binaries=str(binaries.folder),
+        )
+        save_state(state)
+        self._runtime = Runtime(state)
+        if owner is not None:
+            self._guard = start_guard(folder)
+
+    def _end_remains(self) -> None:
+        """Remove what is left of a dead cluster of this name.
+
+        Raises:
+            ConfigurationError: it is alive.
+        """
+        state = load_state(self.name)
+        if state is None:
+            return
+        has_owner = state.owner is not None and not is_abandoned(state)
+        if has_owner or not state.get_dead_processes():
+            raise ConfigurationError(
+                f"There is a cluster {self.name!r} already. Use it with "
+                f"LocalCluster.attach({self.name!r}), or stop it: "
+                f"webop cluster stop --name {self.name}"
+            )
+        end_cluster(state)
+
+    def _get_runtime(self) -> Runtime:
+        if self._runtime is None:
+            raise ConfigurationError(
+                f"Cluster {self.name!r} is not started: use it in a with statement, "
+                "or call start() first."
+            )
+        return self._runtime

@@ -1,0 +1,220 @@
+"""Downloading official binaries: the archives of envtest, and releases of Kubernetes itself.
+
+The archives hold etcd, kube-apiserver and kubectl; the project controller-tools of Kubernetes
+publishes them with an index of SHA-512 sums, which ``setup-envtest`` reads, too. What is not
+in them (kube-controller-manager) is published for Linux with each release of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import threading
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from .failures import ClusterError, SourceError
+from .versions import Wanted, choose_newest, detect_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .progress import Progress
+
+INDEX_VARIABLE = "WEBOP_ENVTEST_INDEX"
+RELEASES_VARIABLE = "WEBOP_KUBERNETES_RELEASES"
+_INDEX_URL = (
+    "https://raw.githubusercontent.com/kubernetes-sigs/controller-tools/HEAD/envtest-releases.yaml"
+)
+_RELEASES_URL = "https://dl.k8s.io/release"
+_OFF = {"off", "none", "false", "0"}
+
+# Behind a firewall the answer is often no answer, also from the name server: do not wait long.
+_FIRST_ANSWER_TIMEOUT = 5.0
+_READ_TIMEOUT = 30.0
+
+_ARCHIVED = frozenset({"etcd", "kube-apiserver", "kubectl"})
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive as the index lists it."""
+
+    version: str
+    url: str
+    sha512: str
+
+
+def find_archive(wanted: Wanted) -> Archive:
+    """Find the newest fitting archive for this platform.
+
+    Raises:
+        SourceError: the index cannot be reached within seconds, or has no such version.
+    """
+    url = _get_url(INDEX_VARIABLE, _INDEX_URL)
+    return choose_archive(_fetch_text(url), wanted, source=url)
+
+
+def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
+    """Choose the newest fitting archive of an index (pure but for the platform).
+
+    Args:
+        index: the YAML text: releases, then versions, then archives with "hash" and "selfLink".
+        wanted: the version.
+        source: what to call the index in messages.
+
+    Raises:
+        SourceError: there is no such version, or this is not an index.
+    """
+    import yaml  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+    suffix = "-".join(detect_platform())
+    try:
+        releases: dict[str, Any] = yaml.safe_load(index)["releases"]
+        archives = {
+            name.removeprefix("v"): files.get(f"envtest-{name}-{suffix}.tar.gz")
+            for name, files in releases.items()
+        }
+        version = choose_newest(wanted, [name for name, file in archives.items() if file])
+        if version is None:
+            raise SourceError(f"{source} has no archive of Kubernetes {wanted} for {suffix}")
+        chosen = archives[version]
+        return Archive(version, chosen["selfLink"], chosen["hash"])
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{source} is not an index of archives: {error!r}") from None
+
+
+def download_archive(archive: Archive, target: Path, progress: Progress) -> None:
+    """Download an archive, verify its checksum, and unpack its binaries into a folder.
+
+    Raises:
+        SourceError: the download has broken off.
+        ClusterError: this is not the archive of the index.
+    """
+    packed = target / "envtest.tar.gz"
+    found = _download(archive.url, packed, hashlib.sha512(), progress)
+    _check(archive.url, found, archive.sha512)
+    with tarfile.open(packed) as files:
+        for member in files:
+            name = PurePosixPath(member.name).name
+            stream = files.extractfile(member) if name in _ARCHIVED else None
+            if stream is not None:
+                with stream, (target / name).open("wb") as output:
+                    shutil.copyfileobj(stream, output)
+                (target / name).chmod(0o755)
+    packed.unlink()
+
+
+def download_release(name: str, version: str, target: Path, progress: Progress) -> None:
+    """Download one binary of a release of Kubernetes, and verify its checksum.
+
+    Args:
+        name: e.g. "kube-controller-manager".
+        version: the complete version.
+        target: the folder it goes to.
+        progress: gets the number of bytes.
+
+    Raises:
+        SourceError: it cannot be reached within seconds, or is not published.
+        ClusterError: this is not what the checksum is of.
+    """
+    system, machine = detect_platform()
+    if system != "linux":
+        raise SourceError(f"{name} is published for Linux only")
+    base = _get_url(RELEASES_VARIABLE, _RELEASES_URL).rstrip("/")
+    url = f"{base}/v{version}/bin/{system}/{machine}/{name}"
+    expected = _fetch_text(f"{url}.sha256").split()
+    if not expected:
+        raise SourceError(f"{url}.sha256 is empty")
+    found = _download(url, target / name, hashlib.sha256(), progress)
+    _check(url, found, expected[0])
+    (target / name).chmod(0o755)
+
+
+def _get_url(variable: str, default: str) -> str:
+    url = os.environ.get(variable) or default
+    if url.lower() in _OFF:
+        raise SourceError(f"switched off by {variable}")
+    return url
+
+
+def _check(url: str, found: str, expected: str) -> None:
+    if found != expected.lower():
+        raise ClusterError(
+            f"{url} does not have the checksum that it was published with "
+            f"(expected {expected[:16]}…, found {found[:16]}…). Try again; if it stays so, a proxy "
+            "on the way changes it: set KUBEBUILDER_ASSETS to binaries that you trust."
+        )
+
+
+def _fetch_text(url: str) -> str:
+    """Fetch a small text, or give up after some seconds, whatever it is that hangs."""
+    import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+    def fetch() -> str:
+        answer = httpx.get(url, timeout=_FIRST_ANSWER_TIMEOUT, follow_redirects=True)
+        return answer.raise_for_status().text
+
+    try:
+        return _call_with_deadline(fetch, _FIRST_ANSWER_TIMEOUT)
+    except httpx.HTTPStatusError as error:
+        raise SourceError(f"{url} is answered with {error.response.status_code}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        raise SourceError(f"{url} cannot be reached: {_explain(error)}") from None
+
+
+def _explain(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _call_with_deadline(fetch: Callable[[], str], seconds: float) -> str:
+    """Call a function in a thread: no timeout of a socket covers the look-up of its name."""
+    results: list[str | Exception] = []
+
+    def call() -> None:
+        try:
+            results.append(fetch())
+        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+            results.append(error)
+
+    thread = threading.Thread(target=call, name="webop-download", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} seconds")
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
+
+
+def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -> str:
+    """Write what is at a URL to a file, and return its checksum."""
+    import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+    timeout = httpx.Timeout(_READ_TIMEOUT, connect=_FIRST_ANSWER_TIMEOUT)
+    what = f"Downloading {url.rsplit('/', 1)[-1]}"
+    try:
+        with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as answer:
+            answer.raise_for_status()
+            with path.open("wb") as output:
+                for chunk in _read_chunks(answer, what, progress):
+                    output.write(chunk)
+                    digest.update(chunk)
+    except httpx.HTTPError as error:
+        raise SourceError(f"{url} cannot be downloaded: {_explain(error)}") from None
+    finally:
+        progress.finish()
+    return digest.hexdigest()
+
+
+def _read_chunks(answer: Any, what: str, progress: Progress) -> Iterator[bytes]:
+    total = int(answer.headers.get("Content-Length", 0))
+    done = 0
+    for chunk in answer.iter_bytes(1 << 20):
+        yield chunk
+        done += len(chunk)
+        progress.step(what, done, total, "bytes")

@@ -1,0 +1,138 @@
+"""Ends the processes of a cluster whose owner has died; identifies processes beyond doubt.
+
+A process is known by its id *and* its start time, so that a recycled id is never killed.
+This module is a library for :mod:`.processes` and :mod:`.state`, and also a program: a test
+run starts ``python reaper.py <folder of the cluster> <pid of the test run>`` beside its
+cluster. Nothing can prevent ``kill -9``, but this guard notices the death of its parent and
+then ends what the parent has started. It imports nothing of webop, hence starts in some
+milliseconds and needs little memory.
+
+Caveat: between the start of a process and its record in the state file there is a moment.
+On Linux, what was started in it is found by its working folder, which is the cluster's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STATE_FILE = "state.json"
+
+_PROC = Path("/proc/self/stat")
+
+# Names of processes as Linux shows them: at most 15 characters.
+_NAMES = ("etcd", "kube-apiserver", "kube-controller")
+_POLL_INTERVAL = 0.5
+_END_TIMEOUT = 10.0
+
+
+def get_start_time(pid: int) -> str | None:
+    """Return a text that tells this process from others of the same id; None if it is gone.
+
+    Zombies count as gone: they do nothing and hold nothing.
+    """
+    if _PROC.exists():
+        return _get_start_time_from_proc(pid)
+    command = ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    state, _, started = answer.stdout.strip().partition(" ")
+    return started.strip() if state and not state.startswith("Z") else None
+
+
+def _get_start_time_from_proc(pid: int) -> str | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the name in parentheses, and can hold anything (proc_pid_stat(5)).
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else fields[19]
+
+
+def get_host() -> str:
+    """Name the place in which process ids mean something: one boot, one pid namespace."""
+    parts = [os.uname().nodename]
+    with contextlib.suppress(OSError):
+        parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(parts)
+
+
+def is_running(pid: int, started: str) -> bool:
+    """Tell whether exactly this process is still there."""
+    return get_start_time(pid) == started
+
+
+def end_process(pid: int, started: str) -> None:
+    """Kill exactly this process, if it is still there, and wait until it is gone.
+
+    SIGKILL, because the data goes with the process: an API server that is asked politely takes
+    a second to close its watches.
+    """
+    deadline = time.monotonic() + _END_TIMEOUT
+    while is_running(pid, started) and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
+
+
+def end_cluster(folder: Path) -> None:
+    """End all processes recorded in a cluster's state file, and those forgotten there.
+
+    The folder is removed, the logs are elsewhere and stay.
+    """
+    for pid, started in _read_processes(folder):
+        end_process(pid, started)
+    for pid in _find_unrecorded(folder):
+        end_process(pid, get_start_time(pid) or "")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_processes(folder: Path) -> list[tuple[int, str]]:
+    try:
+        state = json.loads((folder / STATE_FILE).read_bytes())
+        if state["host"] != get_host():
+            return []
+        return [(int(one["pid"]), str(one["started"])) for one in state["processes"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _find_unrecorded(folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "cwd").readlink() != folder:
+                continue
+            if (entry / "comm").read_text(encoding="utf-8", errors="replace").startswith(_NAMES):
+                found.append(int(entry.name))
+    return found
+
+
+def guard(folder: Path, owner: int) -> None:
+    """Wait until the owner dies, then end its cluster; leave when the cluster is gone.
+
+    The end of the standard input tells of the death at once. It does not come if the owner has
+    forked and the child lives on; so the parent's id is looked at, too.
+    """
+    readers = [sys.stdin.buffer]
+    while os.getppid() == owner:
+        readable, _, _ = select.select(readers, [], [], _POLL_INTERVAL)
+        if readable and not os.read(sys.stdin.fileno(), 1024):
+            break
+    if folder.exists():
+        end_cluster(folder)
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]), int(sys.argv[2]))

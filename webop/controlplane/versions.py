@@ -1,0 +1,92 @@
+"""Kubernetes versions and platforms: what is wanted, what fits, what is preferred (pure)."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+
+from webop.errors import ConfigurationError
+
+# The version that is built when nothing else is asked for: the checksums of all modules of it
+# are part of the package. Any 1.36.x is as good where it is at hand already, or as an archive.
+PINNED_VERSION = "1.36.3"
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_SYSTEMS = {"Linux": "linux", "Darwin": "darwin"}
+_MACHINES = {
+    "x86_64": "amd64",
+    "amd64": "amd64",
+    "aarch64": "arm64",
+    "arm64": "arm64",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A version as asked for: a release line ("1.36"), or one exact version of it ("1.36.3")."""
+
+    major: int
+    minor: int
+    patch: int | None = None
+
+    def is_met_by(self, version: str) -> bool:
+        """Tell whether a complete version ("1.36.3") is what was asked for."""
+        found = _VERSION.fullmatch(version)
+        if (
+            not found
+            or found[3] is None
+            or (int(found[1]), int(found[2])) != (self.major, self.minor)
+        ):
+            return False
+        return self.patch is None or self.patch == int(found[3])
+
+    def __str__(self) -> str:
+        line = f"{self.major}.{self.minor}"
+        return line if self.patch is None else f"{line}.{self.patch}"
+
+
+def parse_wanted(text: str | None) -> Wanted:
+    """Read the version asked for, with or without the "v"; None is the default release line.
+
+    Raises:
+        ConfigurationError: this is not a version.
+    """
+    if text is None:
+        return Wanted(*map(int, PINNED_VERSION.split(".")[:2]))
+    found = _VERSION.fullmatch(text.strip())
+    if not found:
+        raise ConfigurationError(
+            f"{text!r} is not a version of Kubernetes: write 1.36 for a release line, or 1.36.3."
+        )
+    patch = found[3]
+    return Wanted(int(found[1]), int(found[2]), None if patch is None else int(patch))
+
+
+def choose_newest(wanted: Wanted, versions: list[str]) -> str | None:
+    """Pick the newest of the complete versions that are what was asked for, or None."""
+    fitting = [version for version in versions if wanted.is_met_by(version)]
+    return max(fitting, key=lambda version: int(version.rsplit(".", 1)[1]), default=None)
+
+
+def choose_for_build(wanted: Wanted) -> str:
+    """Name the version to build: the pinned one if it fits, else what was asked for."""
+    return PINNED_VERSION if wanted.is_met_by(PINNED_VERSION) else str(wanted)
+
+
+def detect_platform() -> tuple[str, str]:
+    """Tell the operating system and the architecture in Go's words, e.g. ("linux", "amd64").
+
+    Raises:
+        ConfigurationError: there are no binaries for this platform.
+    """
+    system = _SYSTEMS.get(platform.system())
+    machine = _MACHINES.get(platform.machine().lower())
+    if system is None or machine is None:
+        raise ConfigurationError(
+            f"A local control plane runs on Linux and macOS only, not on {platform.system()} "
+            f"{platform.machine()}. On Windows, run it inside of WSL."
+        )
+    return system, machine

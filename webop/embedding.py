@@ -1,0 +1,279 @@
+"""Running operators from code (chapter "Embedding").
+
+All functions take the same options by name, those of :class:`EmbeddingOptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any, TypedDict, Unpack
+from urllib.parse import urlsplit
+
+from webop.app import OperatorApp
+from webop.client.credentials import Vault
+from webop.errors import ConfigurationError
+from webop.handling.registry import OperatorRegistry
+from webop.lifecycles import LifeCycleFn
+from webop.reactor.observer import Scope
+from webop.reactor.scopes import NamespacePattern
+from webop.running import Operator, OperatorOptions
+from webop.servers.listener import Listener
+from webop.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
+
+Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.futures.Future[Any]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HUNG_TIMEOUT = 5.0  # seconds; for tasks that do not end when they are told to
+_FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
+
+
+class EmbeddingOptions(TypedDict, total=False):
+    """The options of :func:`operator`, :func:`run` and :func:`spawn_tasks` (EMB-07)."""
+
+    lifecycle: LifeCycleFn | None
+    indexers: Any
+    registry: OperatorRegistry | None
+    settings: OperatorSettings | None
+    memories: Any
+    insights: Any
+    identity: str | None
+    standalone: bool | None
+    priority: int | None
+    peering_name: str | None
+    liveness_endpoint: str | None
+    clusterwide: bool
+    namespaces: Collection[NamespacePattern]
+    namespace: NamespacePattern | None
+    stop_flag: Flag | None
+    ready_flag: Flag | None
+    vault: Vault | None
+    memo: Any
+
+
+def run(
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
+    **options: Unpack[EmbeddingOptions],
+) -> None:
+    """Run an operator until it is stopped; returns when it has stopped gracefully.
+
+    Args:
+        loop: the event loop to run in; by default a new one.
+        options: see :class:`EmbeddingOptions`.
+
+    Raises:
+        WebopError: the operator cannot go on; the message says why.
+    """
+    with contextlib.suppress(asyncio.CancelledError):
+        if loop is not None:
+            loop.run_until_complete(operator(**options))
+        else:
+            asyncio.run(operator(**options))
+
+
+async def operator(**options: Unpack[EmbeddingOptions]) -> None:
+    """Run an operator within a running event loop until it is stopped or cancelled."""
+    existing = asyncio.all_tasks()
+    tasks = await spawn_tasks(**options)
+    await run_tasks(tasks, ignored=existing)
+
+
+async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio.Task[None]]:
+    """Start the root tasks of an operator, to be given to :func:`run_tasks`.
+
+    Raises:
+        ConfigurationError: the options contradict each other.
+    """
+    ready, stop = options.get("ready_flag"), options.get("stop_flag")
+    made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
+    limit = made.context.settings.process.ultimate_exiting_timeout
+    return [
+        asyncio.create_task(made.run(), name="operator"),
+        asyncio.create_task(_wait_for_stop(stop, kill_after=limit), name="stop flag"),
+    ]
+
+
+async def run_tasks(
+    root_tasks: Collection[asyncio.Task[None]],
+    *,
+    ignored: Collection[asyncio.Task[Any]] = frozenset(),
+) -> None:
+    """Wait for the first of the root tasks to end, then stop them all (EMB-04).
+
+    Tasks that the operator has left behind get five more seconds before they are cancelled,
+    those that were there before (``ignored``) are left alone.
+
+    Raises:
+        Exception: what one of the root tasks has failed with.
+    """
+    try:
+        await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in root_tasks:
+            task.cancel()
+        await asyncio.wait(root_tasks)
+        await _stop_hung({*asyncio.all_tasks()} - {*ignored, *root_tasks, asyncio.current_task()})
+    for task in root_tasks:
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            raise exc
+
+
+def build_options(options: EmbeddingOptions) -> OperatorOptions:
+    """Turn the documented options into those of the operator.
+
+    Raises:
+        ConfigurationError: both all namespaces and some are asked for, or the liveness endpoint
+            is not an HTTP URL.
+    """
+    settings = options.get("settings") or OperatorSettings.from_environment()
+    _adjust_peering(settings, options)
+    liveness = options.get("liveness_endpoint")
+    return OperatorOptions(
+        registry=options.get("registry"),
+        settings=settings,
+        memo=options.get("memo"),
+        lifecycle=options.get("lifecycle"),
+        vault=options.get("vault"),
+        scope=_build_scope(options),
+        identity=options.get("identity"),
+        services=[_build_liveness(liveness)] if liveness else [],
+    )
+
+
+def _build_scope(options: EmbeddingOptions) -> Scope:
+    single = options.get("namespace")
+    patterns = (*options.get("namespaces", ()), *(() if single is None else (single,)))
+    clusterwide = options.get("clusterwide", False)
+    if clusterwide and patterns:
+        raise ConfigurationError("All namespaces and some namespaces exclude each other.")
+    if not clusterwide and not patterns:
+        warnings.warn(
+            "Neither namespaces nor all namespaces are asked for; serving all of them. "
+            "Say so by -A or clusterwide=True, or name some by -n or namespaces=[…].",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return Scope(clusterwide or not patterns, patterns)
+
+
+def _adjust_peering(settings: OperatorSettings, options: EmbeddingOptions) -> None:
+    standalone, priority = options.get("standalone"), options.get("priority")
+    if standalone is not None:
+        settings.peering.standalone = standalone
+    if priority is not None:
+        settings.peering.priority = priority
+    name = options.get("peering_name")
+    if name is not None:
+        settings.peering.name = name
+        settings.peering.mandatory = True
+    settings.peering.clusterwide = options.get("clusterwide", False)
+
+
+def _build_liveness(url: str) -> Any:
+    """Return a service with the probes at a URL such as http://0.0.0.0:8080/healthz (PRB-01)."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        raise ConfigurationError(
+            f"The liveness endpoint {url!r} must be an http:// URL, such as "
+            "http://0.0.0.0:8080/healthz."
+        )
+
+    @asynccontextmanager
+    async def serve(made: Operator) -> AsyncIterator[None]:
+        app = OperatorApp(operator=made, health_path=parts.path or "/")
+        async with Listener(app, parts.hostname or "localhost", parts.port or 80):
+            yield
+
+    return serve
+
+
+async def _wait_for_stop(flag: Flag | None, *, kill_after: float | None) -> None:
+    """Wait for a signal or for the stop flag; the end of this task stops the operator."""
+    stopped = asyncio.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        _listen_to_signals(stopped, kill_after=kill_after)
+    else:
+        logger.debug("Not in the main thread: stop it by the flag, or by cancelling its task.")
+    try:
+        if flag is None:
+            await stopped.wait()
+        elif isinstance(flag, threading.Event):
+            await _poll(stopped, flag)
+        else:
+            await _wait_for_any(stopped, flag)
+    finally:
+        if is_main and not stopped.is_set():
+            for number in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+
+def _listen_to_signals(stopped: asyncio.Event, *, kill_after: float | None) -> None:
+    """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
+
+    def stop(number: signal.Signals) -> None:
+        if stopped.is_set():
+            os._exit(128 + number)
+        logger.info("Signal %s is received. The operator is stopping.", number.name)
+        stopped.set()
+        if kill_after is not None:
+            killer = threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL))
+            killer.daemon = True
+            killer.start()
+
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+async def _poll(stopped: asyncio.Event, flag: threading.Event) -> None:
+    while not flag.is_set() and not stopped.is_set():  # noqa: ASYNC110  it is of another thread
+        await asyncio.sleep(_FLAG_POLLING)
+
+
+async def _wait_for_any(
+    stopped: asyncio.Event,
+    flag: asyncio.Event | asyncio.Future[Any] | concurrent.futures.Future[Any],
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiters: set[asyncio.Task[Any]] = {group.create_task(stopped.wait())}
+        if isinstance(flag, asyncio.Event):
+            waiters.add(group.create_task(flag.wait()))
+        else:
+            future = flag if isinstance(flag, asyncio.Future) else asyncio.wrap_future(flag)
+            waiters.add(group.create_task(_await(future)))
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def _await(future: asyncio.Future[Any]) -> None:
+    await asyncio.wait({future})
+
+
+def _raise_flag(flag: Flag | None) -> None:
+    if isinstance(flag, (asyncio.Event, threading.Event)):
+        flag.set()
+    elif flag is not None and not flag.done():
+        flag.set_result(None)
+
+
+async def _stop_hung(tasks: Collection[asyncio.Task[Any]]) -> None:
+    if not tasks:
+        return
+    _, pending = await asyncio.wait(tasks, timeout=_HUNG_TIMEOUT)
+    for task in pending:
+        task.cancel()
+    if pending:
+        logger.warning("Tasks left behind are cancelled: %d.", len(pending))
+        await asyncio.wait(pending)

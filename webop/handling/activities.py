@@ -1,0 +1,51 @@
+"""The handlers of the operator's own life: startup, cleanup, login, probes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from webop.errors import ActivityError
+from webop.handling.causes import ActivityCause
+from webop.handling.context import OperatorContext
+from webop.handling.execute import Terms, execute
+from webop.handling.handlers import Activity
+from webop.handling.policy import Outcome
+from webop.handling.progress import Progress
+from webop.lifecycles import all_at_once
+
+
+async def run_activity(operator: OperatorContext, activity: Activity) -> dict[str, Any]:
+    """Call all handlers of an activity, with retries, until each has succeeded or failed.
+
+    Returns:
+        The results by ids of the handlers.
+
+    Raises:
+        ActivityError: at least one has failed for good; the others were called all the same.
+    """
+    handlers = operator.registry.select_activities(activity)
+    cause = ActivityCause(
+        logger=logging.getLogger(f"webop.activities.{activity.value}"),
+        memo=operator.memos.operator_memo,
+        indices=operator.indices,
+        activity=activity,
+        settings=operator.settings,
+    )
+    progress = Progress.start(handlers)
+    terms = Terms(operator.settings, lifecycle=all_at_once, success_level=_level_of(activity))
+    outcomes: dict[str, Outcome] = {}
+    while not progress.is_finished:
+        await asyncio.sleep(progress.delay or 0)
+        outcomes |= await execute(handlers, cause, progress, terms)
+    failed = {key: outcome.exception for key, outcome in outcomes.items() if outcome.exception}
+    if failed:
+        listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
+        raise ActivityError(f"The {activity.value} has failed in {listed}")
+    return {key: outcome.result for key, outcome in outcomes.items()}
+
+
+def _level_of(activity: Activity) -> int:
+    """Probes and logins come again and again; their success is no news."""
+    return logging.INFO if activity in (Activity.STARTUP, Activity.CLEANUP) else logging.DEBUG

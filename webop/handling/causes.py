@@ -1,0 +1,201 @@
+"""Why handlers are called: what has happened, with everything that handlers get to know of it.
+
+A cause is made once per occasion and gives the keyword arguments of all handlers called for it
+(chapter "Arguments" of the manual). Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.handling.handlers import Activity, Reason
+from webop.objects import diffs, fields
+from webop.objects.body import Body, RawEvent, RawEventType
+from webop.objects.diffs import Diff
+from webop.objects.fields import FieldPath
+from webop.objects.patch import Patch
+from webop.objects.resources import Resource
+
+
+@dataclass(kw_only=True)
+class Cause:
+    """What all occasions have in common."""
+
+    logger: Any
+    memo: Any
+    indices: Mapping[str, Any] = field(default_factory=dict)
+    _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of handlers and callbacks; built at first use, then shared.
+
+        Names of indices win over the names of the framework (IDX-21).
+        """
+        if self._kwargs is None:
+            self._kwargs = {**self._build_kwargs(), **self.indices}
+        return self._kwargs
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return {"logger": self.logger, "memo": self.memo}
+
+
+@dataclass(kw_only=True)
+class ActivityCause(Cause):
+    """An occasion in the operator's own life."""
+
+    activity: Activity
+    settings: Any
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return {
+            "logger": self.logger,
+            "memo": self.memo,
+            "settings": self.settings,
+            "activity": self.activity,
+        }
+
+
+@dataclass(kw_only=True)
+class ResourceCause(Cause):
+    """Something about one object of a resource."""
+
+    resource: Resource
+    body: Body
+    patch: Patch
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        body = self.body
+        meta = body.meta
+        return {
+            "logger": self.logger,
+            "memo": self.memo,
+            "resource": self.resource,
+            "patch": self.patch,
+            "body": body,
+            "spec": body.spec,
+            "meta": meta,
+            "status": body.status,
+            "uid": meta.uid,
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": meta.labels,
+            "annotations": meta.annotations,
+        }
+
+
+@dataclass(kw_only=True)
+class EventCause(ResourceCause):
+    """A raw event of a watch or of a listing, for ``@on.event``."""
+
+    type: RawEventType
+    event: RawEvent
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return super()._build_kwargs() | {"type": self.type, "event": self.event}
+
+
+@dataclass(kw_only=True)
+class DiffCause(ResourceCause):
+    """An occasion with a state before and a state after."""
+
+    old: Any
+    new: Any
+    diff: Diff
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._build_kwargs()
+        kwargs["old"] = self.old
+        kwargs["new"] = self.new
+        kwargs["diff"] = self.diff
+        return kwargs
+
+    def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:
+        """Return what a handler of one field gets instead: the values and the diff of it only."""
+        return {
+            "old": fields.resolve(self.old or {}, path),
+            "new": fields.resolve(self.new or {}, path),
+            "diff": diffs.reduce(self.diff, path),
+        }
+
+
+@dataclass(kw_only=True)
+class ChangeCause(DiffCause):
+    """A detected change of an object, for ``@on.create`` and the like.
+
+    ``initial``: the object was there before the operator, and is not yet fully resumed.
+    """
+
+    reason: Reason
+    initial: bool = False
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the object is marked for deletion."""
+        return self.body.meta.deletion_timestamp is not None
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._build_kwargs()
+        kwargs["reason"] = self.reason
+        return kwargs
+
+    def replaced(self, **changes: Any) -> ChangeCause:
+        """Return a copy with some attributes changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(kw_only=True)
+class WebhookCause(DiffCause):
+    """An admission request, for ``@on.validate`` and ``@on.mutate``."""
+
+    operation: str
+    subresource: str | None
+    dryrun: bool
+    userinfo: Mapping[str, Any]
+    warnings: list[str]
+    headers: Mapping[str, str]
+    sslpeer: Mapping[str, Any] | None
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return super()._build_kwargs() | {
+            "operation": self.operation,
+            "subresource": self.subresource,
+            "dryrun": self.dryrun,
+            "userinfo": self.userinfo,
+            "warnings": self.warnings,
+            "headers": self.headers,
+            "sslpeer": self.sslpeer,
+        }
+
+
+def detect_reason(
+    *,
+    event_type: RawEventType,
+    deleting: bool,
+    blocked: bool,
+    old: Any,
+    changed: bool,
+    initial: bool,
+) -> Reason:
+    """Tell what has happened to an object (EVT-06 to EVT-08).
+
+    Args:
+        event_type: the type of the watch event that brought the news.
+        deleting: whether the object is marked for deletion.
+        blocked: whether the object carries the operator's finalizer.
+        old: the last-handled essence, or None if the object was never handled.
+        changed: whether the essence differs from the last-handled one.
+        initial: whether the object was there before the operator and is yet to be resumed.
+    """
+    if event_type == "DELETED":
+        return Reason.GONE
+    if deleting:
+        return Reason.DELETE if blocked else Reason.FREE
+    if old is None:
+        return Reason.CREATE
+    if changed:
+        return Reason.UPDATE
+    return Reason.RESUME if initial else Reason.NOOP

@@ -1,0 +1,28 @@
+"""What all flows of one operator share, handed around as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.handling.insights import Insights
+from webop.handling.registry import OperatorRegistry
+from webop.handling.stores import Memos
+from webop.lifecycles import LifeCycleFn
+from webop.posting import Poster
+from webop.settings import OperatorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """The frozen context of one operator: what is configured, declared, and remembered."""
+
+    settings: OperatorSettings
+    registry: OperatorRegistry
+    memos: Memos
+    lifecycle: LifeCycleFn
+    identity: str
+    poster: Poster
+    insights: Insights = field(default_factory=Insights)
+    indices: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,163 @@
+"""Calling the handlers of a cause: who is next, how it went, what is left.
+
+Flow: :func:`execute` → :func:`webop.handling.invocation.invoke` → the user's function. The order
+is of the lifecycle (:mod:`webop.lifecycles`), the verdicts are of :mod:`webop.handling.policy`.
+Handlers never break the framework: everything that they raise becomes an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from webop.errors import AdmissionError
+from webop.handling.causes import Cause, ChangeCause
+from webop.handling.filters import matches
+from webop.handling.handlers import ChangeHandler, ErrorsMode, Handler
+from webop.handling.invocation import Invocation, invoke
+from webop.handling.policy import ChildrenRetryError, Outcome, check_limits, judge_failure
+from webop.handling.progress import HandlerState, Progress
+from webop.handling.registry import deduplicated
+from webop.lifecycles import LifeCycleFn, all_at_once
+from webop.objects.patch import Patch
+from webop.settings import OperatorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms handlers are executed, for all handlers of a cause alike.
+
+    Attributes:
+        settings: the operator's settings.
+        lifecycle: who is next among those that are due.
+        default_errors: how arbitrary exceptions are taken if the handler does not say.
+        window: seconds within which the handlers that finish share one patch of the object.
+        success_level: at which level of logging successes are reported.
+    """
+
+    settings: OperatorSettings
+    lifecycle: LifeCycleFn = all_at_once
+    default_errors: ErrorsMode = ErrorsMode.TEMPORARY
+    window: float = 0.0
+    success_level: int = logging.INFO
+
+
+async def execute(
+    handlers: Sequence[Handler], cause: Cause, progress: Progress, terms: Terms
+) -> dict[str, Outcome]:
+    """Call the handlers that are due, each at most once, and record the outcomes in the progress.
+
+    Guarantees: no exception of a handler leaves this function, but for cancellation. A handler
+    is not called again before the caller has had the chance to store what is recorded.
+
+    Returns:
+        The outcomes by ids of the handlers that were called. Others are still due if the window
+        has closed before they got their turn.
+    """
+    outcomes: dict[str, Outcome] = {}
+    closes = asyncio.get_running_loop().time() + terms.window
+    while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
+        chosen = terms.lifecycle(waiting, state=progress, **cause.kwargs)
+        if not chosen:
+            break
+        for handler in chosen:
+            outcome = await attempt(handler, cause, progress[handler.id], terms)
+            progress.record(handler, outcome)
+            outcomes[handler.id] = outcome
+        if asyncio.get_running_loop().time() >= closes:
+            break
+    return outcomes
+
+
+async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Terms) -> Outcome:
+    """Call one handler once and return the verdict; log both."""
+    standing = state.as_attempt()
+    invocation = Invocation(handler, cause, terms.settings, terms.lifecycle)
+    cause.logger.debug("%s is invoked.", handler)
+    try:
+        check_limits(handler, standing)
+        result = await invoke(
+            invocation,
+            attempt=standing,
+            started=state.started,
+            runtime=timedelta(seconds=standing.runtime),
+        )
+        if invocation.subhandlers and not invocation.is_delegated:
+            await execute_children(invocation, invocation.subhandlers)
+    except Exception as exc:  # noqa: BLE001  handlers may raise anything; nothing may escape
+        outcome = judge_failure(
+            handler,
+            exc,
+            standing,
+            default_errors=terms.default_errors,
+            default_backoff=terms.settings.execution.default_backoff,
+        )
+        _log_failure(cause, outcome, exc)
+    else:
+        outcome = Outcome(final=True, result=result)
+        cause.logger.log(terms.success_level, "%s succeeded.", handler)
+    if invocation.subrefs:
+        outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
+    return outcome
+
+
+async def execute_children(
+    invocation: Invocation,
+    children: Sequence[ChangeHandler],
+    *,
+    lifecycle: LifeCycleFn | None = None,
+    cause: Cause | None = None,
+) -> None:
+    """Execute the sub-handlers of a handler, with progress records of their own (SUB-06 to 09).
+
+    Raises:
+        ChildrenRetryError: some of them are to be called again; the parent is to let it through.
+    """
+    cause = invocation.cause if cause is None else cause
+    if not isinstance(cause, ChangeCause):
+        raise TypeError("Sub-handlers are possible only in handlers of changes.")
+    invocation.is_delegated = True
+    chosen = [child for child in deduplicated(children) if matches(child, cause)]
+    storage = invocation.settings.persistence.progress_storage
+    progress = Progress.restore(
+        chosen, body=cause.body, storage=storage, purpose=cause.reason.value
+    )
+    terms = Terms(
+        invocation.settings,
+        lifecycle=lifecycle or invocation.lifecycle,
+        window=invocation.settings.execution.commit_window,
+    )
+    outcomes = await execute(chosen, cause, progress, terms)
+    invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
+    deliver_results(outcomes, cause.patch)
+    if not progress.is_finished or len(progress) > len(outcomes):
+        progress.store(body=cause.body, patch=cause.patch, storage=storage)
+    if not progress.is_finished:
+        raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
+
+
+def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
+    """Put what the handlers have returned into the status (chapter "Results delivery")."""
+    for key, outcome in outcomes.items():
+        if outcome.exception is not None or outcome.result is None:
+            continue
+        if isinstance(outcome.result, Mapping):
+            current = patch.status.get(key)
+            merged = {**current, **outcome.result} if isinstance(current, Mapping) else None
+            patch.status[key] = dict(outcome.result) if merged is None else merged
+        else:
+            patch.status[key] = outcome.result
+
+
+def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
+    if outcome.message and outcome.is_unexpected:
+        cause.logger.error(outcome.message, exc_info=exc)
+    elif outcome.message and isinstance(exc, AdmissionError):
+        cause.logger.info(outcome.message)  # a verdict, not a failure
+    elif outcome.message:
+        cause.logger.error(outcome.message)
+    else:
+        cause.logger.debug("%s", exc)

@@ -1,0 +1,123 @@
+"""Which objects a handler is for: labels, annotations, fields, callbacks (chapter "Filtering").
+
+Pure: a handler and a cause in, a verdict out. :func:`matches` decides whether a handler is called
+for a cause; :func:`prematches` leaves the change itself aside and decides whether an object is in
+the scope of a handler at all.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from webop.objects import diffs, fields
+
+if TYPE_CHECKING:
+    from webop.handling.causes import ResourceCause
+    from webop.handling.handlers import ChangeHandler, ResourceHandler
+
+
+class MetaFilterToken(enum.Enum):
+    """Stand-ins for any value and for no value in filters."""
+
+    PRESENT = enum.auto()
+    ABSENT = enum.auto()
+
+
+PRESENT = MetaFilterToken.PRESENT
+ABSENT = MetaFilterToken.ABSENT
+
+Predicate = Callable[..., bool]
+MetaCriterion = str | MetaFilterToken | Predicate
+ValueCriterion = Any  # a value, a token, a predicate; None is no criterion
+
+_MISSING: Any = object()
+
+
+def not_(fn: Predicate) -> Predicate:
+    """Pass if the given predicate does not."""
+    return lambda *args, **kwargs: not fn(*args, **kwargs)
+
+
+def all_(fns: Collection[Predicate]) -> Predicate:
+    """Pass if all of the given predicates do."""
+    return lambda *args, **kwargs: all(fn(*args, **kwargs) for fn in fns)
+
+
+def any_(fns: Collection[Predicate]) -> Predicate:
+    """Pass if at least one of the given predicates does."""
+    return lambda *args, **kwargs: any(fn(*args, **kwargs) for fn in fns)
+
+
+def none_(fns: Collection[Predicate]) -> Predicate:
+    """Pass if none of the given predicates does."""
+    return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
+
+
+def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """Tell whether a handler is to be called for a cause, its change included."""
+    return _has_matching_change(handler, cause) and prematches(handler, cause)
+
+
+def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """Tell whether an object is in the scope of a handler, whatever has changed in it."""
+    return (
+        (not handler.labels or _match_all(handler.labels, cause.body.meta.labels, cause))
+        and (
+            not handler.annotations
+            or _match_all(handler.annotations, cause.body.meta.annotations, cause)
+        )
+        and (not handler.field or _has_matching_field(handler, cause))
+        and (handler.when is None or bool(handler.when(**cause.kwargs)))
+    )
+
+
+def _match_all(
+    criteria: Mapping[str, MetaCriterion], values: Mapping[str, Any], cause: ResourceCause
+) -> bool:
+    return all(
+        _match_value(criterion, values.get(key, _MISSING), cause)
+        for key, criterion in criteria.items()
+    )
+
+
+def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) -> bool:
+    if criterion is PRESENT:
+        return value is not _MISSING
+    if criterion is ABSENT:
+        return value is _MISSING
+    if callable(criterion):
+        return bool(criterion(None if value is _MISSING else value, **cause.kwargs))
+    return bool(value == criterion)
+
+
+def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """Check the field's current value; for changes, its value before will do as well."""
+    old, new = getattr(handler, "old", None), getattr(handler, "new", None)
+    current = _normalized(fields.resolve(cause.body, handler.field, _MISSING))
+    if not _is_about_change(handler):
+        return _match_value(PRESENT if handler.value is None else handler.value, current, cause)
+    before = _normalized(fields.resolve(getattr(cause, "old", None) or {}, handler.field, _MISSING))
+    if old is None and new is None:
+        criterion = PRESENT if handler.value is None else handler.value
+        return _match_value(criterion, before, cause) or _match_value(criterion, current, cause)
+    return (old is None or _match_value(old, before, cause)) and (
+        new is None or _match_value(new, current, cause)
+    )
+
+
+def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """For handlers of changes with a field: the field must be what has changed."""
+    if not handler.field or not _is_about_change(handler):
+        return True
+    return bool(diffs.reduce(getattr(cause, "diff", ()), handler.field))
+
+
+def _is_about_change(handler: ResourceHandler | ChangeHandler) -> bool:
+    return bool(getattr(handler, "needs_change", False))
+
+
+def _normalized(value: Any) -> Any:
+    """None in a field of an object is its absence (Kubernetes API conventions)."""
+    return _MISSING if value is None else value

@@ -1,0 +1,220 @@
+"""What a decorator leaves behind: frozen records of functions and of when to call them.
+
+Built in :mod:`webop.on`, held by :mod:`webop.handling.registry`, selected for a cause by
+:mod:`webop.handling.filters`, called by :mod:`webop.handling.execute`.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+from webop.errors import ConfigurationError
+from webop.handling.filters import MetaCriterion, ValueCriterion
+from webop.objects.fields import FieldPath
+from webop.objects.resources import Selector
+
+HandlerFn = Callable[..., Any]
+InitialDelay = float | Callable[..., float] | None
+
+
+class ErrorsMode(enum.Enum):
+    """How a handler's arbitrary exceptions are taken (chapter "Error handling")."""
+
+    IGNORED = enum.auto()
+    TEMPORARY = enum.auto()
+    PERMANENT = enum.auto()
+
+
+class Activity(enum.Enum):
+    """The occasions in an operator's own life that have handlers."""
+
+    STARTUP = "startup"
+    CLEANUP = "cleanup"
+    AUTHENTICATION = "authentication"
+    PROBE = "probe"
+
+
+class Reason(enum.StrEnum):
+    """What has happened to an object, as detected from its state (kwarg ``reason``)."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    RESUME = "resume"
+    NOOP = "noop"
+    FREE = "free"
+    GONE = "gone"
+
+
+class WebhookType(enum.StrEnum):
+    """The two kinds of admission webhooks of Kubernetes."""
+
+    VALIDATING = "validate"
+    MUTATING = "mutate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handler:
+    """A function with an id, and how its failures are treated.
+
+    ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
+    """
+
+    id: str
+    fn: HandlerFn
+    param: Any = None
+    errors: ErrorsMode | None = None
+    timeout: float | None = None
+    retries: int | None = None
+    backoff: float | None = None
+
+    def __str__(self) -> str:
+        return f"Handler {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActivityHandler(Handler):
+    """A handler of the operator's own life: startup, cleanup, login, probe."""
+
+    activity: Activity
+    is_fallback: bool = False
+
+    def __str__(self) -> str:
+        return f"Activity {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResourceHandler(Handler):
+    """A handler of resources: which kinds, and which of their objects (chapter "Filtering")."""
+
+    selector: Selector | None
+    labels: Mapping[str, MetaCriterion] | None = None
+    annotations: Mapping[str, MetaCriterion] | None = None
+    when: Callable[..., bool] | None = None
+    field: FieldPath = ()
+    value: ValueCriterion = None
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether the objects must not go before this handler has had its say."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventHandler(ResourceHandler):
+    """``@on.event``: spies on raw watch events, keeps no state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangeHandler(ResourceHandler):
+    """``@on.create``, ``update``, ``delete``, ``resume``, ``field`` and sub-handlers.
+
+    ``reason`` None means any reason: for resuming handlers (``initial``), which mix into other
+    cycles, for field handlers (``needs_change``), and for sub-handlers.
+    """
+
+    reason: Reason | None = None
+    initial: bool = False
+    deleted: bool = False
+    optional: bool = False
+    needs_change: bool = False
+    old: ValueCriterion = None
+    new: ValueCriterion = None
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether the objects must not go before this handler has had its say."""
+        return self.reason is Reason.DELETE and not self.optional
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IndexHandler(ResourceHandler):
+    """``@webop.index``: fills an in-memory index named by the id."""
+
+    def __str__(self) -> str:
+        return f"Indexer {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BackgroundHandler(ResourceHandler):
+    """What daemons and timers have in common: one task per object, ended before deletion."""
+
+    initial_delay: InitialDelay = None
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether the objects must not go before this handler has had its say."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DaemonHandler(BackgroundHandler):
+    """``@webop.daemon``; all times in seconds."""
+
+    cancellation_backoff: float | None = None
+    cancellation_timeout: float | None = None
+    cancellation_polling: float | None = None
+
+    def __str__(self) -> str:
+        return f"Daemon {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimerHandler(BackgroundHandler):
+    """``@webop.timer``; all times in seconds."""
+
+    interval: float | None = None
+    sharp: bool = False
+    idle: float | None = None
+
+    def __str__(self) -> str:
+        return f"Timer {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WebhookHandler(ResourceHandler):
+    """``@on.validate``, ``@on.mutate``: one webhook each (chapter "Admission control").
+
+    ``operations`` empty means all of them. ``subresource`` None means the main body only,
+    "*" the main body and any subresource.
+    """
+
+    reason: WebhookType
+    operations: frozenset[str] = frozenset()
+    subresource: str | None = None
+    persistent: bool = False
+    side_effects: bool = False
+    ignore_failures: bool = False
+
+    def __str__(self) -> str:
+        return f"Webhook {self.id!r}"
+
+
+def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
+    """Return the id of a handler: as given, or the function's name, with the field appended.
+
+    Ids are names of state on the objects (HND-05, HND-06, D-65): keep them stable.
+    """
+    stem = id if id is not None else detect_name(fn)
+    return f"{stem}/{'.'.join(suffix)}" if suffix else stem
+
+
+def detect_name(fn: HandlerFn) -> str:
+    """Return the name of a callable that stays the same between runs of the program."""
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        else:
+            break
+    if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
+        return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+    if isinstance(fn, (FunctionType, MethodType)):
+        return fn.__qualname__
+    raise ConfigurationError(f"There is no stable name for {fn!r}: give the handler an id=.")

@@ -1,0 +1,120 @@
+"""Calling a user's function: in the loop or in a thread, with what helpers need to know around it.
+
+The :class:`Invocation` of the moment is how helpers called from within a handler
+(``webop.execute``, ``webop.adopt``) find the handler and its object without being given them; it
+follows sync handlers into their threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.errors import HandlerTimeoutError
+from webop.handling.causes import Cause, DiffCause, ResourceCause
+from webop.handling.handlers import Handler, ResourceHandler
+from webop.handling.policy import Attempt
+from webop.lifecycles import LifeCycleFn
+from webop.objects.owners import owner_of_the_moment
+from webop.settings import OperatorSettings
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One call of one handler, as seen from the inside."""
+
+    handler: Handler
+    cause: Cause
+    settings: OperatorSettings
+    lifecycle: LifeCycleFn
+    subhandlers: list[Any] = field(default_factory=list)
+    subrefs: set[str] = field(default_factory=set)
+    is_delegated: bool = False
+
+
+current_invocation: ContextVar[Invocation] = ContextVar("current_invocation")
+
+
+def get_invocation(purpose: str) -> Invocation:
+    """Return the invocation of the moment.
+
+    Raises:
+        LookupError: the caller is not inside of a handler; ``purpose`` says what is impossible.
+    """
+    try:
+        return current_invocation.get()
+    except LookupError:
+        raise LookupError(f"{purpose} is possible only inside of a handler.") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Tell whether a callable is to be awaited, seen through partials and wrappers (ASY-04)."""
+    while True:
+        if inspect.iscoroutinefunction(fn):
+            return True
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        else:
+            return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
+async def invoke(invocation: Invocation, *, attempt: Attempt, started: Any, runtime: Any) -> Any:
+    """Call the handler of an invocation with all of its keyword arguments.
+
+    Raises:
+        HandlerTimeoutError: an async handler was still running when its time was up (D-08).
+        Exception: whatever the handler raises.
+    """
+    handler, cause = invocation.handler, invocation.cause
+    kwargs = dict(cause.kwargs)
+    kwargs["param"] = handler.param
+    kwargs["retry"] = attempt.retries
+    kwargs["started"] = started
+    kwargs["runtime"] = runtime
+    if isinstance(handler, ResourceHandler) and handler.field and isinstance(cause, DiffCause):
+        kwargs.update(cause.build_field_kwargs(handler.field))
+
+    token = current_invocation.set(invocation)
+    owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
+    try:
+        if not is_async(handler.fn):
+            return await _call_in_thread(handler.fn, kwargs, invocation.settings)
+        if handler.timeout is None:
+            return await handler.fn(**kwargs)
+        return await _call_in_time(handler, kwargs, handler.timeout - attempt.runtime)
+    finally:
+        current_invocation.reset(token)
+        if owner is not None:
+            owner_of_the_moment.reset(owner)
+
+
+async def _call_in_thread(
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], settings: OperatorSettings
+) -> Any:
+    """Run a sync function in the executor; its thread sees the context variables of here."""
+    loop = asyncio.get_running_loop()
+    call = functools.partial(contextvars.copy_context().run, functools.partial(fn, **kwargs))
+    return await loop.run_in_executor(settings.execution.executor, call)
+
+
+async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
+    """Await an async handler no longer than its time allows."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await handler.fn(**kwargs)
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise HandlerTimeoutError(
+            f"{handler} has timed out after {handler.timeout} seconds."
+        ) from None

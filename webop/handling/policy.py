@@ -1,0 +1,136 @@
+"""What becomes of a handler that has returned or raised: done, failed, or again later.
+
+One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdict is an
+:class:`Outcome`; it is recorded in :mod:`webop.handling.progress` and logged by whoever asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from webop.errors import (
+    AdmissionError,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    PermanentError,
+    TemporaryError,
+    WebopError,
+)
+from webop.handling.handlers import ErrorsMode, Handler
+
+
+class ChildrenRetryError(TemporaryError):
+    """A handler is to be called again because some of its sub-handlers are not finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The verdict on one attempt of a handler.
+
+    Attributes:
+        final: whether the handler is not to be called again in this cycle.
+        delay: seconds until the next attempt, if there is one; None or 0 for at once.
+        result: what the handler has returned.
+        exception: what the handler has failed with, or None for a success.
+        subrefs: ids of the sub-handlers of all levels that the attempt has brought to life.
+        message: a line for the log, if the failure deserves one.
+        is_unexpected: whether the log should carry the traceback.
+    """
+
+    final: bool
+    delay: float | None = None
+    result: Any = None
+    exception: BaseException | None = None
+    subrefs: frozenset[str] = frozenset()
+    message: str = ""
+    is_unexpected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The standing of a handler when it is called: attempts before, seconds since the first."""
+
+    retries: int
+    runtime: float
+
+
+def check_limits(handler: Handler, attempt: Attempt) -> None:
+    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11).
+
+    Raises:
+        HandlerTimeoutError: the time since the first attempt has reached ``timeout=``.
+        HandlerRetriesError: the number of attempts has reached ``retries=``.
+    """
+    if handler.timeout is not None and attempt.runtime >= handler.timeout:
+        raise HandlerTimeoutError(f"{handler} has timed out after {attempt.runtime:.3f} seconds.")
+    if handler.retries is not None and attempt.retries >= handler.retries:
+        raise HandlerRetriesError(f"{handler} has exceeded {attempt.retries} retries.")
+
+
+def judge_failure(
+    handler: Handler,
+    exc: Exception,
+    attempt: Attempt,
+    *,
+    default_errors: ErrorsMode,
+    default_backoff: float,
+) -> Outcome:
+    """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23)."""
+    reason = str(exc) or repr(exc)
+    if isinstance(exc, ChildrenRetryError):
+        return Outcome(final=False, delay=exc.delay, exception=exc)
+    if isinstance(exc, (HandlerTimeoutError, HandlerRetriesError)):
+        return Outcome(final=True, exception=exc, message=reason)
+    if isinstance(exc, AdmissionError):
+        return Outcome(final=True, exception=exc, message=f"{handler} refuses: {reason}")
+    if isinstance(exc, PermanentError):
+        return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
+    if isinstance(exc, TemporaryError):
+        said = f"{handler} failed temporarily: {reason}"
+        return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, message=said)
+    return _judge_arbitrary(
+        handler, exc, attempt, mode=handler.errors or default_errors, backoff=default_backoff
+    )
+
+
+def _judge_arbitrary(
+    handler: Handler, exc: Exception, attempt: Attempt, *, mode: ErrorsMode, backoff: float
+) -> Outcome:
+    """Judge an exception that says nothing about retries: as the options of the handler say."""
+    said = f"{handler} failed with an exception"
+    reason = str(exc) or repr(exc)
+    is_unexpected = not isinstance(exc, WebopError)  # whose texts say it all
+    if mode is ErrorsMode.IGNORED:
+        text = f"{said} and will ignore it: {reason}"
+        return Outcome(final=True, message=text, is_unexpected=is_unexpected)
+    if mode is ErrorsMode.PERMANENT:
+        text = f"{said} and will stop now: {reason}"
+        return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
+    delay = backoff if handler.backoff is None else handler.backoff
+    text = f"{said} and will try again in {delay:g} seconds: {reason}"
+    return _judge_retry(
+        handler, exc, attempt, delay=delay, message=text, is_unexpected=is_unexpected
+    )
+
+
+def _judge_retry(
+    handler: Handler,
+    exc: Exception,
+    attempt: Attempt,
+    *,
+    delay: float,
+    message: str,
+    is_unexpected: bool = False,
+) -> Outcome:
+    """Grant another attempt, unless it is plain already that its limits will not allow it."""
+    limit: PermanentError | None = None
+    if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
+        limit = HandlerTimeoutError(f"{message} [would time out after {handler.timeout} seconds]")
+    elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
+        limit = HandlerRetriesError(f"{message} [would exceed {handler.retries} retries]")
+    if limit is not None:
+        return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
+    return Outcome(
+        final=False, delay=delay, exception=exc, message=message, is_unexpected=is_unexpected
+    )

@@ -1,0 +1,204 @@
+"""How far the handlers of one object have come in the current cycle.
+
+Made from the records on the object, moved on by outcomes, written back as records
+(chapter "Continuity"). The records' format is the documented one: another operator process, or
+Kopf in its place, goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from webop.handling.handlers import Handler
+from webop.handling.policy import Attempt, Outcome
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+from webop.objects.storage.progress import ProgressRecord, ProgressStorage
+
+
+def now() -> datetime:
+    """Return the current moment, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerState:
+    """The standing of one handler; times are in UTC, None for what has not come to pass."""
+
+    started: datetime
+    purpose: str | None = None
+    stopped: datetime | None = None
+    delayed: datetime | None = None
+    retries: int = 0
+    success: bool = False
+    failure: bool = False
+    message: str | None = None
+    subrefs: frozenset[str] = frozenset()
+    stored: Mapping[str, object] | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_record(cls, record: ProgressRecord) -> HandlerState:
+        """Restore the standing from what is stored on the object."""
+        return cls(
+            started=_parse_time(record.get("started")) or now(),
+            purpose=record.get("purpose") or None,
+            stopped=_parse_time(record.get("stopped")),
+            delayed=_parse_time(record.get("delayed")),
+            retries=record.get("retries") or 0,
+            success=record.get("success") or False,
+            failure=record.get("failure") or False,
+            message=record.get("message"),
+            subrefs=frozenset(record.get("subrefs") or ()),
+            stored=dict(record),
+        )
+
+    def build_record(self) -> ProgressRecord:
+        """Return the standing in the documented format (CFG-68); absent parts are None."""
+        return ProgressRecord(
+            started=_format_time(self.started),
+            stopped=_format_time(self.stopped),
+            delayed=_format_time(self.delayed),
+            purpose=self.purpose,
+            retries=self.retries,
+            success=self.success,
+            failure=self.failure,
+            message=self.message,
+            subrefs=sorted(self.subrefs) or None,
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the handler is done with, for better or worse."""
+        return self.success or self.failure
+
+    def is_due(self, moment: datetime) -> bool:
+        """Tell whether the handler is to be called now."""
+        return not self.is_finished and (self.delayed is None or self.delayed <= moment)
+
+    def as_attempt(self) -> Attempt:
+        """Return what the policy of errors goes by."""
+        return Attempt(retries=self.retries, runtime=(now() - self.started).total_seconds())
+
+    def with_outcome(self, outcome: Outcome) -> HandlerState:
+        """Return the standing after one more attempt."""
+        moment = now()
+        failed = outcome.exception is not None
+        return replace(
+            self,
+            stopped=moment if outcome.final else None,
+            delayed=_delay_from(moment, outcome),
+            retries=self.retries + 1,
+            success=outcome.final and not failed,
+            failure=outcome.final and failed,
+            message=str(outcome.exception) if failed else None,
+            subrefs=self.subrefs | outcome.subrefs,
+        )
+
+
+class Progress(Mapping[str, HandlerState]):
+    """The standings of all handlers that take part in the current cycle of one object."""
+
+    def __init__(self, states: dict[str, HandlerState]) -> None:
+        self._states = states
+
+    @classmethod
+    def start(cls, handlers: Iterable[Handler], *, purpose: str | None = None) -> Progress:
+        """Begin with nothing done: for activities and events, which keep no records."""
+        moment = now()
+        return cls({h.id: HandlerState(started=moment, purpose=purpose) for h in handlers})
+
+    @classmethod
+    def restore(
+        cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
+    ) -> Progress:
+        """Go on from what is stored on the object, where it was for the same purpose.
+
+        Records of another purpose are superseded: a deletion cares for no half-done creation.
+        """
+        states: dict[str, HandlerState] = {}
+        moment = now()
+        for handler in handlers:
+            record = storage.fetch(key=handler.id, body=body)
+            state = HandlerState.from_record(record) if record else HandlerState(started=moment)
+            if state.purpose not in (None, purpose):
+                state = HandlerState(started=moment, stored=state.stored)
+            states[handler.id] = replace(state, purpose=purpose)
+        return cls(states)
+
+    def __getitem__(self, key: str) -> HandlerState:
+        return self._states[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to call in this cycle."""
+        return all(state.is_finished for state in self._states.values())
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds until the next handler is due; None if all are finished."""
+        moment = now()
+        waits = [
+            0.0 if state.delayed is None else (state.delayed - moment).total_seconds()
+            for state in self._states.values()
+            if not state.is_finished
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def due(self, handlers: Iterable[Handler]) -> list[Handler]:
+        """Return those of the handlers that are to be called now."""
+        moment = now()
+        return [h for h in handlers if self._states[h.id].is_due(moment)]
+
+    def record(self, handler: Handler, outcome: Outcome) -> None:
+        """Take note of an attempt."""
+        self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
+
+    def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
+        """Write what has changed into the patch of the object."""
+        for key, state in self._states.items():
+            record = state.build_record()
+            if {k: v for k, v in record.items() if v is not None} != state.stored:
+                storage.store(key=key, record=record, body=body, patch=patch)
+        storage.flush()
+
+    def purge(
+        self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
+    ) -> None:
+        """Remove the records of these handlers and of all of their sub-handlers."""
+        doomed = dict.fromkeys(keys)
+        for key, state in self._states.items():
+            doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
+        for key in doomed:
+            storage.purge(key=key, body=body, patch=patch)
+        storage.flush()
+
+    def count(self) -> tuple[int, int]:
+        """Return how many handlers have succeeded and how many have failed."""
+        states = self._states.values()
+        return sum(s.success for s in states), sum(s.failure for s in states)
+
+
+def _delay_from(moment: datetime, outcome: Outcome) -> datetime | None:
+    if outcome.final or outcome.delay is None:
+        return None
+    return moment + timedelta(seconds=outcome.delay)
+
+
+def _format_time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="microseconds")
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    """Parse ISO 8601; older records have no time zone, and are in UTC."""
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

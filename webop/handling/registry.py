@@ -1,0 +1,188 @@
+"""All handlers of an operator, by what they handle. Filled at import, then only read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from webop.handling.causes import ChangeCause, ResourceCause, WebhookCause
+from webop.handling.filters import matches, prematches
+from webop.handling.handlers import (
+    Activity,
+    ActivityHandler,
+    BackgroundHandler,
+    ChangeHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    Reason,
+    ResourceHandler,
+    WebhookHandler,
+    WebhookType,
+)
+from webop.objects.fields import FieldPath
+from webop.objects.resources import Selector
+
+H = TypeVar("H", bound=Handler)
+R = TypeVar("R", bound=ResourceHandler)
+
+
+class ResourceHandlers:
+    """The handlers of one resource, sorted by family once, so that no event pays for it."""
+
+    __slots__ = ("background", "changes", "events", "extra_fields", "indexers")
+
+    def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
+        everything = list(handlers)
+        self.events = _select_of(EventHandler, everything)
+        self.changes = _select_of(ChangeHandler, everything)
+        self.background = _select_of(BackgroundHandler, everything)
+        self.indexers = _select_of(IndexHandler, everything)
+        self.extra_fields: frozenset[FieldPath] = frozenset(
+            handler.field for handler in (*self.changes, *self.background) if handler.field
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.changes or self.background or self.indexers)
+
+    def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
+        """Return the handlers to be called for a change, deduplicated, in order of declaration."""
+        return list(
+            deduplicated(
+                handler
+                for handler in self.changes
+                if _fits_reason(handler, cause) and matches(handler, cause)
+            )
+        )
+
+    def has_scope_for(self, cause: ChangeCause) -> bool:
+        """Tell whether the object is in the scope of any handler of changes (FLT-25)."""
+        return any(prematches(handler, cause) for handler in self.changes)
+
+    def needs_finalizer(self, cause: ResourceCause) -> bool:
+        """Tell whether the object must be kept from deletion for one of the handlers."""
+        return any(
+            handler.needs_finalizer and prematches(handler, cause) for handler in self.changes
+        )
+
+
+class OperatorRegistry:
+    """The handlers of one operator.
+
+    The decorators of :mod:`webop.on` fill the default registry (see
+    :func:`get_default_registry`) unless they are given another one.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: list[Handler] = []
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def append(self, handler: Handler) -> None:
+        """Add a handler; the order of declaration is the order of calls."""
+        self._handlers.append(handler)
+
+    def select_activities(self, activity: Activity) -> list[ActivityHandler]:
+        """Return the handlers of an activity; fallbacks only where there is nothing else."""
+        found = [h for h in _select_of(ActivityHandler, self._handlers) if h.activity is activity]
+        explicit = [h for h in found if not h.is_fallback]
+        return list(deduplicated(explicit or found))
+
+    def select_resource_handlers(self) -> list[ResourceHandler]:
+        """Return the handlers that need the cluster to be watched."""
+        return [h for h in self._iter_resource_handlers() if not isinstance(h, WebhookHandler)]
+
+    def select_unsupported(self) -> list[ResourceHandler]:
+        """Return the handlers that can be declared, but are not called in this version yet."""
+        families = (BackgroundHandler, IndexHandler)
+        return [h for h in self._iter_resource_handlers() if isinstance(h, families)]
+
+    def select_webhooks(self) -> list[WebhookHandler]:
+        """Return the handlers of admission reviews."""
+        return list(deduplicated(_select_of(WebhookHandler, self._handlers)))
+
+    def collect_selectors(self) -> frozenset[Selector]:
+        """Return what is to be looked for in the cluster, for all handlers."""
+        return frozenset(h.selector for h in self._iter_resource_handlers() if h.selector)
+
+    def handlers_of(self, selectors: Iterable[Selector]) -> ResourceHandlers:
+        """Return the handlers of a resource: those of the selectors that it is served for."""
+        served = frozenset(selectors)
+        return ResourceHandlers(h for h in self.select_resource_handlers() if h.selector in served)
+
+    def _iter_resource_handlers(self) -> Iterator[ResourceHandler]:
+        return (h for h in self._handlers if isinstance(h, ResourceHandler))
+
+
+def select_webhooks(
+    handlers: Iterable[WebhookHandler],
+    cause: WebhookCause,
+    *,
+    id: str | None,  # noqa: A002
+) -> list[WebhookHandler]:
+    """Return the webhook handlers for a review (ADM-13, 15, 20, 28, 30; D-52, D-53).
+
+    Args:
+        handlers: those registered for the resource of the review.
+        cause: the review.
+        id: of the one handler asked for; None for all.
+    """
+    return [
+        handler
+        for handler in handlers
+        if (id is None or handler.id == id)
+        and (not handler.operations or cause.operation in handler.operations)
+        and handler.subresource in ("*", cause.subresource)
+        and _may_run_on(handler, cause.operation)
+        and matches(handler, cause)
+    ]
+
+
+def deduplicated(handlers: Iterable[H]) -> Iterator[H]:
+    """Yield each pair of a function and an id only once (HND-07 to HND-09)."""
+    seen: set[tuple[Any, str]] = set()
+    for handler in handlers:
+        key = (handler.fn, handler.id)
+        if key not in seen:
+            seen.add(key)
+            yield handler
+
+
+def _select_of(family: type[H], handlers: Iterable[Handler]) -> tuple[H, ...]:
+    return tuple(handler for handler in handlers if isinstance(handler, family))
+
+
+def _fits_reason(handler: ChangeHandler, cause: ChangeCause) -> bool:
+    """Check the reason; resuming handlers mix into any first cycle, but rarely into deletions."""
+    if handler.initial:
+        return cause.initial and (handler.deleted or not cause.is_deleted)
+    if handler.reason is None:
+        return cause.reason in (Reason.CREATE, Reason.UPDATE, Reason.RESUME)
+    return handler.reason is cause.reason
+
+
+def _may_run_on(handler: WebhookHandler, operation: str) -> bool:
+    """Keep mutating handlers out of deletions, unless they are for nothing else."""
+    return (
+        operation != "DELETE"
+        or handler.reason is WebhookType.VALIDATING
+        or handler.operations == {"DELETE"}
+    )
+
+
+_default_registry: OperatorRegistry | None = None
+
+
+def get_default_registry() -> OperatorRegistry:
+    """Return the registry that decorators fill when they are given none."""
+    global _default_registry  # noqa: PLW0603  the manual's one global
+    if _default_registry is None:
+        _default_registry = OperatorRegistry()
+    return _default_registry
+
+
+def set_default_registry(registry: OperatorRegistry) -> None:
+    """Replace the default registry, for the decorators that follow."""
+    global _default_registry  # noqa: PLW0603  the manual's one global
+    _default_registry = registry

@@ -1,0 +1,67 @@
+"""What the operator remembers of its objects in memory: the users' memos.
+
+Everything here is lost at a restart and is made anew (chapter "In-memory containers").
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+class Memo(dict[Any, Any]):
+    """A dict whose items are also attributes; the default memo of objects and operators.
+
+    The methods of dicts are not shadowed by items of the same names (MEM-02).
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __copy__(self) -> Memo:
+        return type(self)(self)
+
+
+class Memos:
+    """The memos of all objects, by their uids.
+
+    Args:
+        operator_memo: the operator's own memo; each object's memo is a shallow copy of it, made
+            at the first appearance of the object (MEM-07).
+    """
+
+    def __init__(self, operator_memo: Any) -> None:
+        self.operator_memo = operator_memo
+        self._memos: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._memos)
+
+    def recall(self, uid: str) -> Any:
+        """Return the memo of an object; make it if the object is new."""
+        if uid not in self._memos:
+            self._memos[uid] = copy.copy(self.operator_memo)
+        return self._memos[uid]
+
+    def peek(self, uid: str | None) -> Any:
+        """Return the memo of an object, or a throw-away one if the object is not known (MEM-13)."""
+        found = self._memos.get(uid) if uid else None
+        return copy.copy(self.operator_memo) if found is None else found
+
+    def forget(self, uid: str) -> None:
+        """Drop the memo of an object that is gone."""
+        self._memos.pop(uid, None)

@@ -1,0 +1,76 @@
+"""Handlers within handlers: parts of a bigger job with progress of their own.
+
+The functions here are called by users from inside of handlers (chapter "Sub-handlers").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from webop.handling.causes import Cause
+from webop.handling.execute import execute_children
+from webop.handling.handlers import ChangeHandler, HandlerFn, build_id
+from webop.handling.invocation import get_invocation
+from webop.handling.registry import OperatorRegistry
+from webop.lifecycles import LifeCycleFn
+
+
+def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
+    """Return a sub-handler of the handler of the moment, with the id ``parent/child``."""
+    parent = get_invocation("Registering sub-handlers").handler
+    child = build_id(fn, id=id, suffix=options.get("field", ()))
+    return ChangeHandler(id=f"{parent.id}/{child}", fn=fn, selector=None, **options)
+
+
+def add_subhandler(handler: ChangeHandler) -> None:
+    """Put a sub-handler up for execution when its parent returns, or at ``execute()``."""
+    get_invocation("Registering sub-handlers").subhandlers.append(handler)
+
+
+async def execute(
+    *,
+    fns: Mapping[str, HandlerFn] | Iterable[HandlerFn] | None = None,
+    handlers: Iterable[ChangeHandler] | None = None,
+    registry: OperatorRegistry | None = None,
+    lifecycle: LifeCycleFn | None = None,
+    cause: Cause | None = None,
+) -> None:
+    """Execute sub-handlers within a handler, and return when all of them have finished.
+
+    With no source given, those are executed that were registered by ``@webop.subhandler`` or
+    ``webop.register`` so far. Until all are finished, a special retry error goes up through the
+    handler; let it through (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
+
+    Args:
+        fns: functions by ids, or just functions, whose names are the ids.
+        handlers: ready-made handlers.
+        registry: a registry whose handlers of changes are to be executed.
+        lifecycle: the order of execution; by default that of the operator.
+        cause: what to execute them for; by default the cause of the handler of the moment.
+
+    Raises:
+        LookupError: not inside of a handler.
+        TypeError: more than one source is given.
+    """
+    invocation = get_invocation("webop.execute()")
+    sources: Collection[Any] = [s for s in (fns, handlers, registry) if s is not None]
+    if len(sources) > 1:
+        raise TypeError("webop.execute() takes only one of fns=, handlers=, registry=.")
+    if fns is not None:
+        children = _build_children(fns)
+    elif handlers is not None:
+        children = list(handlers)
+    elif registry is not None:
+        children = [h for h in registry.select_resource_handlers() if isinstance(h, ChangeHandler)]
+    elif invocation.is_delegated:
+        return
+    else:
+        children = invocation.subhandlers
+    await execute_children(invocation, children, lifecycle=lifecycle, cause=cause)
+
+
+def _build_children(fns: Mapping[str, HandlerFn] | Iterable[HandlerFn]) -> list[ChangeHandler]:
+    if isinstance(fns, Mapping):
+        return [build_subhandler(fn, id=key) for key, fn in fns.items()]
+    return [build_subhandler(fn, id=None) for fn in fns]

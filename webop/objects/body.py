@@ -1,0 +1,365 @@
+"""Bodies of Kubernetes objects: the raw documents, and the read-only views that handlers get.
+
+The client delivers raw dicts, which are never changed. The reactor and the admission wrap each
+into a :class:`Body`; its views (`spec`, `status`, `meta`, `labels`, `annotations`) are what
+handlers get as kwargs of these names. The views are live: :meth:`Body.replace` shows a newer
+state through all of them at once, as daemons and timers need it (chapter "Daemons" of the manual,
+"Resource fields access").
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
+
+RawEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"] | None
+"""The kind of an event; None stands for an object of a listing."""
+
+Labels: TypeAlias = Mapping[str, str]
+Annotations: TypeAlias = Mapping[str, str]
+
+
+class RawMeta(TypedDict, total=False):
+    """``metadata`` of an object (Kubernetes API, meta/v1 ObjectMeta), the parts used here."""
+
+    name: str
+    generateName: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    generation: int
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    finalizers: list[str]
+    ownerReferences: list[OwnerReference]
+    creationTimestamp: str
+    deletionTimestamp: str
+
+
+class RawBody(TypedDict, total=False):
+    """An object as the API server sends it; kinds of one's own may have more stanzas."""
+
+    apiVersion: str
+    kind: str
+    metadata: RawMeta
+    spec: dict[str, Any]
+    status: dict[str, Any]
+
+
+class RawEvent(TypedDict, total=False):
+    """A message of a watch stream (Kubernetes API, meta/v1 WatchEvent)."""
+
+    type: RawEventType
+    object: RawBody
+
+
+class MetaEssence(TypedDict, total=False):
+    """The part of ``metadata`` whose changes matter to handlers."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+
+class BodyEssence(TypedDict, total=False):
+    """The part of an object whose changes matter to handlers: what `old` and `new` hold."""
+
+    metadata: MetaEssence
+    spec: dict[str, Any]
+    status: dict[str, Any]
+
+
+class ObjectReference(TypedDict, total=False):
+    """A reference to an object, as in events (Kubernetes API, core/v1 ObjectReference)."""
+
+    apiVersion: str
+    kind: str
+    name: str
+    uid: str
+    namespace: str
+
+
+class OwnerReference(TypedDict, total=False):
+    """An item of ``metadata.ownerReferences`` (Kubernetes API, meta/v1 OwnerReference)."""
+
+    controller: bool
+    blockOwnerDeletion: bool
+    apiVersion: str
+    kind: str
+    name: str
+    uid: str
+
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _get_stanza(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    stanza = mapping.get(key)
+    return stanza if isinstance(stanza, (dict, Mapping)) else _NOTHING
+
+
+class View(Mapping[str, Any]):
+    """A read-only look at a mapping inside of a document that can be replaced as a whole.
+
+    All views of one document share a cell, a list of one item, that holds the raw document.
+    They do not hold each other, so they go as soon as they are not used, with no garbage
+    collection.
+    """
+
+    __slots__ = ("_cell",)
+
+    _cell: list[Mapping[str, Any]]
+
+    def _read(self) -> Mapping[str, Any]:
+        return self._cell[0]
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._read()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, View):
+            return self._read() == other._read()
+        if isinstance(other, (dict, Mapping)):
+            return self._read() == other
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # what is seen through a view changes
+
+    def __repr__(self) -> str:
+        return repr(dict(self._read()))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of the key, or the default if it is absent."""
+        return self._read().get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys as they are now."""
+        return self._read().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values as they are now."""
+        return self._read().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return the items as they are now."""
+        return self._read().items()
+
+
+class _Stanza(View):
+    """A stanza at the top of the document; an absent one is an empty mapping."""
+
+    __slots__ = ()
+
+    _key: str
+
+    def __init__(self, cell: list[Mapping[str, Any]]) -> None:
+        self._cell = cell
+
+    def _read(self) -> Mapping[str, Any]:
+        stanza = self._cell[0].get(self._key)
+        return stanza if isinstance(stanza, (dict, Mapping)) else _NOTHING
+
+
+class Spec(_Stanza):
+    """``spec`` of an object."""
+
+    __slots__ = ()
+
+    _key = "spec"
+
+
+class Status(_Stanza):
+    """``status`` of an object."""
+
+    __slots__ = ()
+
+    _key = "status"
+
+
+class _LabelsView(_Stanza):
+    __slots__ = ()
+
+    _key = "labels"
+
+    def _read(self) -> Mapping[str, Any]:
+        return _get_stanza(_get_stanza(self._cell[0], "metadata"), self._key)
+
+
+class _AnnotationsView(_LabelsView):
+    __slots__ = ()
+
+    _key = "annotations"
+
+
+class Meta(_Stanza):
+    """``metadata`` of an object, with its well-known fields as attributes."""
+
+    __slots__ = ("_annotations", "_labels")
+
+    _key = "metadata"
+    _labels: Labels | None
+    _annotations: Annotations | None
+
+    def __init__(self, cell: list[Mapping[str, Any]]) -> None:
+        self._cell = cell
+        self._labels = self._annotations = None
+
+    @property
+    def name(self) -> str | None:
+        """The name; None before one is generated, as in admission."""
+        return self._read().get("name")
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace; None for objects of the cluster."""
+        return self._read().get("namespace")
+
+    @property
+    def uid(self) -> str | None:
+        """The unique identifier; None before the object exists, as in admission."""
+        return self._read().get("uid")
+
+    @property
+    def labels(self) -> Labels:
+        """A live view of the labels."""
+        if self._labels is None:
+            self._labels = _LabelsView(self._cell)
+        return self._labels
+
+    @property
+    def annotations(self) -> Annotations:
+        """A live view of the annotations."""
+        if self._annotations is None:
+            self._annotations = _AnnotationsView(self._cell)
+        return self._annotations
+
+    @property
+    def resource_version(self) -> str | None:
+        """The version of this state of the object, opaque."""
+        return self._read().get("resourceVersion")
+
+    @property
+    def creation_timestamp(self) -> str | None:
+        """When the object was created, as RFC 3339 text."""
+        return self._read().get("creationTimestamp")
+
+    @property
+    def deletion_timestamp(self) -> str | None:
+        """When the deletion was requested, as RFC 3339 text; None if it was not."""
+        return self._read().get("deletionTimestamp")
+
+    @property
+    def finalizers(self) -> Sequence[str]:
+        """What blocks the deletion."""
+        return self._read().get("finalizers") or ()
+
+
+class Body(View):
+    """An object of the cluster, as a read-only mapping over the raw document.
+
+    Args:
+        raw: the document, which is shared, not copied. Of another body, its present state.
+    """
+
+    __slots__ = ("_metadata", "_spec", "_status")
+
+    _metadata: Meta | None
+    _spec: Spec | None
+    _status: Status | None
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._cell = [raw if isinstance(raw, dict) else get_raw(raw)]
+        self._metadata = self._spec = self._status = None
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """The raw document; not to be changed."""
+        return self._cell[0]
+
+    def replace(self, raw: Mapping[str, Any]) -> None:
+        """Show a newer state through this body and all views that were taken from it."""
+        self._cell[0] = get_raw(raw)
+
+    @property
+    def spec(self) -> Spec:
+        """A live view of ``spec``."""
+        if self._spec is None:
+            self._spec = Spec(self._cell)
+        return self._spec
+
+    @property
+    def status(self) -> Status:
+        """A live view of ``status``."""
+        if self._status is None:
+            self._status = Status(self._cell)
+        return self._status
+
+    @property
+    def metadata(self) -> Meta:
+        """A live view of ``metadata``."""
+        if self._metadata is None:
+            self._metadata = Meta(self._cell)
+        return self._metadata
+
+    @property
+    def meta(self) -> Meta:
+        """The same as :attr:`metadata`."""
+        return self.metadata
+
+
+def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the raw document of a body, or the mapping itself if it is raw already."""
+    if isinstance(body, dict):  # far cheaper than the check for an abstract class, which follows
+        return body
+    return body.raw if isinstance(body, Body) else body
+
+
+def build_object_reference(body: Mapping[str, Any]) -> ObjectReference:
+    """Build a reference to the object, as events need it; what is absent is left out."""
+    meta = _get_stanza(body, "metadata")
+    reference = {
+        "apiVersion": body.get("apiVersion"),
+        "kind": body.get("kind"),
+        "name": meta.get("name"),
+        "uid": meta.get("uid"),
+        "namespace": meta.get("namespace"),
+    }
+    return cast("ObjectReference", {key: value for key, value in reference.items() if value})
+
+
+def build_owner_reference(
+    body: Mapping[str, Any],
+    *,
+    controller: bool | None = True,
+    block_owner_deletion: bool | None = True,
+) -> OwnerReference:
+    """Build what makes another object a child of this one; what is absent is left out.
+
+    Args:
+        body: the owner.
+        controller: whether it is the one owner that manages the child; None leaves it out.
+        block_owner_deletion: whether a foreground deletion of the owner waits for the child;
+            None leaves it out.
+
+    See https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
+    """
+    meta = _get_stanza(body, "metadata")
+    reference = {
+        "controller": controller,
+        "blockOwnerDeletion": block_owner_deletion,
+        "apiVersion": body.get("apiVersion"),
+        "kind": body.get("kind"),
+        "name": meta.get("name"),
+        "uid": meta.get("uid"),
+    }
+    present = {key: value for key, value in reference.items() if value is not None}
+    return cast("OwnerReference", present)

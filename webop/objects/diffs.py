@@ -1,0 +1,99 @@
+"""Differences between two states of an object, as handlers get them in the kwarg `diff`.
+
+Made by the reactor from the last handled and the present essence, and reduced to the field of
+the handler where it has one (tutorial "Diffing the fields" of the manual).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from webop.objects.fields import FieldPath, is_mapping, resolve
+
+
+class DiffOperation(StrEnum):
+    """What has happened to a field."""
+
+    ADD = "add"
+    CHANGE = "change"
+    REMOVE = "remove"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class DiffItem(NamedTuple):
+    """A difference of one field; equal to and unpacked as a tuple of four.
+
+    Attributes:
+        operation: what has happened.
+        field: the path from the root of what was compared; empty for the root itself.
+        old: the value before; None if there was none.
+        new: the value after; None if there is none.
+    """
+
+    operation: DiffOperation
+    field: FieldPath
+    old: Any
+    new: Any
+
+    @property
+    def op(self) -> DiffOperation:
+        """A shorter name of the operation."""
+        return self.operation
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+Diff: TypeAlias = Sequence[DiffItem]
+
+
+def diff(old: Any, new: Any) -> Diff:
+    """Compare two states; None is the absence of one.
+
+    Mappings are compared key by key, everything else (lists too) as a whole. The order is that
+    of the new state, what was removed from a mapping comes after what remained in it.
+    """
+    if old == new:
+        return ()
+    return tuple(_iter_diff(old, new, ()))
+
+
+def _iter_diff(old: Any, new: Any, path: FieldPath) -> Iterator[DiffItem]:
+    if old == new:
+        return
+    if old is None:
+        yield DiffItem(DiffOperation.ADD, path, None, new)
+    elif new is None:
+        yield DiffItem(DiffOperation.REMOVE, path, old, None)
+    elif is_mapping(old) and is_mapping(new):
+        for key, value in new.items():
+            yield from _iter_diff(old.get(key), value, (*path, key))
+        for key, value in old.items():
+            if key not in new:
+                yield from _iter_diff(value, None, (*path, key))
+    else:
+        yield DiffItem(DiffOperation.CHANGE, path, old, new)
+
+
+def reduce(diff: Diff, path: FieldPath) -> Diff:
+    """Keep what concerns a field, with paths relative to it.
+
+    A parent of the field that was added, changed or removed as a whole counts as far as the
+    field itself differs by it.
+    """
+    return tuple(_iter_reduced(diff, path)) if path else diff
+
+
+def _iter_reduced(diff: Diff, path: FieldPath) -> Iterator[DiffItem]:
+    depth = len(path)
+    for item in diff:
+        field = item.field
+        if field[:depth] == path:
+            yield DiffItem(item.operation, field[depth:], item.old, item.new)
+        elif field == path[: len(field)]:
+            rest = path[len(field) :]
+            yield from _iter_diff(resolve(item.old, rest), resolve(item.new, rest), ())

@@ -1,0 +1,181 @@
+"""Fields of nested documents: how they are named, read, written and removed.
+
+The lowest module of the package: bodies, patches, diffs, storages and filters name their fields
+with it. A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the
+manual); keys with dots of their own, such as most annotations, need a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, TypeGuard
+
+import orjson
+
+FieldPath: TypeAlias = tuple[str, ...]
+FieldSpec: TypeAlias = str | FieldPath | list[str] | None
+
+ABSENT_FIELD: Final[Any] = object()
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Tell whether the value is a mapping; far cheaper for scalars than ``isinstance``."""
+    if isinstance(value, dict):
+        return True
+    return type(value) not in _SCALARS and isinstance(value, Mapping)
+
+
+def parse_field(spec: FieldSpec) -> FieldPath:
+    """Turn a field as users write it into a path of keys; None is the whole document.
+
+    Raises:
+        ValueError: it is neither a string nor a sequence of strings, or it has an empty key.
+    """
+    match spec:
+        case None:
+            return ()
+        case str():
+            return _parse_text(spec)
+        case list() | tuple():
+            return _check_keys(tuple(spec))
+        case _:
+            raise ValueError(f"A field is 'a.dotted.string' or a sequence of keys, not {spec!r}.")
+
+
+@lru_cache(maxsize=1024)
+def _parse_text(text: str) -> FieldPath:
+    return _check_keys(tuple(text.split(".")))
+
+
+@lru_cache(maxsize=1024)
+def _check_keys(path: FieldPath) -> FieldPath:
+    if not all(key and isinstance(key, str) for key in path):
+        raise ValueError(f"A field has an empty key, or one that is not a string: {path!r}.")
+    return path
+
+
+def resolve(mapping: Mapping[str, Any] | None, path: FieldPath, default: Any = None) -> Any:
+    """Return what is at the path, or the default if there is nothing.
+
+    A path that leads through None or through anything else that is not a mapping leads nowhere:
+    people do put a string where a structure belongs, and that must not stop an operator.
+    """
+    value: Any = mapping
+    for key in path:
+        if not is_mapping(value):
+            return default
+        value = value.get(key, ABSENT_FIELD)
+        if value is ABSENT_FIELD:
+            return default
+    return value
+
+
+def ensure(mutable: MutableMapping[str, Any], path: FieldPath, value: Any) -> None:
+    """Set the value at the path in place, creating the parents.
+
+    A parent that is not a mapping gives way to one, as in a JSON merge patch (RFC 7386).
+
+    Raises:
+        ValueError: the path is empty: a document cannot be replaced in place.
+    """
+    if not path:
+        raise ValueError("The whole document cannot be set; name a field.")
+    parent: Any = mutable
+    for key in path[:-1]:
+        child = parent.get(key)
+        if child is None or not isinstance(child, (dict, MutableMapping)):
+            child = parent[key] = {}
+        parent = child
+    parent[path[-1]] = value
+
+
+def remove(mutable: MutableMapping[str, Any], path: FieldPath) -> None:
+    """Remove the field in place, and with it the parents that hold nothing any more.
+
+    Nothing happens if it is not there.
+
+    Raises:
+        ValueError: the path is empty.
+    """
+    if not path:
+        raise ValueError("The whole document cannot be removed; name a field.")
+    parents: list[Any] = [mutable]
+    for key in path[:-1]:
+        child = parents[-1].get(key)
+        if child is None or not isinstance(child, (dict, MutableMapping)):
+            return
+        parents.append(child)
+    if path[-1] not in parents[-1]:
+        return
+    for parent, key in zip(reversed(parents), reversed(path), strict=True):
+        del parent[key]
+        if parent:
+            return
+
+
+def build_without(mapping: Mapping[str, Any], path: FieldPath) -> dict[str, Any]:
+    """Build a copy without a field and without the parents of it that are empty then.
+
+    Only the mappings along the path are copied, everything else is shared with the original,
+    which stays as it is. Unlike with :func:`remove`, parents that were empty before go too.
+    """
+    result = dict(mapping)
+    parents = [result]
+    for key in path[:-1]:
+        child = parents[-1].get(key)
+        if not is_mapping(child):
+            break
+        parents[-1][key] = dict(child)
+        parents.append(parents[-1][key])
+    else:
+        parents[-1].pop(path[-1], None)
+    while len(parents) > 1 and not parents.pop():
+        del parents[-1][path[len(parents) - 1]]
+    return result
+
+
+def cherrypick(
+    src: Mapping[str, Any],
+    dst: MutableMapping[str, Any],
+    fields: Iterable[FieldSpec] | None,
+) -> None:
+    """Put the named fields of one document into another; those that are absent are skipped.
+
+    The values are shared, not copied.
+    """
+    for field in fields or ():
+        path = parse_field(field)
+        value = resolve(src, path, ABSENT_FIELD)
+        if path and value is not ABSENT_FIELD:
+            ensure(dst, path, value)
+
+
+def clone(value: Any) -> Any:
+    """Copy a JSON document deeply, with mappings as dicts and sequences as lists.
+
+    A round trip through JSON text takes a tenth of the time of ``copy.deepcopy``. What JSON does
+    not have is kept as it is.
+    """
+    if type(value) in _SCALARS:
+        return value
+    try:
+        return orjson.loads(orjson.dumps(value, default=_build_dict))
+    except TypeError:
+        return _clone_slowly(value)
+
+
+def _build_dict(value: Any) -> dict[str, Any]:
+    if is_mapping(value):
+        return dict(value)
+    raise TypeError
+
+
+def _clone_slowly(value: Any) -> Any:
+    if is_mapping(value):
+        return {key: _clone_slowly(val) for key, val in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clone_slowly(val) for val in value]
+    return value

@@ -1,0 +1,340 @@
+"""Families of objects: labels, names, namespaces and owners of what handlers create.
+
+Called by handlers on objects that they are about to send to the cluster: dicts, objects of
+pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is taken
+from the object that is being handled (chapter "Hierarchies" of the manual).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from webop.objects.body import OwnerReference, build_owner_reference
+from webop.objects.fields import FieldSpec, ensure, parse_field, resolve
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+owner_of_the_moment: Final[ContextVar[Mapping[str, Any]]] = ContextVar("owner_of_the_moment")
+"""The object that is being handled; set around the call of a handler."""
+
+
+def label(
+    objs: Any,
+    labels: Mapping[str, str | None] | None = None,
+    *,
+    forced: bool = False,
+    nested: str | Iterable[FieldSpec] | None = None,
+    force: bool | None = None,
+) -> None:
+    """Put labels on objects.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        labels: by default, those of the object being handled; an empty mapping changes nothing.
+        forced: whether labels that are there are overwritten.
+        nested: fields with objects inside of the objects, such as "spec.template", to be labelled
+            too; those that are absent are left absent.
+        force: the former name of `forced`.
+
+    Raises:
+        LookupError: no labels are given, and no object is being handled.
+        TypeError: an object is of an unsupported class.
+    """
+    if force is not None:
+        warnings.warn("label(force=...) is now label(forced=...).", DeprecationWarning, 2)
+        forced = force
+    if labels is None:
+        labels = resolve(_find_owner(None), ("metadata", "labels")) or {}
+    fields = [nested] if isinstance(nested, str) else nested or ()
+    paths = [parse_field(field) for field in fields]
+    for obj in _flatten(objs):
+        for target in (obj, *_find_nested(obj, paths)):
+            meta = _access_metadata(target)
+            present = meta.get("labels") or {}
+            added = {key: val for key, val in labels.items() if forced or key not in present}
+            if added:
+                meta.set("labels", {**present, **added})
+
+
+def append_owner_reference(
+    objs: Any,
+    owner: Mapping[str, Any] | None = None,
+    *,
+    controller: bool | None = True,
+    block_owner_deletion: bool | None = True,
+) -> None:
+    """Make objects children of an owner, with which they are deleted.
+
+    An object that has this owner already is left as it is.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        owner: by default, the object being handled.
+        controller: whether it is the one owner that manages them.
+        block_owner_deletion: whether a foreground deletion of the owner waits for them.
+
+    Raises:
+        LookupError: no owner is given, and no object is being handled; or the owner has no uid.
+        TypeError: an object is of an unsupported class.
+    """
+    reference = build_owner_reference(
+        _find_owner(owner), controller=controller, block_owner_deletion=block_owner_deletion
+    )
+    uid = _get_uid(reference)
+    for obj in _flatten(objs):
+        meta = _access_metadata(obj)
+        references = meta.get("ownerReferences") or []
+        if all(_get_uid_of_any(item) != uid for item in references):
+            meta.set("ownerReferences", [*references, meta.build_reference(reference)])
+
+
+def remove_owner_reference(objs: Any, owner: Mapping[str, Any] | None = None) -> None:
+    """Make objects no children of an owner any more.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        owner: by default, the object being handled.
+
+    Raises:
+        LookupError: no owner is given, and no object is being handled; or the owner has no uid.
+        TypeError: an object is of an unsupported class.
+    """
+    uid = _get_uid(build_owner_reference(_find_owner(owner)))
+    for obj in _flatten(objs):
+        meta = _access_metadata(obj)
+        references = meta.get("ownerReferences") or []
+        others = [item for item in references if _get_uid_of_any(item) != uid]
+        if len(others) < len(references):
+            meta.set("ownerReferences", others)
+
+
+def harmonize_naming(
+    objs: Any, name: str | None = None, *, forced: bool = False, strict: bool = False
+) -> None:
+    """Name objects: with a prefix for a name to be generated, or exactly.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        name: by default, that of the object being handled.
+        forced: whether a name or a prefix that is there is overwritten.
+        strict: whether it is the exact name; otherwise, Kubernetes adds a random suffix.
+
+    Raises:
+        LookupError: no name is given, and no object with a name is being handled.
+        TypeError: an object is of an unsupported class.
+    """
+    if name is None:
+        name = resolve(_find_owner(None), ("metadata", "name"))
+    if name is None:
+        raise LookupError("The owner has no name (yet); give a name for the objects.")
+    for obj in _flatten(objs):
+        meta = _access_metadata(obj)
+        if forced or not (meta.get("name") or meta.get("generateName")):
+            meta.set("name" if strict else "generateName", name if strict else f"{name}-")
+            meta.drop("generateName" if strict else "name")
+
+
+def adjust_namespace(objs: Any, namespace: str | None = None, *, forced: bool = False) -> None:
+    """Put objects into a namespace.
+
+    Nothing happens if the namespace is that of an owner which has none.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        namespace: by default, that of the object being handled.
+        forced: whether a namespace that is there is overwritten.
+
+    Raises:
+        LookupError: no namespace is given, and no object is being handled.
+        TypeError: an object is of an unsupported class.
+    """
+    if namespace is None:
+        namespace = resolve(_find_owner(None), ("metadata", "namespace"))
+    for obj in _flatten(objs):
+        meta = _access_metadata(obj)
+        if namespace is not None and (forced or not meta.get("namespace")):
+            meta.set("namespace", namespace)
+
+
+def adopt(
+    objs: Any,
+    owner: Mapping[str, Any] | None = None,
+    *,
+    forced: bool = False,
+    strict: bool = False,
+    nested: str | Iterable[FieldSpec] | None = None,
+) -> None:
+    """Make objects children of an owner: in its namespace, with its labels, named after it.
+
+    Args:
+        objs: an object or an iterable of objects, changed in place.
+        owner: by default, the object being handled.
+        forced: whether names, namespaces and labels that are there are overwritten.
+        strict: whether the name of the owner is taken as it is, with no suffix.
+        nested: fields with objects inside of the objects, to be labelled too.
+
+    Raises:
+        LookupError: no owner is given, and no object is being handled; or the owner has no uid.
+        TypeError: an object is of an unsupported class.
+    """
+    parent = _find_owner(owner)
+    children = list(_flatten(objs))
+    token = owner_of_the_moment.set(parent)
+    try:
+        append_owner_reference(children)
+        harmonize_naming(children, forced=forced, strict=strict)
+        adjust_namespace(children, forced=forced)
+        label(children, forced=forced, nested=nested)
+    finally:
+        owner_of_the_moment.reset(token)
+
+
+def _find_owner(owner: Any) -> Mapping[str, Any]:
+    if owner is None:
+        try:
+            return owner_of_the_moment.get()
+        except LookupError:
+            raise LookupError(
+                "No object is being handled here: give the owner, the labels, the name or the "
+                "namespace explicitly, or call this from a handler."
+            ) from None
+    if isinstance(owner, Mapping):
+        return owner
+    if isinstance(wrapped := getattr(owner, "obj", None), Mapping):
+        return wrapped
+    raise TypeError(f"An owner is a body or a dict, not {type(owner).__name__}.")
+
+
+def _get_uid(reference: OwnerReference) -> str:
+    try:
+        return reference["uid"]
+    except KeyError:
+        raise LookupError("The owner has no metadata.uid: it does not exist yet.") from None
+
+
+def _get_uid_of_any(reference: Any) -> str | None:
+    if isinstance(reference, Mapping):
+        return reference.get("uid")
+    return getattr(reference, "uid", None)
+
+
+class _Metadata(Protocol):
+    """``metadata`` of an object of any supported class; fields go by their names in manifests."""
+
+    def get(self, key: str) -> Any: ...
+
+    def set(self, key: str, value: Any) -> None: ...
+
+    def drop(self, key: str) -> None: ...
+
+    def build_reference(self, reference: OwnerReference) -> Any: ...
+
+
+class _DictMetadata:
+    def __init__(self, obj: MutableMapping[str, Any]) -> None:
+        self._obj = obj
+
+    def get(self, key: str) -> Any:
+        return resolve(self._obj, ("metadata", key))
+
+    def set(self, key: str, value: Any) -> None:
+        ensure(self._obj, ("metadata", key), value)
+
+    def drop(self, key: str) -> None:
+        self._obj["metadata"].pop(key, None)
+
+    def build_reference(self, reference: OwnerReference) -> Any:
+        return dict(reference)
+
+
+class _ModelMetadata:
+    """``metadata`` of a model of the `kubernetes` and `kubernetes_asyncio` packages.
+
+    Neither package is needed: the classes for what is to be created are found where the class of
+    the model comes from.
+    """
+
+    def __init__(self, model: Any, models: ModuleType) -> None:
+        self._model = model
+        self._models = models
+
+    def get(self, key: str) -> Any:
+        return getattr(self._model.metadata, _ATTRIBUTES.get(key, key), None)
+
+    def set(self, key: str, value: Any) -> None:
+        if self._model.metadata is None:
+            self._model.metadata = self._models.V1ObjectMeta()
+        setattr(self._model.metadata, _ATTRIBUTES.get(key, key), value)
+
+    def drop(self, key: str) -> None:
+        self.set(key, None)
+
+    def build_reference(self, reference: OwnerReference) -> Any:
+        return self._models.V1OwnerReference(
+            **{_ATTRIBUTES.get(key, key): value for key, value in reference.items()}
+        )
+
+
+_ATTRIBUTES: Final = {
+    "generateName": "generate_name",
+    "ownerReferences": "owner_references",
+    "apiVersion": "api_version",
+    "blockOwnerDeletion": "block_owner_deletion",
+}
+
+
+def _access_metadata(obj: Any) -> _Metadata:
+    if isinstance(obj, MutableMapping):
+        return _DictMetadata(obj)
+    models = _find_models(obj)
+    if models is not None and hasattr(obj, "metadata"):
+        return _ModelMetadata(obj, models)
+    raise TypeError(
+        f"An object must be a dict, a pykube object, or a model of the kubernetes client, "
+        f"not {type(obj).__name__}."
+    )
+
+
+def _find_models(obj: Any) -> ModuleType | None:
+    """Return the package with all models of the client that the object is a model of."""
+    for cls in type(obj).__mro__:
+        package, _, _ = cls.__module__.rpartition(".")
+        if package.endswith(".client.models") and hasattr(cls, "attribute_map"):
+            return sys.modules.get(package)
+    return None
+
+
+def _flatten(objs: Any) -> Iterator[Any]:
+    """Iterate over objects in any nesting of iterables; those of pykube as their dicts."""
+    if objs is None:
+        return
+    if isinstance(objs, Mapping) or _find_models(objs) is not None:
+        yield objs
+    elif isinstance(getattr(objs, "obj", None), MutableMapping):
+        yield objs.obj
+    elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes)):
+        for obj in objs:
+            yield from _flatten(obj)
+    else:
+        yield objs
+
+
+def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:
+    for path in paths:
+        value = obj
+        for key in path:
+            value = _get_field(value, key)
+        yield from _flatten(value)
+
+
+def _get_field(obj: Any, key: str) -> Any:
+    if isinstance(obj, Mapping):
+        return obj.get(key)
+    attributes: Mapping[str, str] = getattr(obj, "attribute_map", {})
+    attribute = next((attr for attr, name in attributes.items() if name == key), None)
+    return None if attribute is None else getattr(obj, attribute)

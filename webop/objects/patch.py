@@ -1,0 +1,229 @@
+"""Patches: what handlers and the framework want to change in an object.
+
+A handler gets an empty :class:`Patch` as the kwarg `patch` and fills it; the reactor adds its own
+progress and sends the whole as a JSON merge patch (RFC 7386) and, for the transformation functions
+of `patch.fns`, as a JSON patch (RFC 6902). The admission answers with a JSON patch for both kinds
+(chapters "Timers", "Daemons" and "Admission control" of the manual).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from webop.objects.body import RawBody, get_raw
+from webop.objects.fields import (
+    ABSENT_FIELD,
+    FieldPath,
+    clone,
+    ensure,
+    is_mapping,
+    remove,
+    resolve,
+)
+
+PatchFn: TypeAlias = Callable[[RawBody], None]
+"""Changes a raw body in place; may be called several times, so it must be idempotent."""
+
+JSONPatchOp: TypeAlias = dict[str, Any]
+"""An operation of a JSON patch: `op`, `path`, and `value` where there is one."""
+
+
+class StanzaPatch(MutableMapping[str, Any]):
+    """A part of a patch that appears in it when something is written, and not before."""
+
+    __slots__ = ("_patch", "_path")
+
+    def __init__(self, patch: Patch, path: FieldPath) -> None:
+        self._patch = patch
+        self._path = path
+
+    def _read(self) -> Mapping[str, Any]:
+        stanza = resolve(self._patch, self._path)
+        return stanza if is_mapping(stanza) else {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        ensure(self._patch, (*self._path, key), value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._read():
+            raise KeyError(key)
+        remove(self._patch, (*self._path, key))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return repr(dict(self._read()))
+
+
+class MetaPatch(StanzaPatch):
+    """``metadata`` of a patch, with its labels and annotations."""
+
+    __slots__ = ()
+
+    @property
+    def labels(self) -> StanzaPatch:
+        """The labels to set, or to delete if None."""
+        return StanzaPatch(self._patch, ("metadata", "labels"))
+
+    @property
+    def annotations(self) -> StanzaPatch:
+        """The annotations to set, or to delete if None."""
+        return StanzaPatch(self._patch, ("metadata", "annotations"))
+
+
+class Patch(dict[str, Any]):
+    """Changes to an object: a dict with the meaning of a merge patch, and functions.
+
+    In the dict, None deletes a field, mappings are merged, all other values overwrite. The views
+    (`patch.status["x"] = 1`) create their stanzas when something is written.
+
+    Args:
+        src: initial content; of another patch, its functions too.
+        body: what the JSON patch is made against, unless it is given then.
+        fns: functions that change a raw body in place.
+    """
+
+    __slots__ = ("_body", "_fns")
+
+    def __init__(
+        self,
+        src: Mapping[str, Any] | None = None,
+        /,
+        body: Mapping[str, Any] | None = None,
+        fns: Iterable[PatchFn] = (),
+    ) -> None:
+        super().__init__(src or {})
+        self._body = body
+        self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
+
+    @property
+    def fns(self) -> list[PatchFn]:
+        """The transformation functions, to be appended to."""
+        return self._fns
+
+    @property
+    def spec(self) -> StanzaPatch:
+        """Changes of ``spec``."""
+        return StanzaPatch(self, ("spec",))
+
+    @property
+    def status(self) -> StanzaPatch:
+        """Changes of ``status``."""
+        return StanzaPatch(self, ("status",))
+
+    @property
+    def metadata(self) -> MetaPatch:
+        """Changes of ``metadata``."""
+        return MetaPatch(self, ("metadata",))
+
+    @property
+    def meta(self) -> MetaPatch:
+        """The same as :attr:`metadata`."""
+        return MetaPatch(self, ("metadata",))
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 or bool(self._fns)
+
+    def __repr__(self) -> str:
+        parts = [super().__repr__()] if len(self) else []
+        parts += [f"fns={self._fns!r}"] if self._fns else []
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def clear(self) -> None:
+        """Forget all changes, the functions included."""
+        super().clear()
+        self._fns.clear()
+
+    def as_json_patch(self, body: Mapping[str, Any] | None = None) -> list[JSONPatchOp]:
+        """Build the operations that turn the body into what the patch makes of it.
+
+        The content of the dict is applied first, then the functions, in order, on a copy of their
+        own. What leaves the body as it is yields no operation. Lists are replaced as a whole.
+
+        Args:
+            body: the state that the operations are for; by default, that of the constructor.
+
+        Returns:
+            Operations `add`, `replace` and `remove` of RFC 6902, none that tests the version.
+
+        Raises:
+            ValueError: there is something to apply, but no body.
+        """
+        if not self:
+            return []
+        base = self._body if body is None else body
+        if base is None:
+            raise ValueError("A JSON patch needs the body that it is for: as_json_patch(body).")
+        before = get_raw(base)
+        after = apply_merge_patch(before, self)
+        if self._fns:
+            after = clone(after)
+            for fn in self._fns:
+                fn(cast("RawBody", after))
+        return list(_iter_operations(before, after, ""))
+
+
+def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the document that a merge patch makes of another, which stays as it is (RFC 7386).
+
+    What the patch does not touch is shared with the original. Unlike in the RFC, a mapping of the
+    patch that only deletes does not create an empty mapping where there was none.
+    """
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif is_mapping(value):
+            present = result.get(key)
+            stanza = present if is_mapping(present) else None
+            merged = apply_merge_patch({} if stanza is None else stanza, value)
+            if merged or stanza is not None or not value:
+                result[key] = merged
+        else:
+            result[key] = clone(value)
+    return result
+
+
+def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:
+    for key, value in after.items():
+        old = before.get(key, ABSENT_FIELD)
+        if old is value or _is_same(old, value):
+            continue
+        path = f"{pointer}/{_escape(key)}"
+        if old is ABSENT_FIELD:
+            yield {"op": "add", "path": path, "value": value}
+        elif is_mapping(old) and is_mapping(value):
+            yield from _iter_operations(old, value, path)
+        else:
+            yield {"op": "replace", "path": path, "value": value}
+    for key in before:
+        if key not in after:
+            yield {"op": "remove", "path": f"{pointer}/{_escape(key)}"}
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Compare as JSON does: for Python, 1 and True and 1.0 are equal, in a document they differ."""
+    if old != new:
+        return False
+    try:
+        return _dump(old) == _dump(new)
+    except TypeError:  # not all of it can be in a document, so there is nothing to tell apart
+        return True
+
+
+def _dump(value: Any) -> bytes:
+    return orjson.dumps(value, default=dict, option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,334 @@
+"""Kinds of resources: those that a cluster has, and those that handlers ask for.
+
+The discovery makes a :class:`Resource` of each kind of the cluster. The decorators make a
+:class:`Selector` of their arguments with :func:`parse_selector`. The observer brings both
+together to know what to watch (chapter "Resource specification" of the manual).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from urllib.parse import quote, urlencode
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Resource:
+    """A kind of resource that exists in a cluster, with what the discovery tells about it.
+
+    Equal are those of the same group, version and plural name, whatever else is known.
+
+    Attributes:
+        group: the API group, such as "apps"; empty for the core API.
+        version: the version of the group, such as "v1".
+        plural: the plural name, as in URLs.
+        kind: the kind, as in manifests.
+        singular: the singular name.
+        shortcuts: short names, such as "po".
+        categories: groups of kinds, such as "all".
+        subresources: such as "status" and "scale".
+        namespaced: whether its objects belong to namespaces; None if not known.
+        preferred: whether the version is the one to take if none is asked for.
+        verbs: what the API can do with it, such as "list" and "watch".
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str | None = None
+    singular: str | None = None
+    shortcuts: frozenset[str] = frozenset()
+    categories: frozenset[str] = frozenset()
+    subresources: frozenset[str] = frozenset()
+    namespaced: bool | None = None
+    preferred: bool = True
+    verbs: frozenset[str] = frozenset()
+
+    def __hash__(self) -> int:
+        return hash((self.group, self.version, self.plural))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Resource):
+            return NotImplemented
+        return (
+            self.plural == other.plural
+            and self.group == other.group
+            and self.version == other.version
+        )
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @cached_property
+    def name(self) -> str:
+        """The full name as kubectl takes it: "pods.v1", "deployments.v1.apps"."""
+        return ".".join(part for part in (self.plural, self.version, self.group) if part)
+
+    @cached_property
+    def api_version(self) -> str:
+        """The value of ``apiVersion`` of its objects: "v1", "apps/v1"."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @cached_property
+    def _root(self) -> str:
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+
+    def get_url(
+        self,
+        *,
+        server: str | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        params: dict[str, str] | None = None,
+    ) -> str:
+        """Build the URL of the list of objects, or of one of them.
+
+        Args:
+            server: what to begin with, such as "https://localhost:6443"; by default only the path.
+            namespace: the list or the object is that of a namespace; None for the whole cluster.
+                Ignored if the objects do not belong to namespaces.
+            name: of the object; None for the list.
+            subresource: is appended as it is, known or not.
+            params: the query.
+
+        Raises:
+            ValueError: a subresource without a name, or an object that must have a namespace but
+                has none.
+        """
+        if name is None and subresource is not None:
+            raise ValueError(f"The subresource {subresource!r} of {self} needs an object's name.")
+        if name is not None and namespace is None and self.namespaced:
+            raise ValueError(f"The object {name!r} of {self} needs a namespace.")
+        url = self._root
+        if namespace is not None and self.namespaced is not False:
+            url = f"{url}/namespaces/{namespace}"
+        url = f"{url}/{self.plural}"
+        if name is not None:
+            url = f"{url}/{name if _is_plain(name) else quote(name, safe='')}"
+        if subresource is not None:
+            url = f"{url}/{subresource}"
+        if params:
+            url = f"{url}?{urlencode(params)}"
+        return url if server is None else server.rstrip("/") + url
+
+
+# Names of RBAC roles may have any character but "/" and "%"; all others are like host names.
+_is_plain: Final = re.compile(r"[a-zA-Z0-9._:~-]+").fullmatch
+
+
+class Marker(Enum):
+    """Takes the place of a name in a selector."""
+
+    EVERYTHING = "EVERYTHING"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+EVERYTHING: Final = Marker.EVERYTHING
+"""All kinds of the cluster, of a group, or of a version, but for events."""
+
+ResourceFn: TypeAlias = Callable[[Resource], bool]
+
+# "pods.v1", "crontabs.v1beta1.stable.example.com"; another second part is taken for the group.
+_WITH_VERSION: Final = re.compile(r"([^.]+)\.(v\d+(?:(?:alpha|beta)\d+)?)(?:\.(.+))?")
+
+
+class SelectorNames(TypedDict, total=False):
+    """The keywords of the decorators that say which resources a handler is for."""
+
+    group: str | None
+    version: str | None
+    kind: str | None
+    plural: str | None
+    singular: str | None
+    shortcut: str | None
+    category: str | None
+
+
+_NAMES: Final = ("kind", "plural", "singular", "shortcut", "category", "any_name", "fn")
+
+
+@dataclass(frozen=True, repr=False)
+class Selector:
+    """What a handler asks for: resources by a name, a category, a function, or all of them.
+
+    Made by :func:`parse_selector` from the arguments of the decorators. Exactly one of the
+    attributes from `kind` to `fn` is set.
+
+    Attributes:
+        group: only this API group; empty for the core API.
+        version: only this version; None for the preferred one.
+        kind: the kind, exactly.
+        plural: the plural name, exactly.
+        singular: the singular name, exactly.
+        shortcut: one of the short names.
+        category: all resources of the category.
+        any_name: any of the names above, or :data:`EVERYTHING`.
+        fn: decides for each resource.
+
+    Raises:
+        TypeError: there is no name, or more than one, or an empty one.
+    """
+
+    group: str | None = None
+    version: str | None = None
+    kind: str | None = None
+    plural: str | None = None
+    singular: str | None = None
+    shortcut: str | None = None
+    category: str | None = None
+    any_name: str | Marker | None = None
+    fn: ResourceFn | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        names = {key: value for key in _NAMES if (value := getattr(self, key)) is not None}
+        if not names:
+            raise TypeError(
+                "No resource is named: give its name, or kind=, plural=, singular=, shortcut=, "
+                "category=, or EVERYTHING."
+            )
+        if len(names) > 1:
+            listed = ", ".join(f"{key}={value!r}" for key, value in names.items())
+            raise TypeError(f"Only one name of a resource can be given, not {listed}.")
+        if "" in names.values():
+            raise TypeError("The name of a resource is empty.")
+
+    def __repr__(self) -> str:
+        pairs = ((key, getattr(self, key)) for key in self.__dataclass_fields__)
+        texts = (f"{key}={value!r}" for key, value in pairs if value is not None)
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+    def __str__(self) -> str:
+        pairs = ((key, getattr(self, key)) for key in self.__dataclass_fields__)
+        parts = [
+            f"{value}" if key == "any_name" else f"{key}={value}"
+            for key, value in pairs
+            if value is not None
+        ]
+        return ", ".join(reversed(parts))
+
+    @property
+    def is_specific(self) -> bool:
+        """Whether one kind is meant, as opposed to a category, to everything, or a function."""
+        return self.category is None and self.any_name is not EVERYTHING and self.fn is None
+
+    def check(self, resource: Resource) -> bool:
+        """Tell whether the resource is of those asked for.
+
+        Events are so only by name: handling makes events, and handling them would never end.
+        """
+        if self.group is not None and self.group != resource.group:
+            return False
+        if self.fn is not None:
+            return not _is_event(resource) and bool(self.fn(resource))
+        if self.version is not None:
+            return self.version == resource.version and self._has_name(resource)
+        return resource.preferred and self._has_name(resource)
+
+    def _has_name(self, resource: Resource) -> bool:
+        if self.any_name is EVERYTHING:
+            return not _is_event(resource)
+        if self.any_name is not None:
+            names = (resource.plural, resource.singular, resource.kind)
+            return self.any_name in names or self.any_name in resource.shortcuts
+        if self.category is not None:
+            return self.category in resource.categories
+        if self.shortcut is not None:
+            return self.shortcut in resource.shortcuts
+        return (
+            (self.kind is None or self.kind == resource.kind)
+            and (self.plural is None or self.plural == resource.plural)
+            and (self.singular is None or self.singular == resource.singular)
+        )
+
+    def find_candidates(self, resources: Iterable[Resource]) -> Collection[Resource]:
+        """Return all that match; for a specific name, the core API wins over other groups."""
+        matching = {resource for resource in resources if self.check(resource)}
+        if not self.is_specific:
+            return matching
+        return {resource for resource in matching if not resource.group} or matching
+
+    def is_ambiguous(self, resources: Iterable[Resource]) -> bool:
+        """Tell whether one kind is meant, but several have the name: none is served then."""
+        return self.is_specific and len(self.find_candidates(resources)) > 1
+
+    def select(self, resources: Iterable[Resource]) -> Collection[Resource]:
+        """Return the resources to serve: none if the selector is ambiguous.
+
+        To tell an ambiguous selector from one that matches nothing, see :meth:`is_ambiguous` and
+        :meth:`find_candidates`.
+        """
+        candidates = self.find_candidates(resources)
+        return set() if self.is_specific and len(candidates) > 1 else candidates
+
+
+def _is_event(resource: Resource) -> bool:
+    return resource.plural == "events" and resource.group in ("", "events.k8s.io")
+
+
+def parse_selector(*args: Any, **names: Unpack[SelectorNames]) -> Selector:
+    """Build a selector from the arguments of a decorator.
+
+    The forms are those of the manual (chapter "Resource specification"): group, version, name;
+    "group/version", name; group, name; "v1", name for the core API; "name", "name.group",
+    "name.version", "name.version.group"; a function; or keywords. :data:`EVERYTHING` can stand
+    for the name. Arguments that are None count as omitted.
+
+    Raises:
+        TypeError: too many arguments, of a wrong type, or in conflict with each other.
+    """
+    given = list(args)
+    while given and given[-1] is None:
+        given.pop()
+    named = {key: value for key, value in names.items() if value is not None}
+    if unknown := named.keys() - SelectorNames.__annotations__.keys():
+        raise TypeError(f"Resources cannot be selected by {', '.join(sorted(unknown))}.")
+    parsed = _parse_positional(given)
+    if conflicts := [key for key, value in named.items() if parsed.get(key, value) != value]:
+        raise TypeError(f"Given twice for one resource, and not alike: {', '.join(conflicts)}.")
+    return Selector(**{**parsed, **named})
+
+
+def _parse_positional(args: list[Any]) -> dict[str, Any]:
+    if not args:
+        return {}
+    if len(args) > 3:
+        raise TypeError(f"A resource is group, version and name at most, not {args!r}.")
+    *api, name = args
+    if callable(name) and not api:
+        return {"fn": name}
+    if not isinstance(name, (str, Marker)):
+        raise TypeError(f"The name of a resource is a string or EVERYTHING, not {name!r}.")
+    if not all(isinstance(part, str) or part is None for part in api):
+        raise TypeError(f"The group and the version of a resource are strings, not {api!r}.")
+    if not api:
+        return _parse_name(name)
+    parsed = dict(zip(("group", "version"), _parse_api(*api), strict=True))
+    return {"any_name": name} | {key: part for key, part in parsed.items() if part is not None}
+
+
+def _parse_api(group: str | None, version: str | None = None) -> tuple[str | None, str | None]:
+    if version is not None or group is None:
+        return group, version
+    if "/" in group:
+        group, _, version = group.rpartition("/")
+        return group, version
+    return ("", "v1") if group == "v1" else (group, None)
+
+
+def _parse_name(name: str | Marker) -> dict[str, Any]:
+    if isinstance(name, Marker):
+        return {"any_name": name}
+    if matched := _WITH_VERSION.fullmatch(name):
+        name, version, group = matched.groups()
+        return {"any_name": name, "version": version} | ({"group": group} if group else {})
+    name, dot, group = name.partition(".")
+    return {"any_name": name, "group": group} if dot else {"any_name": name}

@@ -1,0 +1,315 @@
+"""The progress of handlers on an object: one record each, kept until the handling is over.
+
+A record outlives the process, so that a restarted operator goes on where it was: finished
+handlers are not called again, delayed ones in due time. The reactor asks for the records at each
+event and purges them at the end of a cycle (chapters "Continuity" and "Configuration" of the
+manual). Users choose or write a storage in ``settings.persistence.progress_storage``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
+
+from webop.objects.body import get_raw
+from webop.objects.fields import (
+    ABSENT_FIELD,
+    FieldPath,
+    FieldSpec,
+    build_without,
+    clone,
+    ensure,
+    parse_field,
+    remove,
+    resolve,
+)
+from webop.objects.storage.codec import decode, encode
+from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from webop.objects.body import Body, BodyEssence
+    from webop.objects.patch import Patch
+
+
+class ProgressRecord(TypedDict, total=False):
+    """The state of one handler in a handling cycle.
+
+    Attributes:
+        started: when it was first called; ISO 8601, UTC, as are all times here.
+        stopped: when it succeeded or failed for good.
+        delayed: when it is to be called again.
+        purpose: the reason of the cycle, such as "create".
+        retries: how many attempts there were.
+        success: whether it has succeeded.
+        failure: whether it has failed for good.
+        message: the text of the last error.
+        subrefs: the ids of its sub-handlers.
+    """
+
+    started: str | None
+    stopped: str | None
+    delayed: str | None
+    purpose: str | None
+    retries: int | None
+    success: bool | None
+    failure: bool | None
+    message: str | None
+    subrefs: Collection[str] | None
+
+
+class ProgressStorage(ABC):
+    """Keeps the progress of handlers; to be inherited by storages of one's own.
+
+    Records are independent: none is merged with another or with what it was before.
+    """
+
+    _gives_copies: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "clear" in vars(cls) and cls.__module__ != __name__:
+            cls._gives_copies = True
+
+    @abstractmethod
+    def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
+        """Return the record of a handler, or None if it was not called in this cycle.
+
+        Args:
+            key: the handler's id.
+            body: the object.
+        """
+
+    @abstractmethod
+    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
+        """Put the record of a handler into the patch, or keep it elsewhere."""
+
+    @abstractmethod
+    def purge(self, *, key: str, body: Body, patch: Patch) -> None:
+        """Forget the record of a handler, be it stored already or only in the patch."""
+
+    @abstractmethod
+    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
+        """Make the patch change the object, so that an event follows; None takes it back."""
+
+    @abstractmethod
+    def clear(self, *, essence: BodyEssence) -> BodyEssence:
+        """Build an essence without what the storage keeps in the object.
+
+        The essence shares its parts with the raw body, which must not be changed; but a class
+        from elsewhere that overrides this method gets a copy from ``super()`` that is its own.
+        This implementation removes nothing.
+        """
+        return cast("BodyEssence", self._own(essence))
+
+    def flush(self) -> None:  # noqa: B027  # documented as optional to override
+        """Write what is held back, if anything is."""
+
+    def _own(self, essence: BodyEssence) -> dict[str, Any]:
+        return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
+
+
+class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
+    """Keeps each record as JSON in an annotation of its own: ``<prefix>/<handler's id>``.
+
+    Args:
+        prefix: of the annotations; another one for each operator that handles the same objects.
+        verbose: whether the fields of a record that are None are written too.
+        touch_key: the name of the annotation that only serves to change the object.
+        v1: whether the annotations are also kept under their older names, if these differ.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        verbose: bool = False,
+        touch_key: str = "touch-dummy",
+        v1: bool = True,
+    ) -> None:
+        super().__init__(prefix=prefix, v1=v1)
+        self.verbose = verbose
+        self.touch_key = touch_key
+
+    def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
+        """Return the record from the annotation."""
+        raw = get_raw(body)
+        annotations = resolve(raw, ("metadata", "annotations")) or {}
+        for name in self.make_keys(key, body=raw):
+            text = annotations.get(name)
+            record = None if text is None else decode(text, place=f"the annotation {name}")
+            if record is not None:
+                return cast("ProgressRecord", record)
+        return None
+
+    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
+        """Put the record into the patch."""
+        content = {k: val for k, val in record.items() if self.verbose or val is not None}
+        text = encode(content)
+        raw = get_raw(body)
+        for name in self.make_keys(key, body=raw):
+            ensure(patch, ("metadata", "annotations", name), text)
+        self.store_marker(body=raw, patch=patch)
+
+    def purge(self, *, key: str, body: Body, patch: Patch) -> None:
+        """Delete the annotation, if it is there."""
+        raw = get_raw(body)
+        for name in self.make_keys(key, body=raw):
+            _purge(("metadata", "annotations", name), raw, patch)
+
+    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
+        """Set the annotation for touching, if it is not of that value already."""
+        for name in self.make_keys(self.touch_key, body=body):
+            path = ("metadata", "annotations", name)
+            if resolve(body, path) != value:
+                ensure(patch, path, value)
+                self.store_marker(body=body, patch=patch)
+
+    def clear(self, *, essence: BodyEssence) -> BodyEssence:
+        """Remove all annotations under the prefix."""
+        document = self._own(essence)
+        annotations = resolve(document, ("metadata", "annotations")) or {}
+        own = [name for name in annotations if name.startswith(f"{self.prefix}/")]
+        for name in own:
+            document = build_without(document, ("metadata", "annotations", name))
+        return cast("BodyEssence", document)
+
+
+class StatusProgressStorage(ProgressStorage):
+    """Keeps the records as a structure in a field: ``status.<name>.progress.<handler's id>``.
+
+    Args:
+        name: of the operator, for the default fields.
+        field: where the records are; ``{name}`` in it stands for the name.
+        touch_field: what only serves to change the object.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "kopf",
+        field: FieldSpec = "status.{name}.progress",
+        touch_field: FieldSpec = "status.{name}.dummy",
+    ) -> None:
+        super().__init__()
+        self.field = _parse_named(field, name)
+        self.touch_field = _parse_named(touch_field, name)
+
+    def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
+        """Return the record from the field."""
+        record = resolve(get_raw(body), (*self.field, key))
+        return cast("ProgressRecord", record) if isinstance(record, dict) else None
+
+    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:  # noqa: ARG002
+        """Put the record into the patch; what is None in it deletes what was there before."""
+        ensure(patch, (*self.field, key), record)
+
+    def purge(self, *, key: str, body: Body, patch: Patch) -> None:
+        """Delete the record, if it is there."""
+        _purge((*self.field, key), get_raw(body), patch)
+
+    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
+        """Set the field for touching, if it is not of that value already."""
+        if resolve(body, self.touch_field) != value:
+            ensure(patch, self.touch_field, value)
+
+    def clear(self, *, essence: BodyEssence) -> BodyEssence:
+        """Remove the field of the records."""
+        return cast("BodyEssence", build_without(self._own(essence), self.field))
+
+
+class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
+    """Reads and purges what older operators have left, but writes nothing."""
+
+    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
+        pass
+
+    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
+        pass
+
+
+class MultiProgressStorage(ProgressStorage):
+    """Keeps the records in several storages, to move from one to another.
+
+    Args:
+        storages: all are written; the first that has a record is believed.
+    """
+
+    def __init__(self, storages: Collection[ProgressStorage]) -> None:
+        super().__init__()
+        self.storages = storages
+
+    def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
+        """Return the record from the first storage that has it."""
+        for storage in self.storages:
+            record = storage.fetch(key=key, body=body)
+            if record is not None:
+                return record
+        return None
+
+    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
+        """Store the record in all storages."""
+        for storage in self.storages:
+            storage.store(key=key, record=record, body=body, patch=patch)
+
+    def purge(self, *, key: str, body: Body, patch: Patch) -> None:
+        """Forget the record in all storages."""
+        for storage in self.storages:
+            storage.purge(key=key, body=body, patch=patch)
+
+    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
+        """Touch the object in the way of each storage."""
+        for storage in self.storages:
+            storage.touch(body=body, patch=patch, value=value)
+
+    def clear(self, *, essence: BodyEssence) -> BodyEssence:
+        """Build an essence without what any of the storages keeps in the object."""
+        essence = cast("BodyEssence", self._own(essence))
+        for storage in self.storages:
+            essence = storage.clear(essence=essence)
+        return essence
+
+    def flush(self) -> None:
+        """Let all storages write what they hold back."""
+        for storage in self.storages:
+            storage.flush()
+
+
+class SmartProgressStorage(MultiProgressStorage):
+    """Keeps the records in annotations, and believes what older operators have left in status.
+
+    The default. For the arguments, see :class:`AnnotationsProgressStorage` and
+    :class:`StatusProgressStorage`.
+    """
+
+    def __init__(  # noqa: PLR0913  # the documented signature
+        self,
+        *,
+        name: str = "kopf",
+        field: FieldSpec = "status.{name}.progress",
+        touch_key: str = "touch-dummy",
+        touch_field: FieldSpec = "status.{name}.dummy",
+        prefix: str = DEFAULT_PREFIX,
+        v1: bool = True,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            [
+                AnnotationsProgressStorage(
+                    prefix=prefix, v1=v1, verbose=verbose, touch_key=touch_key
+                ),
+                _ReadOnlyStatusProgressStorage(name=name, field=field, touch_field=touch_field),
+            ]
+        )
+
+
+def _parse_named(field: FieldSpec, name: str) -> FieldPath:
+    return parse_field(field.format(name=name) if isinstance(field, str) else field)
+
+
+def _purge(path: FieldPath, raw: Mapping[str, Any], patch: Patch) -> None:
+    if resolve(raw, path, ABSENT_FIELD) is not ABSENT_FIELD:
+        ensure(patch, path, None)
+    else:
+        remove(patch, path)

@@ -1,0 +1,453 @@
+"""The decorators: options in, frozen handlers out, into a registry.
+
+Every decorator takes its options by name, as TypedDicts: a misspelt option is a type error for
+mypy and a clear ``TypeError`` at import. Resources are named as in the chapter "Resource
+specification": by one to three positional arguments or by keywords.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from webop.handling import subhandlers
+from webop.handling.filters import MetaCriterion, ValueCriterion
+from webop.handling.handlers import (
+    Activity,
+    ActivityHandler,
+    ChangeHandler,
+    DaemonHandler,
+    ErrorsMode,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    InitialDelay,
+    Reason,
+    TimerHandler,
+    WebhookHandler,
+    WebhookType,
+    build_id,
+)
+from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.objects.fields import FieldSpec, parse_field
+from webop.objects.resources import Marker, parse_selector
+
+F = TypeVar("F", bound=Callable[..., Any])
+ResourcePart = str | Marker | Callable[..., bool] | None
+
+_OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
+_SELECTOR_KEYS = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every handler can be given."""
+
+    id: str | None
+    param: Any
+    registry: OperatorRegistry | None
+
+
+class RetryOptions(TypedDict, total=False):
+    """How failures are treated; times in seconds (chapter "Error handling")."""
+
+    errors: ErrorsMode | None
+    timeout: float | None
+    retries: int | None
+    backoff: float | None
+
+
+class MetaOptions(TypedDict, total=False):
+    """Filters by metadata and by a callback (chapter "Filtering")."""
+
+    labels: Mapping[str, MetaCriterion] | None
+    annotations: Mapping[str, MetaCriterion] | None
+    when: Callable[..., bool] | None
+
+
+class FieldOptions(TypedDict, total=False):
+    """Filters by one field."""
+
+    field: FieldSpec
+    value: ValueCriterion
+
+
+class TransitionOptions(TypedDict, total=False):
+    """Filters by the change of one field."""
+
+    old: ValueCriterion
+    new: ValueCriterion
+
+
+class SelectorOptions(TypedDict, total=False):
+    """The resource by keywords."""
+
+    group: str | None
+    version: str | None
+    kind: str | None
+    plural: str | None
+    singular: str | None
+    shortcut: str | None
+    category: str | None
+
+
+class ActivityOptions(CommonOptions, RetryOptions, total=False):
+    """Options of the operator's own handlers."""
+
+
+class EventOptions(CommonOptions, MetaOptions, FieldOptions, SelectorOptions, total=False):
+    """Options of ``@on.event``."""
+
+
+class ChangeOptions(EventOptions, RetryOptions, total=False):
+    """Options of ``@on.create`` and ``@webop.index``."""
+
+
+class ResumeOptions(ChangeOptions, total=False):
+    """Options of ``@on.resume``."""
+
+    deleted: bool | None
+
+
+class DeleteOptions(ChangeOptions, total=False):
+    """Options of ``@on.delete``."""
+
+    optional: bool | None
+
+
+class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
+    """Options of ``@on.update`` and ``@on.field``."""
+
+
+class DaemonOptions(ChangeOptions, total=False):
+    """Options of ``@webop.daemon``."""
+
+    initial_delay: InitialDelay
+    cancellation_backoff: float | None
+    cancellation_timeout: float | None
+    cancellation_polling: float | None
+
+
+class TimerOptions(ChangeOptions, total=False):
+    """Options of ``@webop.timer``."""
+
+    interval: float | None
+    initial_delay: InitialDelay
+    sharp: bool | None
+    idle: float | None
+
+
+class WebhookOptions(EventOptions, total=False):
+    """Options of ``@on.validate`` and ``@on.mutate``."""
+
+    operation: str | None
+    operations: Collection[str] | None
+    subresource: str | None
+    persistent: bool | None
+    side_effects: bool | None
+    ignore_failures: bool | None
+
+
+class RegisterOptions(RetryOptions, MetaOptions, total=False):
+    """Options of ``webop.register``."""
+
+    id: str | None
+    param: Any
+
+
+class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=False):
+    """Options of ``@webop.subhandler``."""
+
+
+# ---- the operator's own life
+
+
+def startup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+    """Call before anything else: no watching, no request yet (chapter "Startup")."""
+    return _register_activity(Activity.STARTUP, options)
+
+
+def cleanup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+    """Call when the operator stops, for whatever reason but SIGKILL (chapter "Startup")."""
+    return _register_activity(Activity.CLEANUP, options)
+
+
+def login(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+    """Call to get credentials, a ``ConnectionInfo`` or None (chapter "Authentication")."""
+    return _register_activity(Activity.AUTHENTICATION, options)
+
+
+def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+    """Call for a value that is reported under the id by the health endpoint ("Health-checks")."""
+    return _register_activity(Activity.PROBE, options)
+
+
+# ---- admission
+
+
+def validate(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[WebhookOptions],
+) -> Callable[[F], F]:
+    """Call to accept or refuse a request to the API server (chapter "Admission control")."""
+    return _register_webhook(WebhookType.VALIDATING, (group, version, name), options)
+
+
+def mutate(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[WebhookOptions],
+) -> Callable[[F], F]:
+    """Call to change an object on its way into the cluster (chapter "Admission control")."""
+    return _register_webhook(WebhookType.MUTATING, (group, version, name), options)
+
+
+# ---- changes of objects
+
+
+def event(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[EventOptions],
+) -> Callable[[F], F]:
+    """Call for every event of a watch; errors are logged and ignored ("Event-watching")."""
+    return _register(EventHandler, EventOptions, (group, version, name), options)
+
+
+def create(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[ChangeOptions],
+) -> Callable[[F], F]:
+    """Call for objects that were never handled before ("State-changing handlers")."""
+    fixed = {"reason": Reason.CREATE}
+    return _register(ChangeHandler, ChangeOptions, (group, version, name), options, fixed)
+
+
+def update(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[UpdateOptions],
+) -> Callable[[F], F]:
+    """Call for objects that differ from their last-handled state ("State-changing handlers")."""
+    fixed = {"reason": Reason.UPDATE, "needs_change": True}
+    return _register(ChangeHandler, UpdateOptions, (group, version, name), options, fixed)
+
+
+def delete(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[DeleteOptions],
+) -> Callable[[F], F]:
+    """Call for objects being deleted, which wait for it unless it is ``optional``."""
+    fixed = {"reason": Reason.DELETE}
+    return _register(ChangeHandler, DeleteOptions, (group, version, name), options, fixed)
+
+
+def resume(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[ResumeOptions],
+) -> Callable[[F], F]:
+    """Call once for each object that is older than the operator ("Resuming handlers")."""
+    fixed = {"initial": True}
+    return _register(ChangeHandler, ResumeOptions, (group, version, name), options, fixed)
+
+
+def field(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[UpdateOptions],
+) -> Callable[[F], F]:
+    """Call when one field changes, appears or vanishes ("Field handlers"); ``field`` is a must."""
+    if not options.get("field"):
+        raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
+    fixed = {"needs_change": True}
+    return _register(ChangeHandler, UpdateOptions, (group, version, name), options, fixed)
+
+
+# ---- memory and background work
+
+
+def index(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[ChangeOptions],
+) -> Callable[[F], F]:
+    """Call to fill the in-memory index of that name (chapter "In-memory indexing")."""
+    return _register(IndexHandler, ChangeOptions, (group, version, name), options)
+
+
+def daemon(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[DaemonOptions],
+) -> Callable[[F], F]:
+    """Run alongside each object as long as it exists (chapter "Daemons")."""
+    return _register(DaemonHandler, DaemonOptions, (group, version, name), options)
+
+
+def timer(
+    group: ResourcePart = None,
+    version: ResourcePart = None,
+    name: ResourcePart = None,
+    /,
+    **options: Unpack[TimerOptions],
+) -> Callable[[F], F]:
+    """Call at intervals for each object as long as it exists (chapter "Timers")."""
+    return _register(TimerHandler, TimerOptions, (group, version, name), options)
+
+
+# ---- parts of handlers
+
+
+def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
+    """Register a part of the handler of the moment (chapter "Sub-handlers").
+
+    Raises:
+        LookupError: not inside of a handler.
+    """
+    _check_names("subhandler", options, SubhandlerOptions)
+
+    def decorator(fn: F) -> F:
+        parsed = _parse_filters(options)
+        parsed["needs_change"] = bool(parsed.get("field"))
+        subhandlers.add_subhandler(subhandlers.build_subhandler(fn, **{"id": None, **parsed}))
+        return fn
+
+    return decorator
+
+
+def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
+    """Register a part of the handler of the moment, without the decorator's syntax."""
+    _check_names("register", options, RegisterOptions)
+    return subhandler(**options)(fn)
+
+
+# ---- what they share
+
+
+def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:
+    _check_names(activity.value, options, ActivityOptions)
+    _check_numbers(options)
+
+    def decorator(fn: F) -> F:
+        parsed = {k: v for k, v in options.items() if k not in ("id", "registry")}
+        name = build_id(fn, id=options.get("id"))
+        handler = ActivityHandler(id=name, fn=fn, activity=activity, **parsed)  # type: ignore[arg-type]
+        _append(handler, options.get("registry"))
+        return fn
+
+    return decorator
+
+
+def _register_webhook(
+    reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
+) -> Callable[[F], F]:
+    chosen: dict[str, Any] = dict(options)
+    operation, operations = chosen.pop("operation", None), chosen.pop("operations", None)
+    fixed: dict[str, Any] = {
+        "reason": reason,
+        "operations": _parse_operations(operation, operations),
+    }
+    _check_names(str(reason), options, WebhookOptions)
+    return _register(WebhookHandler, WebhookOptions, resource, chosen, fixed)
+
+
+def _register(
+    family: type[Handler],
+    known: Any,
+    resource: tuple[ResourcePart, ...],
+    options: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None = None,
+) -> Callable[[F], F]:
+    """Check the options at once, build the handler when the function is known."""
+    label = (fixed or {}).get("reason") or family.__name__.removesuffix("Handler").lower()
+    _check_names(str(label), options, known)
+    keywords: Any = {key: options.get(key) for key in _SELECTOR_KEYS}
+    selector = parse_selector(*resource, **keywords)
+    parsed = {**_parse_filters(options), **(fixed or {})}
+    name = parsed.pop("id", None)
+
+    def decorator(fn: F) -> F:
+        full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
+        handler = family(id=full_id, fn=fn, selector=selector, **parsed)  # type: ignore[call-arg]
+        _append(handler, options.get("registry"))
+        return fn
+
+    return decorator
+
+
+def _append(handler: Handler, registry: OperatorRegistry | None) -> None:
+    (get_default_registry() if registry is None else registry).append(handler)
+
+
+def _parse_filters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as attributes of a handler; None means the default everywhere.
+
+    Raises:
+        TypeError: options that exclude or need each other.
+        ValueError: a label or an annotation is to be None (use ``webop.ABSENT``).
+    """
+    skipped = {"registry", *_SELECTOR_KEYS}
+    parsed = {k: v for k, v in options.items() if k not in skipped and v is not None}
+    _check_numbers(parsed)
+    for family in ("labels", "annotations"):
+        for key, criterion in parsed.get(family, {}).items():
+            if criterion is None:
+                raise ValueError(f"{family}={{{key!r}: None}} is unclear: PRESENT or ABSENT?")
+    transition = [name for name in ("old", "new") if name in parsed]
+    if transition and "value" in parsed:
+        raise TypeError(f"value= and {transition[0]}= exclude each other.")
+    if (transition or "value" in parsed) and "field" not in parsed:
+        raise TypeError(f"{(*transition, 'value')[0]}= needs to know the field: field='spec.x'.")
+    if "field" in parsed:
+        parsed["field"] = parse_field(parsed["field"])
+    return parsed
+
+
+def _parse_operations(operation: str | None, operations: Collection[str] | None) -> frozenset[str]:
+    if operation is not None and operations is not None:
+        raise TypeError("operation= and operations= exclude each other.")
+    chosen = {operation} if operation is not None else set(operations or ())
+    unknown = sorted(chosen - _OPERATIONS)
+    if unknown:
+        raise ValueError(f"There is no operation {unknown[0]!r}: {', '.join(sorted(_OPERATIONS))}.")
+    return frozenset(chosen)
+
+
+def _check_names(decorator: str, options: Mapping[str, Any], known: Any) -> None:
+    names = known.__annotations__
+    for option in options:
+        if option not in names:
+            close = difflib.get_close_matches(option, names, n=1)
+            advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}."
+            raise TypeError(f"There is no option {option!r} of {decorator} handlers: {advice}")
+
+
+def _check_numbers(options: Mapping[str, Any]) -> None:
+    for name in ("timeout", "backoff", "retries", "interval", "idle"):
+        value = options.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise TypeError(f"{name}= is to be a number, not {value!r}.")

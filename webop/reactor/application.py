@@ -1,0 +1,108 @@
+"""Writing what was decided about an object into the cluster, in as few requests as possible."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from webop.errors import APIConflictError, APIUnprocessableError
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+from webop.reactor.planning import ResourceContext
+from webop.reactor.tracking import Tracked
+
+logger = logging.getLogger(__name__)
+
+
+async def apply_patch(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch: int) -> bool:
+    """Apply a patch to an object: the status where it has its own endpoint, then the rest.
+
+    The status goes first: the rest says that it is handled. Transformation functions go as a
+    JSON patch against the freshest state.
+
+    Returns:
+        Whether the object is still there.
+    """
+    merged = dict(patch)
+    if "status" in ctx.resource.subresources and "status" in merged:
+        status = {"status": merged.pop("status")}
+        if not await _send(ctx, obj, status, subresource="status", epoch=epoch):
+            return False
+    if merged and not await _send(ctx, obj, merged, subresource=None, epoch=epoch):
+        return False
+    return not patch.fns or await _transform(ctx, obj, patch, epoch=epoch)
+
+
+async def _transform(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch: int) -> bool:
+    """Apply the transformation functions to the freshest state, until it is the freshest."""
+    while obj.raw is not None and obj.event_type != "DELETED":
+        operations = Patch(fns=patch.fns).as_json_patch(obj.raw)
+        if not operations:
+            return True
+        version = obj.raw["metadata"]["resourceVersion"]
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        try:
+            response = await ctx.client.patch_json(
+                ctx.resource, obj.namespace, obj.name, [test, *operations]
+            )
+        except APIUnprocessableError:
+            timeout = ctx.operator.settings.persistence.consistency_timeout
+            if not await obj.wait_for_news(timeout):
+                raise
+        else:
+            return _take(obj, response, epoch=epoch)
+    return False
+
+
+async def apply_finalizers(
+    ctx: ResourceContext, obj: Tracked, body: Body, finalizers: list[str], *, epoch: int
+) -> bool:
+    """Replace the finalizers of an object, unless it has changed since the given state.
+
+    Returns:
+        Whether it is done; if not, a newer state is on its way, and is to be planned for anew.
+    """
+    metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
+    try:
+        await _send(ctx, obj, {"metadata": metadata}, subresource=None, epoch=epoch)
+    except APIConflictError:
+        return False
+    return True
+
+
+async def _send(
+    ctx: ResourceContext,
+    obj: Tracked,
+    patch: dict[str, Any],
+    *,
+    subresource: str | None,
+    epoch: int,
+) -> bool:
+    response = await ctx.client.patch_merge(
+        ctx.resource, obj.namespace, obj.name, patch, subresource
+    )
+    if response is not None:
+        _warn_of_pruning(obj, patch, response)
+    return _take(obj, response, epoch=epoch)
+
+
+def _warn_of_pruning(obj: Tracked, patch: dict[str, Any], response: dict[str, Any]) -> None:
+    """Tell the user if the API server has dropped the status: the schema does not know it."""
+    sent, kept = patch.get("status"), response.get("status")
+    if not isinstance(sent, dict):
+        return
+    lost = [key for key, value in sent.items() if value is not None and key not in (kept or {})]
+    if lost:
+        logger.warning(
+            "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
+            "x-kubernetes-preserve-unknown-fields in the schema of the status?",
+            obj,
+            ", status.".join(lost),
+        )
+
+
+def _take(obj: Tracked, response: dict[str, Any] | None, *, epoch: int) -> bool:
+    if response is None:
+        return False
+    obj.accept_own(response, epoch=epoch)
+    return True

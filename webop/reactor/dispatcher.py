@@ -1,0 +1,174 @@
+"""From events of one stream to work on objects: keyed, newest state wins, one worker per object.
+
+All changes of state happen in sync methods; the workers do the I/O. An object without work has
+no task, and no body in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from webop.objects.body import RawEventType
+from webop.reactor.tracking import Tracked, parse_version
+
+logger = logging.getLogger(__name__)
+
+
+class ObjectProcessor(Protocol):
+    """What is done about objects; see :mod:`webop.reactor.process`."""
+
+    wants_every_event: bool
+
+    def has_work(self, obj: Tracked) -> bool:
+        """Tell cheaply whether there is anything to be done about the newest state."""
+
+    async def process(self, obj: Tracked, *, epoch: int) -> float | None:
+        """Do it; return the seconds after which to come back even if nothing changes."""
+
+    def forget(self, obj: Tracked) -> None:
+        """Drop what is remembered elsewhere of an object that is gone."""
+
+
+class Dispatcher:
+    """The objects of one stream, and the workers on them.
+
+    Guarantees:
+        One object is never worked on twice at once. A state that comes while its object is being
+        worked on is worked on next; states in between may be skipped, the last one never is.
+
+    Args:
+        processor: what is done about objects.
+        spawn: starts a task in the task group of the stream.
+        limit: how many objects are worked on at once; None for no limit.
+    """
+
+    def __init__(
+        self,
+        processor: ObjectProcessor,
+        *,
+        spawn: Callable[..., asyncio.Task[None]],
+        limit: int | None = None,
+    ) -> None:
+        self._processor = processor
+        self._spawn = spawn
+        self._limit = limit
+        self._objects: dict[str, Tracked] = {}
+        self._ready: deque[Tracked] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._epoch = 0
+        self._is_complete = False
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def begin_listing(self) -> None:
+        """Note that all objects that exist are about to be seen."""
+        self._epoch += 1
+
+    def finish_listing(self) -> None:
+        """Find those that were not seen: they were deleted while nobody watched."""
+        vanished = [obj for obj in self._objects.values() if obj.seen < self._epoch]
+        for obj in vanished:
+            self.feed("DELETED", obj.raw or _build_tombstone(obj))
+        self._is_complete = True
+
+    def feed(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Take in a listed object (type None) or an event of the watch."""
+        metadata = raw["metadata"]
+        uid = metadata["uid"]
+        obj = self._objects.get(uid)
+        if obj is None:
+            if event_type == "DELETED" and not self._processor.wants_every_event:
+                return
+            initial = event_type is None and not self._is_complete
+            obj = Tracked(uid, metadata.get("namespace"), metadata["name"], initial=initial)
+            self._objects[uid] = obj
+        obj.seen = self._epoch
+        if self._processor.wants_every_event:
+            obj.events = [*(obj.events or ()), (event_type, raw)]
+        if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
+            obj.accept(event_type, raw)
+            self._check(obj)
+        elif obj.events:
+            self._check(obj)
+
+    async def drain(self, timeout: float) -> None:
+        """Let the handlers under way finish, and record it; nothing new is begun."""
+        self._is_closing = True
+        for obj in self._objects.values():
+            if obj.timer is not None:
+                obj.timer.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=timeout)
+
+    def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
+        """Tell whether a state is newer than what is known; own patches come back as events.
+
+        A listing is believed even if it goes back in time, as after a restored backup, unless
+        the object was patched since the listing began.
+        """
+        if not version or version > obj.version:
+            return True
+        return event_type is None and version < obj.version and obj.epoch < self._epoch
+
+    def _check(self, obj: Tracked) -> None:
+        """Start a worker if there is work and nobody is at it."""
+        if obj.is_busy:
+            return
+        if obj.timer is not None:
+            obj.timer.cancel()
+            obj.timer = None
+        if not self._processor.has_work(obj):
+            self._settle(obj)
+            return
+        obj.is_busy = True
+        if self._limit is not None and len(self._workers) >= self._limit:
+            self._ready.append(obj)
+        else:
+            worker = self._spawn(self._work(obj), name=obj.uid)
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self, obj: Tracked) -> None:
+        """Work on an object until nothing is left, then on those that wait for a free worker."""
+        await self._work_on(obj)
+        while self._ready and not self._is_closing:
+            await self._work_on(self._ready.popleft())
+
+    async def _work_on(self, obj: Tracked) -> None:
+        delay: float | None = 0
+        while (obj.is_dirty or obj.events or delay == 0) and not self._is_closing:
+            obj.is_dirty = False
+            delay = await self._processor.process(obj, epoch=self._epoch)
+        obj.is_busy = False
+        if delay is None or obj.event_type == "DELETED":
+            self._settle(obj)
+        else:
+            loop = asyncio.get_running_loop()
+            obj.timer = loop.call_later(delay, self._wake, obj)
+
+    def _wake(self, obj: Tracked) -> None:
+        obj.timer = None
+        obj.is_dirty = True
+        self._check(obj)
+
+    def _settle(self, obj: Tracked) -> None:
+        """Free what an object holds when there is nothing to do; forget it if it is gone."""
+        obj.raw = None
+        obj.is_dirty = False
+        if obj.event_type == "DELETED":
+            self._objects.pop(obj.uid, None)
+            self._processor.forget(obj)
+
+
+def _build_tombstone(obj: Tracked) -> dict[str, Any]:
+    """Return what is known of an object whose deletion was not watched."""
+    metadata = {"name": obj.name, "uid": obj.uid}
+    if obj.namespace:
+        metadata["namespace"] = obj.namespace
+    return {"metadata": metadata}

@@ -1,0 +1,280 @@
+"""What there is to watch: the kinds and the namespaces of the cluster, as they come and go.
+
+The observer discovers the resources that handlers are declared for, and keeps one stream running
+for each of them in each served namespace (chapters "Resource specification" and "Scopes").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from webop.client.api import Client
+from webop.client.discovery import discover
+from webop.client.watch import ListingFinished, ListingStarted, WatchStatus, watch
+from webop.errors import APIError, APIForbiddenError
+from webop.handling.context import OperatorContext
+from webop.objects.resources import Resource, Selector
+from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.planning import ResourceContext
+from webop.reactor.process import Processor
+from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
+from webop.reactor.supervision import keep_running
+
+logger = logging.getLogger(__name__)
+
+CRDS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+NAMESPACES = Resource(
+    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
+)
+
+_SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
+_RESCAN = 5.0  # seconds; after a failed or incomplete discovery
+
+StreamKey = tuple[Resource, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where to look: the whole cluster at once, or namespaces by patterns."""
+
+    clusterwide: bool
+    patterns: tuple[NamespacePattern, ...] = ()
+
+
+class Observer:
+    """Keeps the streams equal to what is declared and to what there is.
+
+    Args:
+        operator: the context of the operator.
+        client: the client of the API server.
+        scope: which namespaces are served.
+        group: the task group for the streams and for the work on objects.
+    """
+
+    def __init__(
+        self, operator: OperatorContext, client: Client, scope: Scope, group: asyncio.TaskGroup
+    ) -> None:
+        self._operator = operator
+        self._client = client
+        self._scope = scope
+        self._group = group
+        self._changed = asyncio.Event()
+        self._namespaces: frozenset[str] = frozenset()
+        self._streams: dict[StreamKey, asyncio.Task[None]] = {}
+        self._running: dict[StreamKey, Resource] = {}
+        self._reported: set[tuple[Selector, str]] = set()
+        self.statuses: dict[StreamKey, WatchStatus] = {}
+        self.scanned = asyncio.Event()
+
+    async def run(self) -> None:
+        """Observe for ever: discover, adjust the streams, wait for changes of either."""
+        if not self._operator.settings.scanning.disabled:
+            self._spawn(self._watch_definitions, "watch of definitions")
+        await self._begin_with_namespaces()
+        while True:
+            self._changed.clear()
+            pause = await self._rescan()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+                await asyncio.sleep(_SETTLING)
+            except TimeoutError:
+                continue
+
+    def is_synced(self) -> bool:
+        """Tell whether everything that is served has been listed."""
+        return self.scanned.is_set() and all(s.version for s in self.statuses.values())
+
+    async def _rescan(self) -> float | None:
+        """Discover and adjust; return the seconds after which to try again if it has failed."""
+        try:
+            resources = await discover(self._client, self._collect_groups())
+        except APIError as exc:
+            logger.warning("The resources of the cluster cannot be discovered: %s", exc)
+            return _RESCAN
+        self._operator.insights.update(resources)
+        self._adjust()
+        self.scanned.set()
+        return None
+
+    def _collect_groups(self) -> frozenset[str] | None:
+        """Return the API groups to be scanned; None for all (RES-19)."""
+        groups = {selector.group for selector in self._operator.registry.collect_selectors()}
+        return None if None in groups else frozenset(group for group in groups if group is not None)
+
+    def _adjust(self) -> None:
+        """Start and stop streams."""
+        served = self._serve_selectors()
+        wanted: dict[StreamKey, frozenset[Selector]] = {}
+        for resource, found in served.items():
+            for namespace in self._list_namespaces(resource):
+                wanted[resource, namespace] = frozenset(found)
+        for key in self._streams.keys() - wanted.keys():
+            logger.info("%s is not served any more.", _describe(key))
+            self._stop(key)
+        for key, selectors in wanted.items():
+            running = self._running.get(key)
+            if running is not None and running.subresources != key[0].subresources:
+                self._stop(key)
+            if key not in self._streams:
+                self._start(key, selectors)
+
+    def _serve_selectors(self) -> dict[Resource, list[Selector]]:
+        """Match what is declared with what there is; report what is ambiguous or absent."""
+        served: dict[Resource, list[Selector]] = {}
+        resources = self._operator.insights.resources
+        for handler in self._operator.registry.select_resource_handlers():
+            selector = handler.selector
+            if selector is None:
+                continue
+            found = selector.select(resources)
+            if selector.is_ambiguous(resources):
+                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
+                self._report(selector, f"{selector} is ambiguous and is not served: {names}.")
+            elif not found and selector.is_specific:
+                text = f"{selector} is not in the cluster yet; it is served as soon as it is."
+                self._report(selector, text)
+            for resource in found:
+                if _is_watchable(resource):
+                    served.setdefault(resource, []).append(selector)
+        return served
+
+    def _report(self, selector: Selector, text: str) -> None:
+        if (selector, text) not in self._reported:
+            self._reported.add((selector, text))
+            logger.warning(text)
+
+    def _list_namespaces(self, resource: Resource) -> Iterable[str | None]:
+        if self._scope.clusterwide or not resource.namespaced:
+            return (None,)
+        return self._namespaces
+
+    def _stop(self, key: StreamKey) -> None:
+        self._streams.pop(key).cancel()
+        self._running.pop(key)
+        self.statuses.pop(key)
+
+    def _start(self, key: StreamKey, selectors: Collection[Selector]) -> None:
+        resource, namespace = key
+        handlers = self._operator.registry.handlers_of(selectors)
+        if not handlers:
+            return
+        logger.debug("%s is served now.", _describe(key))
+        ctx = ResourceContext(self._operator, self._client, resource, handlers)
+        self.statuses[key] = status = WatchStatus()
+        self._running[key] = resource
+        self._streams[key] = self._spawn(
+            partial(self._stream, ctx, namespace, status), f"watch of {_describe(key)}"
+        )
+
+    def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        return self._group.create_task(keep_running(fn, name=name), name=name)
+
+    async def _stream(
+        self, ctx: ResourceContext, namespace: str | None, status: WatchStatus
+    ) -> None:
+        """Feed the objects of one resource in one namespace to their workers."""
+        settings = ctx.operator.settings
+        async with asyncio.TaskGroup() as group:
+            dispatcher = Dispatcher(
+                Processor(ctx), spawn=group.create_task, limit=settings.batching.worker_limit
+            )
+            try:
+                await self._feed(dispatcher, ctx, namespace, status)
+            finally:
+                await dispatcher.drain(settings.batching.exit_timeout)
+
+    async def _feed(
+        self,
+        dispatcher: Dispatcher,
+        ctx: ResourceContext,
+        namespace: str | None,
+        status: WatchStatus,
+    ) -> None:
+        options = ctx.operator.settings.watching
+        async for item in watch(ctx.client, ctx.resource, namespace, options, status):
+            if isinstance(item, tuple):
+                dispatcher.feed(*item)
+            elif isinstance(item, ListingStarted):
+                dispatcher.begin_listing()
+            else:
+                dispatcher.finish_listing()
+
+    async def _watch_definitions(self) -> None:
+        """Discover again whenever a custom resource definition changes."""
+        if not await self._may_watch(CRDS):
+            return
+        established: dict[str, bool] = {}
+        async for item in watch(self._client, CRDS, None, self._operator.settings.watching):
+            if isinstance(item, tuple):
+                event_type, raw = item
+                name, is_served = raw["metadata"]["name"], _is_established(raw)
+                if event_type == "DELETED" or not is_served or not established.get(name):
+                    self._changed.set()
+                established[name] = is_served and event_type != "DELETED"
+
+    async def _begin_with_namespaces(self) -> None:
+        """Know the namespaces before the first streams start."""
+        if self._scope.clusterwide:
+            return
+        exact = frozenset(p for p in self._scope.patterns if isinstance(p, str) and is_exact(p))
+        if self._operator.settings.scanning.disabled or not await self._may_watch(NAMESPACES):
+            self._namespaces = exact
+            return
+        listed = asyncio.Event()
+        self._spawn(partial(self._watch_namespaces, listed), "watch of namespaces")
+        await listed.wait()
+
+    async def _watch_namespaces(self, listed: asyncio.Event) -> None:
+        names: set[str] = set()
+        is_listing = True
+        async for item in watch(self._client, NAMESPACES, None, self._operator.settings.watching):
+            if isinstance(item, ListingStarted):
+                names, is_listing = set(), True
+            elif isinstance(item, ListingFinished):
+                is_listing = False
+            else:
+                event_type, raw = item
+                name = raw["metadata"]["name"]
+                names.discard(name) if event_type == "DELETED" else names.add(name)
+            if not is_listing:
+                self._namespaces = select_namespaces(names, self._scope.patterns)
+                self._changed.set()
+                listed.set()
+
+    async def _may_watch(self, resource: Resource) -> bool:
+        """Tell whether the permissions suffice; if not, say what is lost without them."""
+        try:
+            async for _page in self._client.list_pages(resource, None, limit=1):
+                break
+        except APIForbiddenError as exc:
+            logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
+            return False
+        except APIError as exc:
+            logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
+        return True
+
+
+def _is_watchable(resource: Resource) -> bool:
+    return not resource.verbs or {"list", "watch"} <= resource.verbs
+
+
+def _is_established(definition: dict[str, object]) -> bool:
+    status = definition.get("status")
+    conditions = (status.get("conditions") if isinstance(status, dict) else None) or ()
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def _describe(key: StreamKey) -> str:
+    resource, namespace = key
+    return f"{resource.name} in {namespace}" if namespace else resource.name

@@ -1,0 +1,117 @@
+"""What is to be done about the present state of an object: decided in sync code, cheaply.
+
+A :class:`Plan` is made of the newest state, the stored essence and the declared handlers; most
+states need none. Carried out in :mod:`webop.reactor.process`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.client.api import Client
+from webop.handling.causes import ChangeCause, detect_reason
+from webop.handling.context import OperatorContext
+from webop.handling.handlers import ChangeHandler, Reason
+from webop.handling.registry import ResourceHandlers
+from webop.objects.body import Body
+from webop.objects.diffs import diff
+from webop.objects.patch import Patch
+from webop.objects.resources import Resource
+from webop.posting import ObjectLogger
+from webop.reactor.tracking import Tracked
+
+_HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceContext:
+    """The context of the work on one resource."""
+
+    operator: OperatorContext
+    client: Client
+    resource: Resource
+    handlers: ResourceHandlers
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done about an object.
+
+    Attributes:
+        cause: what has happened; with the patch that everyone adds to.
+        handlers: who is to be called.
+        finalizers: the list of finalizers as it is to be; None if it is fine. Adding ours comes
+            before any handler, removing it without handlers is all there is to do.
+        is_first: whether a new handling cycle begins.
+    """
+
+    cause: ChangeCause
+    handlers: list[ChangeHandler] = field(default_factory=list)
+    finalizers: list[str] | None = None
+    is_first: bool = True
+
+
+def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
+    """Return what is to be done about the newest state of an object; None if nothing is."""
+    if obj.raw is None or obj.event_type == "DELETED":
+        return None
+    cause = detect_cause(ctx, obj, Body(obj.raw))
+    finalizers = _plan_finalizers(ctx, cause)
+    if finalizers is not None:
+        return Plan(cause, finalizers=finalizers)
+    if cause.reason is Reason.NOOP and obj.cycle is not None:
+        return Plan(cause)  # back where it was, but some handlers have seen it elsewhere
+    if cause.reason not in _HANDLED or not ctx.handlers.changes:
+        return None
+    handlers = ctx.handlers.select_changes(cause)
+    is_first = obj.cycle is None or obj.cycle.reason is not cause.reason
+    if not is_first and obj.cycle is not None:
+        handlers = [handler for handler in handlers if handler.id in obj.cycle.handler_ids]
+    if not handlers and (cause.reason is Reason.RESUME or not ctx.handlers.has_scope_for(cause)):
+        return None
+    return Plan(cause, handlers, is_first=is_first)
+
+
+def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
+    """Compare the state of an object with the last-handled one."""
+    persistence = ctx.operator.settings.persistence
+    old: Any = persistence.diffbase_storage.fetch(body=body)
+    new: Any = persistence.diffbase_storage.build(body=body, extra_fields=ctx.handlers.extra_fields)
+    new = persistence.progress_storage.clear(essence=new)
+    if old is not None:
+        old = persistence.progress_storage.clear(essence=old)
+    meta = body.meta
+    reason = detect_reason(
+        event_type=obj.event_type,
+        deleting=meta.deletion_timestamp is not None,
+        blocked=persistence.finalizer in meta.finalizers,
+        old=old,
+        changed=old != new,
+        initial=obj.initial,
+    )
+    return ChangeCause(
+        logger=ObjectLogger(body=body, settings=ctx.operator.settings),
+        memo=ctx.operator.memos.recall(obj.uid),
+        indices=ctx.operator.indices,
+        resource=ctx.resource,
+        body=body,
+        patch=Patch(body=body),
+        old=old,
+        new=new,
+        diff=() if old == new else diff(old, new),
+        reason=reason,
+        initial=obj.initial,
+    )
+
+
+def _plan_finalizers(ctx: ResourceContext, cause: ChangeCause) -> list[str] | None:
+    """Return the finalizers as they are to be before anything else; None if they are fine."""
+    finalizer = ctx.operator.settings.persistence.finalizer
+    present = list(cause.body.meta.finalizers)
+    is_needed = ctx.handlers.needs_finalizer(cause)
+    if is_needed and finalizer not in present and not cause.is_deleted:
+        return [*present, finalizer]
+    if not is_needed and finalizer in present:
+        return [name for name in present if name != finalizer]
+    return None

@@ -1,0 +1,45 @@
+"""Which namespaces are served: patterns of names (chapter "Scopes"). Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable
+
+NamespacePattern = str | re.Pattern[str]
+
+
+def is_exact(pattern: NamespacePattern) -> bool:
+    """Tell whether a pattern is just the name of one namespace."""
+    return isinstance(pattern, str) and not set(pattern) & set("*?!,")
+
+
+def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
+    """Tell whether a namespace is meant by a pattern (SCP-02 to SCP-08).
+
+    A pattern is a comma-separated list of globs, where ``!`` negates: the rightmost glob that
+    matches decides, but the name must get past the first one. A regular expression must match
+    the whole name.
+    """
+    if isinstance(pattern, re.Pattern):
+        return pattern.fullmatch(name) is not None
+    globs = [glob.strip() for glob in pattern.split(",")]
+    if globs[0].startswith("!"):
+        globs.insert(0, "*")
+    verdict = False
+    for position, glob in enumerate(globs):
+        is_hit = fnmatch.fnmatchcase(name, glob.lstrip("!"))
+        if position == 0 and not is_hit:
+            return False
+        if is_hit:
+            verdict = not glob.startswith("!")
+    return verdict
+
+
+def select_namespaces(
+    names: Iterable[str], patterns: Collection[NamespacePattern]
+) -> frozenset[str]:
+    """Return the names that any of the patterns means."""
+    return frozenset(
+        name for name in names if any(matches_pattern(name, pattern) for pattern in patterns)
+    )

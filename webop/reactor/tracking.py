@@ -1,0 +1,137 @@
+"""What the reactor remembers of each object it has seen.
+
+Little, on purpose: bodies are dropped as soon as there is nothing to do, so that an idle object
+costs a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from webop.handling.handlers import Reason
+from webop.objects.body import RawEventType
+
+if TYPE_CHECKING:
+    from webop.reactor.planning import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A handling cycle under way: why, from which state on, and who takes part.
+
+    What changes in the object while the cycle runs is left for the next cycle: the essence at
+    the start of the cycle is what is stored as handled (D-67).
+    """
+
+    reason: Reason
+    essence: Any
+    handler_ids: frozenset[str]
+
+
+class Tracked:
+    """One object of one watched resource.
+
+    Attributes:
+        raw: the newest known state; None when there is nothing to do about it.
+        event_type: the type of the event that brought ``raw``.
+        version: the newest known resource version as a number; 0 if it is not a number.
+        epoch: the listing (by its count) during which ``version`` came from a patch of our own.
+        initial: whether the object was there before the operator and is yet to be resumed.
+        events: the events not yet shown to the handlers of events.
+        plan: what is to be done about ``raw``, if it was found out already.
+    """
+
+    __slots__ = (
+        "cycle",
+        "epoch",
+        "error_delays",
+        "event_type",
+        "events",
+        "initial",
+        "is_busy",
+        "is_dirty",
+        "name",
+        "namespace",
+        "news",
+        "plan",
+        "raw",
+        "seen",
+        "timer",
+        "uid",
+        "version",
+    )
+
+    def __init__(self, uid: str, namespace: str | None, name: str, *, initial: bool) -> None:
+        self.uid = uid
+        self.namespace = namespace
+        self.name = name
+        self.initial = initial
+        self.raw: dict[str, Any] | None = None
+        self.event_type: RawEventType = None
+        self.version = 0
+        self.epoch = -1
+        self.seen = -1
+        self.is_busy = False
+        self.is_dirty = False
+        self.events: list[tuple[RawEventType, dict[str, Any]]] | None = None
+        self.cycle: Cycle | None = None
+        self.plan: Plan | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.error_delays: Iterator[float] | None = None
+        self.news: asyncio.Event | None = None
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Take over a newer state."""
+        self.event_type = event_type
+        self.raw = raw
+        self.version = parse_version(raw)
+        self.is_dirty = True
+        if self.news is not None:
+            self.news.set()
+
+    def accept_own(self, raw: dict[str, Any], *, epoch: int) -> None:
+        """Take over the answer to a patch of ours, unless something newer is known already."""
+        version = parse_version(raw)
+        if version > self.version or (not version and raw != self.raw):
+            self.accept("MODIFIED", raw)
+            self.epoch = epoch
+
+    async def wait_for_news(self, timeout: float | None) -> bool:
+        """Wait for a state that differs from the present one; tell whether it has come."""
+        self.news = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        else:
+            return True
+        finally:
+            self.news = None
+
+    def throttle(self, delays: float | Iterable[float]) -> float | None:
+        """Return the pause after one more error of the framework; None if there are to be none."""
+        if self.error_delays is None:
+            self.error_delays = repeat_last(delays)
+        return next(self.error_delays, None)
+
+
+def parse_version(raw: dict[str, Any]) -> int:
+    """Return the resource version as a number: they can be compared since Kubernetes 1.35."""
+    version = raw.get("metadata", {}).get("resourceVersion", "")
+    return int(version) if version.isdecimal() else 0
+
+
+def repeat_last(delays: float | Iterable[float]) -> Iterator[float]:
+    """Iterate over the delays, then repeat the last one for ever."""
+    last: float | None = None
+    for last in (delays,) if isinstance(delays, (int, float)) else delays:
+        yield last
+    while last is not None:
+        yield last

@@ -1,0 +1,212 @@
+"""The settings of an operator, in groups (chapter "Configuration").
+
+Changed in startup handlers (``settings.posting.level = logging.WARNING``), by the environment
+(``WEBOP_POSTING__LEVEL=30``), or given ready-made to ``webop.run(settings=…)``. Assignments are
+checked at once. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+
+from webop.errors import ConfigurationError
+from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
+from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
+
+# Iterables of delays may be infinite or stateful: they are only ever iterated at use.
+Delays = Annotated[float | Iterable[float], SkipValidation]
+
+_FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
+
+
+class Section(BaseModel):
+    """A group of settings: unknown names and values of wrong types are refused on assignment."""
+
+    model_config = ConfigDict(
+        validate_assignment=True, extra="forbid", arbitrary_types_allowed=True
+    )
+
+
+class ProcessSettings(Section):
+    """The process as a whole."""
+
+    ultimate_exiting_timeout: float | None = 10 * 60
+    """From the signal to stop until the process kills itself; None for never."""
+
+
+class PostingSettings(Section):
+    """Kubernetes Events made of log messages and of ``webop.event()`` and the like."""
+
+    enabled: bool = True
+    level: int = logging.INFO
+    """The minimum level of messages that become events."""
+    loggers: bool = True
+    """Whether the messages of the handlers' loggers become events at all."""
+    reporting_component: str = "webop"
+    reporting_instance: str = "dev"
+    event_name_prefix: str = "webop-event-"
+
+
+class PeeringSettings(Section):
+    """How operators for the same resources find out who is active (chapter "Peering")."""
+
+    name: str = "default"
+    stealth: bool = False
+    priority: int = 0
+    lifetime: int = 60
+    mandatory: bool = False
+    standalone: bool = False
+    clusterwide: bool = False
+
+    @property
+    def namespaced(self) -> bool:
+        """The inverse of ``clusterwide``."""
+        return not self.clusterwide
+
+    @namespaced.setter
+    def namespaced(self, value: bool) -> None:
+        self.clusterwide = not value
+
+
+class WatchingSettings(Section):
+    """The streams of changes from the API server."""
+
+    server_timeout: float | None = None
+    client_timeout: float | None = None
+    connect_timeout: float | None = None
+    reconnect_backoff: float = 0.1
+    inactivity_timeout: float | None = 70.0
+    """A stream that is silent for longer is taken for dead; bookmarks come once a minute."""
+
+
+class BatchingSettings(Section):
+    """The work on many objects at once."""
+
+    worker_limit: int | None = Field(default=None, ge=1)
+    idle_timeout: float = 5.0
+    batch_window: float = 0.1
+    exit_timeout: float = 2.0
+    error_delays: Delays = _FIBONACCI
+    """Pauses of an object after errors of the framework itself; the last one repeats."""
+
+
+class ScanningSettings(Section):
+    """The observation of resource kinds and namespaces."""
+
+    disabled: bool = False
+
+
+class AdmissionSettings(Section):
+    """Admission webhooks (chapter "Admission control")."""
+
+    server: Annotated[Any, SkipValidation] = None
+    managed: str | None = None
+
+
+class ExecutionSettings(Section):
+    """The calls of handlers."""
+
+    executor: concurrent.futures.Executor = Field(
+        default_factory=lambda: concurrent.futures.ThreadPoolExecutor(
+            thread_name_prefix="webop-handlers"
+        )
+    )
+    default_backoff: float = 60
+    commit_window: float = Field(default=0.2, ge=0)
+    """Handlers of one object that finish within this time share one patch of it."""
+
+    @property
+    def max_workers(self) -> int | None:
+        """The size of the thread pool of sync handlers."""
+        return getattr(self.executor, "_max_workers", None)
+
+    @max_workers.setter
+    def max_workers(self, value: int) -> None:
+        if value < 1:
+            raise ValueError(f"At least one thread is needed for sync handlers, not {value}.")
+        self.executor = concurrent.futures.ThreadPoolExecutor(
+            max_workers=value, thread_name_prefix="webop-handlers"
+        )
+
+
+class BackgroundSettings(Section):
+    """Daemons and timers."""
+
+    cancellation_polling: float = 60
+    instant_exit_timeout: float | None = None
+    instant_exit_zero_time_cycles: int | None = 10
+
+
+class NetworkingSettings(Section):
+    """Requests to the API server, but for watches."""
+
+    request_timeout: float | None = 5 * 60
+    connect_timeout: float | None = None
+    error_backoffs: Delays = (1, 1, 2, 3, 5, 8, 13, 21)
+    """Pauses between the attempts of a request that fails; as many retries as there are items."""
+    enforce_retry_after: bool = False
+    trust_env: bool = False
+
+
+class PersistenceSettings(Section):
+    """What is kept on the objects, and where."""
+
+    finalizer: str = "kopf.zalando.org/KopfFinalizerMarker"
+    progress_storage: ProgressStorage = Field(default_factory=SmartProgressStorage)
+    diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
+    consistency_timeout: float | None = 5.0
+
+
+class OperatorSettings(Section):
+    """All settings of one operator; operators in one process do not share them (CFG-50)."""
+
+    process: ProcessSettings = Field(default_factory=ProcessSettings)
+    posting: PostingSettings = Field(default_factory=PostingSettings)
+    peering: PeeringSettings = Field(default_factory=PeeringSettings)
+    watching: WatchingSettings = Field(default_factory=WatchingSettings)
+    batching: BatchingSettings = Field(default_factory=BatchingSettings)
+    scanning: ScanningSettings = Field(default_factory=ScanningSettings)
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
+    execution: ExecutionSettings = Field(default_factory=ExecutionSettings)
+    background: BackgroundSettings = Field(default_factory=BackgroundSettings)
+    networking: NetworkingSettings = Field(default_factory=NetworkingSettings)
+    persistence: PersistenceSettings = Field(default_factory=PersistenceSettings)
+
+    @property
+    def queueing(self) -> BatchingSettings:
+        """The newer name of ``batching`` (D-23)."""
+        return self.batching
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperatorSettings:
+        """Return the defaults with what ``WEBOP_<GROUP>__<NAME>`` variables say otherwise.
+
+        Raises:
+            ConfigurationError: a variable names no setting, or its value does not fit.
+        """
+        settings = cls()
+        for variable, text in sorted(environment.items()):
+            group, separator, name = variable.removeprefix("WEBOP_").lower().partition("__")
+            if variable.startswith("WEBOP_") and separator:
+                _assign(settings, variable, (group, name), text)
+        return settings
+
+
+def _assign(settings: OperatorSettings, variable: str, path: tuple[str, str], text: str) -> None:
+    section = getattr(settings, path[0], None) if path[0] in type(settings).model_fields else None
+    if section is None or path[1] not in type(section).model_fields:
+        raise ConfigurationError(
+            f"There is no setting {'.'.join(path)!r}, which {variable} is about."
+        )
+    try:
+        setattr(section, path[1], None if text in ("", "none", "None") else text)
+    except pydantic.ValidationError as exc:
+        why = exc.errors()[0]["msg"]
+        raise ConfigurationError(f"{variable}={text!r} does not fit: {why}.") from exc

@@ -1,0 +1,130 @@
+"""The pytest plugin: a real Kubernetes API server as a fixture.
+
+::
+
+    def test_something(local_cluster, local_namespace):
+        local_cluster.kubectl("create", "configmap", "one", "--namespace", local_namespace)
+
+pytest finds it by the entry point ``webop`` of the group ``pytest11`` and loads it in every
+run, also in those of people who do not use it; hence nothing is imported here at the top.
+
+The binaries are provided after the collection, if a collected test needs them: the first time
+can take minutes, and a test has a time-out. With pytest-xdist, each worker has its own cluster;
+the workers tell the versions that they have used to the process that writes the summary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webop.controlplane.cluster import LocalCluster
+
+_FIXTURE = "local_cluster"
+_WORKER_KEY = "webop_clusters"
+_clusters_key = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def local_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
+    """A real Kubernetes API server, started at first use: one per run, or per xdist worker."""
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
+
+    with LocalCluster() as cluster:
+        pytestconfig.stash[_clusters_key].append(f"Kubernetes {cluster.version} ({cluster.source})")
+        yield cluster
+
+
+@pytest.fixture
+def local_namespace(local_cluster: LocalCluster) -> Iterator[str]:
+    """The name of a fresh namespace of the local cluster, deleted after the test.
+
+    It disappears only if kube-controller-manager runs; else it stays, closed for new objects.
+    """
+    name = local_cluster.create_namespace()
+    yield name
+    with contextlib.suppress(OSError):  # the test may have left the API server dead
+        local_cluster.delete_namespace(name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the list of the clusters that this process will have started."""
+    config.stash[_clusters_key] = []
+
+
+def pytest_report_header() -> str:
+    """Say which Kubernetes the tests will run against, if they ask for one."""
+    from webop.controlplane import binaries  # noqa: PLC0415 - xdist workers have no header
+    from webop.controlplane.versions import PINNED_VERSION  # noqa: PLC0415
+    from webop.errors import WebopError  # noqa: PLC0415
+
+    try:
+        found = binaries.find_binaries()
+        if found is None:
+            return f"webop: Kubernetes v{PINNED_VERSION}, to be downloaded or built at first use"
+        version = found.version or binaries.detect_version(found.folder)
+    except WebopError as error:
+        return f"webop: no local Kubernetes. {error}"
+    return f"webop: Kubernetes v{version} ({found.source})"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Provide the binaries before the first test, with the progress shown."""
+    if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
+        return
+    from webop.controlplane.binaries import find_binaries, provide_binaries  # noqa: PLC0415
+    from webop.controlplane.progress import StreamProgress  # noqa: PLC0415
+    from webop.errors import WebopError  # noqa: PLC0415
+
+    # What goes wrong here goes wrong again in the fixture, where it fails the tests concerned.
+    with contextlib.suppress(WebopError):
+        if find_binaries() is None:
+            with _show_output(session.config):
+                provide_binaries(StreamProgress(sys.stderr))
+
+
+def _needs_cluster(item: pytest.Item) -> bool:
+    return _FIXTURE in getattr(item, "fixturenames", ())
+
+
+@contextlib.contextmanager
+def _show_output(config: pytest.Config) -> Iterator[None]:
+    """Let output through that pytest would keep for the report of a failure."""
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        yield
+    else:
+        with capture.global_and_fixture_disabled():
+            yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the clusters of an xdist worker over to the process that writes the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_WORKER_KEY] = session.config.stash[_clusters_key]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001 - xdist's
+    """Take over the clusters of an xdist worker that has ended."""
+    output = getattr(node, "workeroutput", None) or {}
+    node.config.stash[_clusters_key].extend(output.get(_WORKER_KEY, ()))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which Kubernetes the tests have run against."""
+    clusters = config.stash[_clusters_key]
+    for text in sorted(set(clusters)):
+        count = clusters.count(text)
+        times = "" if count == 1 else f", {count} clusters"
+        terminalreporter.write_line(f"webop: ran against {text}{times}")
