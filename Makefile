@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed ## Play the main story on a real API server; ARGS=--once ends after it.
-	@$(BIN)/python -m examples.ephemeral_volume_claims.demo $(ARGS)
+	@$(BIN)/python examples/ephemeral_volume_claims/demo $(ARGS)
 
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

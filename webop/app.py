@@ -12,21 +12,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, NoReturn, TypedDict, Unpack
 
+import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
+from webop.handling.options import check_names
+from webop.handling.registry import OperatorRegistry
+from webop.lifecycles import LifeCycleFn
 from webop.loading import load_sources
 from webop.logs import configure
 from webop.reactor.observer import Scope as NamespaceScope
+from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.endpoint import ReviewEndpoint
+from webop.settings import OperatorSettings
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -37,34 +45,60 @@ _ADVICE = (
 )
 
 
+class AppOptions(TypedDict, total=False):
+    """The options of :func:`create_app`; the environment says what is not given.
+
+    Attributes:
+        modules: files (``handlers.py``) and modules (``package.module``) to import before the
+            start; by default those of ``WEBOP_MODULES``.
+        registry: where the handlers are; by default the default registry.
+        settings: the settings; by default those of ``WEBOP_<GROUP>__<NAME>``.
+        memo: the operator's memo.
+        lifecycle: the order of handlers.
+        vault: credentials from outside.
+        identity: the name of this process in peering.
+        clusterwide: whether all namespaces are served; by default ``WEBOP_ALL_NAMESPACES``.
+        namespaces: the namespaces to serve, by names or patterns; by default those of
+            ``WEBOP_NAMESPACES``; if that is empty, too, all of them are served.
+    """
+
+    modules: Iterable[str]
+    registry: OperatorRegistry | None
+    settings: OperatorSettings | None
+    memo: Any
+    lifecycle: LifeCycleFn | None
+    vault: Vault | None
+    identity: str | None
+    clusterwide: bool
+    namespaces: Collection[NamespacePattern]
+
+
 class OperatorApp:
     """An ASGI 3 app around one operator.
 
     Reviews go straight to their endpoint, everything else through Starlette.
 
     Args:
-        options: of the operator, which is made and run as the lifespan of the app.
-        sources: files and modules to import before the operator is made.
-        operator: an operator that is run by someone else; then the app has no lifespan of its own.
+        build: makes the options of the operator, which is run as the lifespan of the app.
+        operator: an operator that is run by someone else: then the app has no lifespan of its
+            own, and serves no reviews, only the probes.
         health_path: where the results of the probe handlers are.
     """
 
     def __init__(
         self,
-        options: OperatorOptions | None = None,
+        build: Callable[[], OperatorOptions] | None = None,
         *,
-        sources: Iterable[str] = (),
         operator: Operator | None = None,
         health_path: str = "/healthz",
     ) -> None:
-        self._options = options
-        self._sources = tuple(sources)
+        self._build = build
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
         self._starlette = Starlette(
             routes=[
+                Route(health_path, self._report_health, methods=["GET"]),
                 Route("/", self._describe, methods=["GET"]),
-                Route(health_path or "/", self._report_health, methods=["GET"]),
                 Route("/livez", self._report_liveness, methods=["GET"]),
                 Route("/readyz", self._report_readiness, methods=["GET"]),
             ]
@@ -72,132 +106,194 @@ class OperatorApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
+        if self._build is None:
+            await self._starlette(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(self._build, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._review(scope, receive, send)
         else:
             await self._starlette(scope, receive, send)
 
     async def _review(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._endpoint is None:
-            if self.operator is None or not self.operator.is_started:
-                response = JSONResponse({"message": "The operator is not started."}, 503)
-                await response(scope, receive, send)
-                return
-            self._endpoint = ReviewEndpoint(self.operator.review)
-        await self._endpoint(scope, receive, send)
+        if self._endpoint is None or self.operator is None or not self.operator.is_started:
+            await _NOT_STARTED(scope, receive, send)
+        else:
+            await self._endpoint(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Start the operator with the server, stop it with the server (ASGI lifespan)."""
+    async def _live(
+        self, build: Callable[[], OperatorOptions], receive: Receive, send: Send
+    ) -> None:
+        """Start the operator with the server, stop it with the server (ASGI lifespan).
+
+        Raises:
+            Exception: why the startup or the shutdown has failed; the server is told, too.
+        """
         await receive()
         if not logging.getLogger().handlers:
             configure(log_prefix=True)  # as the command line does; the server logs on its own
-        started = asyncio.Event()
+        decided = asyncio.Event()
         try:
-            operator = self._make(started)
+            task = self._start(build(), decided)
         except WebopError as exc:
-            await send({"type": "lifespan.startup.failed", "message": f"Error: {exc}"})
-            return
-        task = asyncio.create_task(operator.run(), name="operator")
-        waiter = asyncio.create_task(started.wait())
-        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        waiter.cancel()
-        if not started.is_set():
-            await send({"type": "lifespan.startup.failed", "message": _say_why(task)})
-            return
-        task.add_done_callback(_report_end)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        task.cancel()
-        await asyncio.wait({task})
-        failure = None if task.cancelled() else task.exception()
-        if failure is None:
-            await send({"type": "lifespan.shutdown.complete"})
-        else:
-            await send({"type": "lifespan.shutdown.failed", "message": f"Error: {failure}"})
+            await _fail("startup", exc, send)
+        try:
+            await decided.wait()
+            if task.done():
+                await _fail("startup", _get_failure(task), send)
+            task.add_done_callback(_report_end)
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        failure = _get_failure(task)
+        if failure is not None:
+            await _fail("shutdown", failure, send)
+        await send({"type": "lifespan.shutdown.complete"})
 
-    def _make(self, started: asyncio.Event) -> Operator:
-        load_sources(self._sources)
-        options = self._options or read_environment(os.environ)
-        operator = Operator(options, on_ready=started.set)
+    def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
+        """Start the operator; the event is set as soon as it is known what has come of it."""
+        operator = Operator(options, on_ready=decided.set)
         if not len(operator.context.registry):
             logger.warning(_ADVICE)
-        self.operator, self._endpoint = operator, None
-        return operator
+        self.operator, self._endpoint = operator, ReviewEndpoint(operator.review)
+        task = asyncio.create_task(operator.run(), name="operator")
+        task.add_done_callback(lambda _: decided.set())
+        return task
 
-    async def _describe(self, _: Request) -> JSONResponse:
+    async def _describe(self, _: Request) -> Response:
         """Say what is served, and what is missing."""
         operator = self.operator
-        registry = operator.context.registry if operator else None
-        return JSONResponse(
+        count = len(operator.context.registry) if operator else 0
+        return _respond(
             {
                 "webop": __version__,
                 "webhooks": operator.review.ids if operator else [],
-                "handlers": len(registry) if registry is not None else 0,
+                "handlers": count,
                 "not ready": operator.list_obstacles() if operator else ["not started"],
-                "advice": "" if registry is not None and len(registry) else _ADVICE,
+                "advice": _ADVICE if operator and not count else "",
             }
         )
 
-    async def _report_health(self, _: Request) -> JSONResponse:
+    async def _report_health(self, _: Request) -> Response:
         """Run the probe handlers, or take their recent results (chapter "Health-checks")."""
         if self.operator is None or not self.operator.is_started:
-            return JSONResponse({"error": "The operator is not running."}, 503)
+            return _respond({"error": "The operator is not running."}, 503)
         try:
-            return JSONResponse(await self.operator.probe())
+            return _respond(await self.operator.probe())
         except ActivityError as exc:
-            return JSONResponse({"error": str(exc)}, 500)
+            return _respond({"error": str(exc)}, 500)
+        except TypeError as exc:
+            return _respond({"error": f"The results of the probes are not for JSON: {exc}."}, 500)
 
-    async def _report_liveness(self, _: Request) -> JSONResponse:
+    async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""
         is_alive = self.operator is not None and self.operator.is_started
-        return JSONResponse({"alive": is_alive}, 200 if is_alive else 503)
+        return _respond({"alive": is_alive}, 200 if is_alive else 503)
 
-    async def _report_readiness(self, _: Request) -> JSONResponse:
+    async def _report_readiness(self, _: Request) -> Response:
         """Tell whether reviews and objects are served, and if not, why."""
         obstacles = self.operator.list_obstacles() if self.operator else ["not started"]
-        return JSONResponse({"not ready": obstacles}, 503 if obstacles else 200)
+        return _respond({"not ready": obstacles}, 503 if obstacles else 200)
 
 
-def create_app(
-    options: OperatorOptions | None = None, *, sources: Iterable[str] = ()
-) -> OperatorApp:
-    """Make an ASGI app around an operator, to be run by any ASGI server.
+def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
+    """Make an ASGI app around an operator, to be run by any ASGI server with a lifespan.
 
     Args:
-        options: of the operator; by default those of the environment variables.
-        sources: files and modules to import handlers from; with no options, also those of
-            ``WEBOP_MODULES``.
-    """
-    if options is None:
-        modules = os.environ.get("WEBOP_MODULES", "")
-        sources = (*sources, *(name.strip() for name in modules.split(",") if name.strip()))
-    return OperatorApp(options, sources=sources)
-
-
-def read_environment(environment: Mapping[str, str]) -> OperatorOptions:
-    """Return the options that the environment variables say.
+        options: see :class:`AppOptions`.
 
     Raises:
+        TypeError: there is no such option.
         ConfigurationError: both all namespaces and some are asked for.
     """
-    names = [name.strip() for name in environment.get("WEBOP_NAMESPACES", "").split(" ")]
-    patterns = tuple(name for name in names if name)
-    everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower() in ("1", "true", "yes", "on")
-    if everywhere and patterns:
-        raise ConfigurationError("WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other.")
-    return OperatorOptions(scope=NamespaceScope(not patterns, patterns), is_hosted=True)
+    check_names("create_app()", options, AppOptions)
+    if options.get("clusterwide") and options.get("namespaces"):
+        raise ConfigurationError("clusterwide= and namespaces= exclude each other.")
+    return OperatorApp(partial(build_options, options))
 
 
-def _say_why(task: asyncio.Task[None]) -> str:
-    exc = None if task.cancelled() else task.exception()
-    return f"Error: {exc}" if isinstance(exc, WebopError) else f"The startup has failed: {exc!r}"
+def build_options(
+    options: AppOptions, environment: Mapping[str, str] = os.environ
+) -> OperatorOptions:
+    """Import the modules, and return the options of the operator.
+
+    Args:
+        options: as they are given in code; they win.
+        environment: the environment variables.
+
+    Raises:
+        ConfigurationError: a module cannot be imported, a variable does not fit, or both all
+            namespaces and some are asked for.
+    """
+    load_sources(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ",")))
+    return OperatorOptions(
+        registry=options.get("registry"),
+        settings=options.get("settings") or OperatorSettings.from_environment(environment),
+        memo=options.get("memo"),
+        lifecycle=options.get("lifecycle"),
+        vault=options.get("vault"),
+        scope=_build_scope(options, environment),
+        identity=options.get("identity"),
+        is_hosted=True,
+    )
+
+
+def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> NamespaceScope:
+    if "clusterwide" in options or "namespaces" in options:
+        patterns = tuple(options.get("namespaces", ()))
+    else:
+        patterns = tuple(_split(environment.get("WEBOP_NAMESPACES", "")))
+        everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower()
+        if patterns and everywhere in ("1", "true", "yes", "on"):
+            raise ConfigurationError(
+                "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
+            )
+    return NamespaceScope(not patterns, patterns)
+
+
+def _split(text: str, separator: str | None = None) -> list[str]:
+    return [item.strip() for item in text.split(separator) if item.strip()]
+
+
+def _respond(content: object, status: int = 200) -> Response:
+    """Return a response with JSON: of whatever probe handlers may have returned."""
+    text = orjson.dumps(content, default=_encode, option=orjson.OPT_NON_STR_KEYS)
+    return Response(text, status, media_type="application/json")
+
+
+def _encode(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+async def _fail(phase: str, failure: BaseException | None, send: Send) -> NoReturn:
+    """Tell the server that the startup or the shutdown has failed, and raise the reason."""
+    exc = WebopError("The operator has ended at once.") if failure is None else failure
+    why = f"Error: {exc}" if isinstance(exc, WebopError) else f"The {phase} has failed: {exc!r}"
+    await send({"type": f"lifespan.{phase}.failed", "message": why})
+    raise exc
+
+
+def _get_failure(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
 
 
 def _report_end(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (exc := task.exception()) is not None:
+    if (exc := _get_failure(task)) is not None:
         logger.critical("The operator has ended: %s", exc)
 
+
+# A Status as in the refusals of the endpoint: API servers show its message (API, meta/v1).
+_NOT_STARTED = _respond(
+    {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": "The operator does not run: it is starting, or stopping, or it has failed.",
+        "code": 503,
+    },
+    503,
+)
 
 app = create_app()

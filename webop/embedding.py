@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from webop.app import OperatorApp
 from webop.client.credentials import Vault
 from webop.errors import ConfigurationError
+from webop.handling.options import check_names
 from webop.handling.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
 from webop.reactor.observer import Scope
@@ -133,9 +134,11 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
     """Turn the documented options into those of the operator.
 
     Raises:
+        TypeError: there is no such option.
         ConfigurationError: both all namespaces and some are asked for, or the liveness endpoint
             is not an HTTP URL.
     """
+    check_names("operators", options, EmbeddingOptions)
     settings = options.get("settings") or OperatorSettings.from_environment()
     _adjust_peering(settings, options)
     liveness = options.get("liveness_endpoint")

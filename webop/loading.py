@@ -11,6 +11,8 @@ from pathlib import Path
 
 from webop.errors import ConfigurationError
 
+_PACKAGE = Path(__file__).parent
+
 
 def load_sources(sources: Iterable[str]) -> None:
     """Import files (``handlers.py``) and modules (``package.module``), as each looks like."""
@@ -64,11 +66,16 @@ def load_module(name: str) -> None:
 def _explain(source: str, exc: BaseException) -> str:
     """Say what is wrong and in which line of the user's code, not of the import system."""
     what = traceback.format_exception_only(exc)[-1].strip()
+    return f"{source!r} cannot be imported: {what}{_locate(exc)}"
+
+
+def _locate(exc: BaseException) -> str:
+    if isinstance(exc, SyntaxError):
+        return f" ({exc.filename}, line {exc.lineno}: {(exc.text or '').strip()})"
     own = [
         frame
         for frame in traceback.extract_tb(exc.__traceback__)
         if not frame.filename.startswith("<frozen") and frame.filename != __file__
     ]
-    users = [frame for frame in own if "/webop/" not in frame.filename] or own
-    where = f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if users else ""
-    return f"{source!r} cannot be imported: {what}{where}"
+    users = [frame for frame in own if not Path(frame.filename).is_relative_to(_PACKAGE)] or own
+    return f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if users else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -59,7 +60,7 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["exc_info"] = self.formatException(record.exc_info)
         line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        return orjson.dumps(line, default=str).decode()
+        return _dump(line)
 
 
 def configure(
@@ -97,6 +98,14 @@ def configure(
 
 class _OwnHandler(logging.StreamHandler[Any]):
     """Tells the handler of the last call of :func:`configure` from those of others."""
+
+
+def _dump(line: dict[str, Any]) -> str:
+    """Return the JSON of whatever is logged: a line that is lost says nothing."""
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # long integers, lone surrogates
+        return json.dumps(line, default=str, skipkeys=True)
 
 
 def _build_prefix(record: logging.LogRecord) -> str:

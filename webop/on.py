@@ -7,7 +7,6 @@ specification": by one to three positional arguments or by keywords.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -29,15 +28,19 @@ from webop.handling.handlers import (
     WebhookType,
     build_id,
 )
+from webop.handling.options import (
+    SELECTOR_KEYS,
+    check_names,
+    check_types,
+    parse_operations,
+    parse_options,
+)
 from webop.handling.registry import OperatorRegistry, get_default_registry
-from webop.objects.fields import FieldSpec, parse_field
+from webop.objects.fields import FieldSpec
 from webop.objects.resources import Marker, parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
 ResourcePart = str | Marker | Callable[..., bool] | None
-
-_OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
-_SELECTOR_KEYS = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
 
 
 class CommonOptions(TypedDict, total=False):
@@ -328,11 +331,10 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     Raises:
         LookupError: not inside of a handler.
     """
-    _check_names("subhandler", options, SubhandlerOptions)
+    check_names("sub-handlers", options, SubhandlerOptions)
 
     def decorator(fn: F) -> F:
-        parsed = _parse_filters(options)
-        parsed["needs_change"] = bool(parsed.get("field"))
+        parsed = parse_options(options)
         subhandlers.add_subhandler(subhandlers.build_subhandler(fn, **{"id": None, **parsed}))
         return fn
 
@@ -341,7 +343,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
 
 def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
     """Register a part of the handler of the moment, without the decorator's syntax."""
-    _check_names("register", options, RegisterOptions)
+    check_names("webop.register()", options, RegisterOptions)
     return subhandler(**options)(fn)
 
 
@@ -349,8 +351,8 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
 
 
 def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:
-    _check_names(activity.value, options, ActivityOptions)
-    _check_numbers(options)
+    check_names(f"{activity.value} handlers", options, ActivityOptions)
+    check_types(options)
 
     def decorator(fn: F) -> F:
         parsed = {k: v for k, v in options.items() if k not in ("id", "registry")}
@@ -369,9 +371,9 @@ def _register_webhook(
     operation, operations = chosen.pop("operation", None), chosen.pop("operations", None)
     fixed: dict[str, Any] = {
         "reason": reason,
-        "operations": _parse_operations(operation, operations),
+        "operations": parse_operations(operation, operations),
     }
-    _check_names(str(reason), options, WebhookOptions)
+    check_names(f"{reason} handlers", options, WebhookOptions)
     return _register(WebhookHandler, WebhookOptions, resource, chosen, fixed)
 
 
@@ -384,10 +386,10 @@ def _register(
 ) -> Callable[[F], F]:
     """Check the options at once, build the handler when the function is known."""
     label = (fixed or {}).get("reason") or family.__name__.removesuffix("Handler").lower()
-    _check_names(str(label), options, known)
-    keywords: Any = {key: options.get(key) for key in _SELECTOR_KEYS}
+    check_names(f"{label} handlers", options, known)
+    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
-    parsed = {**_parse_filters(options), **(fixed or {})}
+    parsed = {**parse_options(options), **(fixed or {})}
     name = parsed.pop("id", None)
 
     def decorator(fn: F) -> F:
@@ -401,53 +403,3 @@ def _register(
 
 def _append(handler: Handler, registry: OperatorRegistry | None) -> None:
     (get_default_registry() if registry is None else registry).append(handler)
-
-
-def _parse_filters(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as attributes of a handler; None means the default everywhere.
-
-    Raises:
-        TypeError: options that exclude or need each other.
-        ValueError: a label or an annotation is to be None (use ``webop.ABSENT``).
-    """
-    skipped = {"registry", *_SELECTOR_KEYS}
-    parsed = {k: v for k, v in options.items() if k not in skipped and v is not None}
-    _check_numbers(parsed)
-    for family in ("labels", "annotations"):
-        for key, criterion in parsed.get(family, {}).items():
-            if criterion is None:
-                raise ValueError(f"{family}={{{key!r}: None}} is unclear: PRESENT or ABSENT?")
-    transition = [name for name in ("old", "new") if name in parsed]
-    if transition and "value" in parsed:
-        raise TypeError(f"value= and {transition[0]}= exclude each other.")
-    if (transition or "value" in parsed) and "field" not in parsed:
-        raise TypeError(f"{(*transition, 'value')[0]}= needs to know the field: field='spec.x'.")
-    if "field" in parsed:
-        parsed["field"] = parse_field(parsed["field"])
-    return parsed
-
-
-def _parse_operations(operation: str | None, operations: Collection[str] | None) -> frozenset[str]:
-    if operation is not None and operations is not None:
-        raise TypeError("operation= and operations= exclude each other.")
-    chosen = {operation} if operation is not None else set(operations or ())
-    unknown = sorted(chosen - _OPERATIONS)
-    if unknown:
-        raise ValueError(f"There is no operation {unknown[0]!r}: {', '.join(sorted(_OPERATIONS))}.")
-    return frozenset(chosen)
-
-
-def _check_names(decorator: str, options: Mapping[str, Any], known: Any) -> None:
-    names = known.__annotations__
-    for option in options:
-        if option not in names:
-            close = difflib.get_close_matches(option, names, n=1)
-            advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}."
-            raise TypeError(f"There is no option {option!r} of {decorator} handlers: {advice}")
-
-
-def _check_numbers(options: Mapping[str, Any]) -> None:
-    for name in ("timeout", "backoff", "retries", "interval", "idle"):
-        value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise TypeError(f"{name}= is to be a number, not {value!r}.")

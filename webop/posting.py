@@ -12,13 +12,13 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webop.errors import APIError, LoginError
-from webop.objects.body import Body, ObjectReference, build_object_reference
+from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings
 
@@ -68,12 +68,12 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message, and post it as an Event of the object if it is important enough."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # whose line it is: the caller's
         super().log(level, msg, *args, **kwargs)
         posting = self._settings.posting
         if level >= posting.level and posting.enabled and posting.loggers and not self.is_local:
-            text = str(msg) % args if args else str(msg)
-            name = logging.getLevelName(level)
-            _post(self.reference, type=_type_of(level), reason="Logging", message=text or name)
+            text = _format(msg, args) or logging.getLevelName(level)
+            _post(self.reference, type=_type_of(level), reason="Logging", message=text)
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -125,6 +125,8 @@ class Poster:
                 await client.create(EVENTS, namespace, self._build_event(item, namespace))
             except (APIError, LoginError) as exc:
                 logger.warning("Failed to post an event: %s", exc)
+            except Exception:
+                logger.exception("Failed to post an event: %r", item)
 
     def _put(self, item: Posted) -> None:
         try:
@@ -144,7 +146,7 @@ class Poster:
             "type": item.type,
             "reason": item.reason,
             "message": _cut(item.message),
-            "action": "Action?",
+            "action": "Handle",
             "reportingComponent": posting.reporting_component,
             "reportingInstance": posting.reporting_instance,
             "source": {"component": posting.reporting_component},
@@ -164,7 +166,8 @@ def event(objs: Any, *, type: str, reason: str, message: str = "") -> None:  # n
     if poster is None or not poster.settings.posting.enabled:
         return
     for obj in _iter_objects(objs):
-        _post(build_object_reference(obj), type=type, reason=reason, message=message)
+        reference = build_object_reference(obj)
+        _post(reference, type=str(type), reason=str(reason), message=str(message))
 
 
 def info(objs: Any, *, reason: str, message: str = "") -> None:
@@ -213,18 +216,28 @@ def _is_about_event(reference: ObjectReference) -> bool:
     return reference.get("kind") == "Event" and group in ("", "events.k8s.io")
 
 
-def _iter_objects(objs: Any) -> Iterable[Mapping[str, Any]]:
+def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(objs, Mapping):
-        yield objs
-    elif isinstance(objs, Iterable):
+        # Models of the client library make dicts with names as in Python.
+        yield {**objs, "apiVersion": objs["api_version"]} if "api_version" in objs else objs
+    elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes)):
         for obj in objs:
             yield from _iter_objects(obj)
     elif hasattr(objs, "to_dict"):
-        yield Body(objs.to_dict())
+        yield from _iter_objects(objs.to_dict())
     elif hasattr(objs, "obj"):
         yield objs.obj
     else:
         raise TypeError(f"An event cannot be about {objs!r}: it is not a Kubernetes object.")
+
+
+def _format(msg: object, args: tuple[object, ...]) -> str:
+    """Return the message as :mod:`logging` makes it; a mistake in it is told by the log itself."""
+    values: Any = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+    try:
+        return str(msg) % values if args else str(msg)
+    except (TypeError, ValueError, KeyError):
+        return str(msg)
 
 
 def _type_of(level: int) -> str:

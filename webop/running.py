@@ -8,7 +8,6 @@ The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (cod
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -113,11 +112,12 @@ class Operator:
         """
         current_poster.set(self.context.poster)
         await run_activity(self.context, Activity.STARTUP)
-        self._check_configuration()
-        self.is_started = True
-        if self._on_ready is not None:
-            self._on_ready()
         try:
+            self.review.take_handlers()
+            self._check_configuration()
+            self.is_started = True
+            if self._on_ready is not None:
+                self._on_ready()
             await self._serve()
         except BaseExceptionGroup as group:
             failure = _unwrap(group)
@@ -144,7 +144,10 @@ class Operator:
         obstacles = [self.problem] if self.problem else []
         if not self.is_started and not self.problem:
             obstacles.append("the startup is not finished")
-        if self.observer is not None:
+        if self.observer is None:
+            if self.is_started and self.needs_cluster and not self.problem:
+                obstacles.append("the operator is not logged in to the cluster yet")
+        else:
             if not self.observer.scanned.is_set():
                 obstacles.append("the resources of the cluster are not discovered yet")
             obstacles += [
@@ -159,9 +162,13 @@ class Operator:
     @property
     def needs_cluster(self) -> bool:
         """Whether there is anything to do for which an API server is needed."""
-        registry, admission = self.context.registry, self.context.settings.admission
-        is_managing = bool(admission.managed and registry.select_webhooks())
-        return bool(registry.select_resource_handlers()) or is_managing
+        return bool(self.context.registry.select_resource_handlers()) or self._is_managing
+
+    @property
+    def _is_managing(self) -> bool:
+        """Whether there are webhook configurations to keep."""
+        admission = self.context.settings.admission
+        return bool(self.review.ids and admission.managed and admission.server)
 
     def _check_configuration(self) -> None:
         unsupported = self.context.registry.select_unsupported()
@@ -169,12 +176,20 @@ class Operator:
             listed = ", ".join(handler.id for handler in unsupported)
             logger.warning("Daemons, timers and indexes are not run by this version: %s.", listed)
         admission = self.context.settings.admission
-        webhooks = self.context.registry.select_webhooks()
-        if webhooks and admission.server is None and not self.options.is_hosted:
+        if not self.review.ids or admission.server is not None:
+            return
+        if not self.options.is_hosted:
             raise ConfigurationError(
-                f"There are admission handlers ({webhooks[0].id!r} and others), but no webhook "
+                f"There are admission handlers ({', '.join(self.review.ids)}), but no webhook "
                 "server. Set settings.admission.server in a startup handler, for example: "
                 "settings.admission.server = webop.WebhookServer(port=9443)."
+            )
+        if admission.managed:
+            logger.warning(
+                "The webhook configurations %r are not managed: nobody knows at which address "
+                "API servers reach this app. Set settings.admission.server to a function that "
+                "yields it.",
+                admission.managed,
             )
 
     async def _serve(self) -> None:
@@ -184,7 +199,7 @@ class Operator:
             client = await stack.enter_async_context(Client(vault, settings.networking))
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
-            if self.review.ids and settings.admission.managed and settings.admission.server:
+            if self._is_managing:
                 self.manager = ConfigurationManager(self.context, client)
             async with asyncio.TaskGroup() as group:
                 if self.review.ids and settings.admission.server is not None:
@@ -253,10 +268,15 @@ class Operator:
             raise LoginError(_NO_CREDENTIALS)
 
     async def _withdraw(self) -> None:
-        if self.manager is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EXIT_TIMEOUT):
-                    await self.manager.withdraw()
+        """Remove the webhooks from the cluster; to fail in that is no reason to fail in all."""
+        if self.manager is None:
+            return
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT):
+                await self.manager.withdraw()
+        except (TimeoutError, WebopError) as exc:
+            reason = str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
+            logger.warning("The webhooks stay in the cluster after the exit: %s", reason)
 
 
 _NO_CREDENTIALS = (

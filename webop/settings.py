@@ -11,7 +11,7 @@ import concurrent.futures
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
@@ -30,7 +30,10 @@ class Section(BaseModel):
     """A group of settings: unknown names and values of wrong types are refused on assignment."""
 
     model_config = ConfigDict(
-        validate_assignment=True, extra="forbid", arbitrary_types_allowed=True
+        validate_assignment=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        defer_build=True,  # importing handlers is to be fast
     )
 
 
@@ -128,8 +131,8 @@ class ExecutionSettings(Section):
         return getattr(self.executor, "_max_workers", None)
 
     @max_workers.setter
-    def max_workers(self, value: int) -> None:
-        if value < 1:
+    def max_workers(self, value: int | None) -> None:
+        if value is not None and value < 1:
             raise ValueError(f"At least one thread is needed for sync handlers, not {value}.")
         self.executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=value, thread_name_prefix="webop-handlers"
@@ -199,14 +202,41 @@ class OperatorSettings(Section):
         return settings
 
 
+_IN_CODE = frozenset({"server", "executor", "progress_storage", "diffbase_storage"})
+_DELAYS = frozenset({"error_delays", "error_backoffs"})
+
+
 def _assign(settings: OperatorSettings, variable: str, path: tuple[str, str], text: str) -> None:
-    section = getattr(settings, path[0], None) if path[0] in type(settings).model_fields else None
-    if section is None or path[1] not in type(section).model_fields:
+    group, name = path
+    known = group in (*type(settings).model_fields, "queueing")
+    section: Section | None = getattr(settings, group) if known else None
+    if section is None or name not in {*type(section).model_fields, *_find_setters(type(section))}:
         raise ConfigurationError(
-            f"There is no setting {'.'.join(path)!r}, which {variable} is about."
+            f"There is no setting '{group}.{name}', which {variable} is about."
+        )
+    if name in _IN_CODE:
+        raise ConfigurationError(
+            f"{variable}: {group}.{name} can be set only in code, such as in a startup handler."
         )
     try:
-        setattr(section, path[1], None if text in ("", "none", "None") else text)
-    except pydantic.ValidationError as exc:
-        why = exc.errors()[0]["msg"]
-        raise ConfigurationError(f"{variable}={text!r} does not fit: {why}.") from exc
+        setattr(section, name, _parse(type(section), name, text))
+    except ValueError as exc:
+        why = exc.errors()[0]["msg"] if isinstance(exc, pydantic.ValidationError) else str(exc)
+        raise ConfigurationError(f"{variable}={text!r} does not fit: {why.rstrip('.')}.") from exc
+
+
+def _parse(section: type[Section], name: str, text: str) -> Any:
+    """Return the value for a setting; what is left to parse is up to the setting's own check."""
+    if name in _DELAYS:
+        words = [] if text.lower() == "none" else text.split(",")
+        return tuple(float(word) for word in words if word.strip())
+    value = None if text.lower() in ("", "none") else text
+    setter = _find_setters(section).get(name)
+    if setter is None:
+        return value
+    return pydantic.TypeAdapter(get_type_hints(setter.fget)["return"]).validate_python(value)
+
+
+def _find_setters(section: type[Section]) -> dict[str, property]:
+    """Return the settings that are made of others: ``namespaced``, ``max_workers``."""
+    return {name: item for name, item in vars(section).items() if isinstance(item, property)}

@@ -37,6 +37,8 @@ class Networking:
     request_timeout: float | None = 300
     connect_timeout: float | None = None
     error_backoffs: float | list[float] | tuple[float, ...] = ()
+    enforce_retry_after: bool = False
+    trust_env: bool = False
 
 
 @dataclasses.dataclass

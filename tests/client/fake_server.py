@@ -76,7 +76,8 @@ async def read_request(reader: asyncio.StreamReader) -> httpx.Request:
     headers = dict(line.split(": ", 1) for line in lines)
     length = {key.lower(): value for key, value in headers.items()}.get("content-length", "0")
     content = await reader.readexactly(int(length))
-    return httpx.Request(method, "http://fake" + target, headers=headers, content=content)
+    url = target if target.startswith("http") else "http://fake" + target
+    return httpx.Request(method, url, headers=headers, content=content)
 
 
 async def send_response(writer: asyncio.StreamWriter, response: httpx.Response) -> None:

@@ -143,7 +143,7 @@ def test_the_kubeconfig_is_found_by_the_environment(
     assert login_with_kubeconfig().token == "other"  # type: ignore[union-attr]
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    with pytest.raises(LoginError, match="absent"):
+    with pytest.raises(LoginError, match=r"no kubeconfig at .*absent"):
         login_with_kubeconfig()
 
 
@@ -299,6 +299,9 @@ def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) 
         private_key_path="/k",
         default_namespace="ns",
     )
+    config.user = {"exec": {"command": "aws"}}
+    assert login_via_pykube(logger=logger) is None
+
     library.KubeConfig.from_file = refuse
     with pytest.raises(LoginError, match="neither"):
         login_via_pykube(logger=logger)

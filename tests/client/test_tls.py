@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import datetime as dt
@@ -180,10 +181,34 @@ def test_private_keys_are_not_left_in_files(
         ({"private_key_path": "/absent/k.pem"}, "/absent/k.pem"),
     ],
 )
-async def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
-    async with Client(Vault({"x": ConnectionInfo("https://host", **values)}), Networking()) as c:
-        with pytest.raises(LoginError, match=f"https://host cannot be used: .*{reason}"):
-            await c.request("GET", "/version")
+def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(LoginError, match=f"https://host cannot be used: .*{reason}"):
+        build_ssl_context(ConnectionInfo("https://host", **values))
+
+
+async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> None:
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        good = ConnectionInfo(server, insecure=True)
+        bad = [ConnectionInfo(server, ca_data=f"{index}") for index in range(10)]
+        vault = Vault({str(index): info for index, info in enumerate([*bad, good])})
+        async with Client(vault, Networking()) as client:
+            for _ in range(30):
+                await client.request("GET", "/version")
+            task = asyncio.create_task(vault.invalidate(good))
+            await vault.wait_for_emptiness()
+            await vault.populate({"x": bad[0]})
+            with pytest.raises(LoginError):
+                await task
+
+
+async def test_the_reason_is_told_when_no_credentials_are_left() -> None:
+    vault = Vault({"x": ConnectionInfo("https://host", ca_data="garbage")})
+    async with Client(vault, Networking()) as client:
+        task = asyncio.create_task(client.request("GET", "/version"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=r"neither PEM nor base64 of PEM\. Check"):
+            await task
 
 
 def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:

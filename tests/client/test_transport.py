@@ -13,6 +13,8 @@ import pytest
 from fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
 from fake_server import FakeServer, HalfChunkError
 
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.streams import StreamLimits
 from webop.client.transport import LazyURL, build_request
 from webop.errors import APIConnectionError, APIServerError
@@ -198,6 +200,37 @@ async def test_a_request_can_be_cancelled_and_the_next_one_works() -> None:
                 await client.request("GET", "/apis", params=params)
         cluster.refuse("all", lambda: httpx.Response(200, content=orjson.dumps({"ok": 1})))
         assert await client.request("GET", "/version") == {"ok": 1}
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("way", ["credentials", "environment, by settings", "environment"])
+async def test_requests_go_through_a_proxy_if_told_so(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        if way != "credentials":
+            monkeypatch.setenv("http_proxy", proxy)
+            proxy = ""
+        info = ConnectionInfo(
+            "http://cluster.test", proxy_url=proxy or None, trust_env=way == "environment"
+        )
+        options = Networking(trust_env=way == "environment, by settings")
+        async with Client(Vault({"x": info}), options) as client:
+            assert await client.request("GET", "/version")
+    assert str(cluster.requests[0].url) == "http://cluster.test/version"
+
+
+async def test_proxies_of_the_environment_are_not_used_unless_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server, server.connect() as client:
+        assert await client.request("GET", "/version")
 
 
 def test_a_lazy_url_is_as_good_as_a_usual_one() -> None:

@@ -24,7 +24,7 @@ from fake_cluster import (
 from virtual_time import in_virtual_time
 
 from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.watch import ListingFinished, ListingStarted, State, watch
+from webop.client.watch import ListingFinished, ListingStarted, State, WatchStatus, watch
 
 Fault = Callable[[FakeCluster], None]
 
@@ -162,6 +162,32 @@ async def test_it_recovers_from_a_fault_that_repeats(fault: Fault) -> None:
         cluster.delete("deleted")
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]
+
+
+@in_virtual_time
+async def test_it_tells_how_it_is_going() -> None:
+    cluster = FakeCluster(*(f"x{i}" for i in range(600)))
+    async with cluster.connect() as client:
+        status = WatchStatus()
+        items = watch(client, RESOURCE, None, Watching(), status)
+        async with contextlib.aclosing(items):
+            for _ in range(601):
+                await anext(items)
+            assert status == WatchStatus(state=State.LISTING)
+            await anext(items)
+            assert status == WatchStatus(state=State.WATCHING, version="700")
+            cluster.apply("y")
+            await anext(items)
+            assert status == WatchStatus(State.WATCHING, is_connected=True, version="701")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(503, message="overloaded"), 2)
+        cluster.cut()
+        await wait_until(lambda: mirror.status.failures == 2)
+        assert not mirror.status.is_connected
+        assert "overloaded" in mirror.status.error
+        await wait_until(lambda: mirror.status.is_connected)
+        cluster.bookmark()
+        await wait_until(lambda: not mirror.status.failures)
 
 
 @pytest.mark.feature("EVT-02", "EVT-03")
@@ -364,6 +390,20 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
 
 
 @in_virtual_time
+async def test_a_long_quiet_stream_is_as_healthy_as_one_with_events() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("all", fail(httpx.ConnectError("refused")), 6)
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        await asyncio.sleep(60)
+        assert mirror.status.failures > 5
+        cluster.cut(httpx.ReadError("reset"))
+        await wait_until(lambda: not mirror.status.is_connected)
+        assert mirror.status.failures == 1
+
+
+@in_virtual_time
 async def test_a_server_that_ends_streams_at_once_is_not_flooded() -> None:
     cluster = FakeCluster("a")
     async with following(cluster):
@@ -371,6 +411,61 @@ async def test_a_server_that_ends_streams_at_once_is_not_flooded() -> None:
         cluster.cut()
         await asyncio.sleep(600)
         assert len(cluster.requests) < 50
+
+
+@pytest.mark.parametrize("is_event", [False, True], ids=["status", "event"])
+@in_virtual_time
+async def test_a_lost_version_is_replaced_at_once_but_not_in_circles(is_event: bool) -> None:
+    cluster = FakeCluster("a")
+    cluster.is_gone_by_event = is_event
+    async with following(cluster) as mirror:
+        cluster.cut()
+        cluster.delete("a")
+        cluster.compact()
+        cluster.version += 1
+        begin = asyncio.get_running_loop().time()
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - begin < 2
+        cluster.compacted = 10**9
+        cluster.cut()
+        await asyncio.sleep(600)
+        assert len(cluster.requests) < 100
+
+
+@in_virtual_time
+async def test_a_resource_that_is_not_found_is_listed_anew() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(404))
+        cluster.cut()
+        await wait_until(lambda: mirror.items.count(ListingStarted()) == 2)
+        kinds = [request.url.params.get("watch") for request in cluster.requests]
+        assert kinds[:4] == [None, "true", "true", None]
+
+
+@in_virtual_time
+async def test_the_pauses_of_requests_do_not_hide_the_troubles_of_a_listing() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("list", answer_status(503), 3)
+    mirror = Mirror()
+    networking = Networking(error_backoffs=[1000] * 9)
+    async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await asyncio.sleep(0.5)
+        assert mirror.status.failures == 1
+        await asyncio.sleep(30)
+        await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_stream_that_is_over_in_the_middle_of_a_line_has_not_failed() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster, Watching(client_timeout=10)) as mirror:
+        cluster.apply("b")
+        cluster.send_raw(b'{"type":')
+        await wait_until(lambda: len(cluster.requests) == 3)
+        assert mirror.status.failures == 0
 
 
 @in_virtual_time

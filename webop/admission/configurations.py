@@ -1,10 +1,14 @@
 """Webhook configurations as documents: from handlers and resources to what the API server needs.
 
-Pure. The format is that of the Kubernetes API, admissionregistration.k8s.io/v1.
+Pure. The format is that of the Kubernetes API, admissionregistration.k8s.io/v1. The API server
+refuses a configuration as a whole if any of its names is wrong, while handlers have the names of
+any functions: what is built here is always accepted.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +23,11 @@ _KINDS = {
     WebhookType.MUTATING: "MutatingWebhookConfiguration",
 }
 _TIMEOUT = 30  # seconds; the longest that Kubernetes allows
+_MAX_NAME = 253  # RFC 1123, a subdomain
+_MAX_STEM = 128  # leaves room for the name of the configuration
+
+_FOREIGN = re.compile(r"[^a-z0-9.-]")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def build_configuration(
@@ -38,38 +47,77 @@ def build_configuration(
         resources: those of the cluster; webhooks of handlers that match none are left out.
         client_config: where the server is.
     """
-    webhooks = []
+    webhooks: dict[str, dict[str, Any]] = {}
     for handler in handlers:
         rules = _build_rules(handler, resources)
         if rules:
-            webhooks.append(_build_webhook(handler, name, rules, client_config))
+            unique = build_webhook_name(handler.id, name, taken=webhooks)
+            webhooks[unique] = _build_webhook(handler, unique, rules, client_config)
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": _KINDS[reason],
         "metadata": {"name": name},
-        "webhooks": webhooks,
+        "webhooks": list(webhooks.values()),
     }
 
 
-def build_webhook_name(handler_id: str, suffix: str) -> str:
-    """Return a DNS name for a webhook: slashes become dots, other characters dashes or hex."""
-    parts = []
-    for char in handler_id.lower():
-        if char.isascii() and (char.isalnum() or char in "-."):
-            parts.append(char)
-        else:
-            parts.append({"/": ".", "_": "-"}.get(char) or f"{ord(char):02x}")
-    return f"{''.join(parts).strip('-.')}.{suffix}"
+def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] = ()) -> str:
+    """Return the name of a webhook, such as "validate1.auto.kopf.dev" (ADM-44).
+
+    It is a DNS name of three parts at least. Slashes become dots, underscores dashes, capitals
+    small letters, other characters their hexadecimal codes.
+
+    Args:
+        handler_id: the handler; several can have the same id, for different operations.
+        suffix: the name of the managed configuration.
+        taken: the names that are in the configuration already: names are numbered then.
+    """
+    stem = _normalize(handler_id).replace("/", ".")
+    padding = ".local" if f"{stem}.{suffix}".count(".") < 2 else ""
+    number, name = 1, f"{stem}.{suffix}{padding}"
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}.{suffix}{padding}"
+    return name
+
+
+def build_service_id(handler_id: str) -> str:
+    """Return what stands for a handler in the path of a ``clientConfig.service``.
+
+    That path must consist of DNS names (unlike the path of a ``url``, which has the id itself),
+    so for ``check_numbers`` there is something like ``check-numbers-0f1e2d3c``: still one to one.
+    """
+    segments = handler_id.split("/")
+    if all(len(text) <= _MAX_NAME and _SUBDOMAIN.fullmatch(text) for text in segments):
+        return handler_id
+    return f"{_normalize(handler_id)}-{_digest(handler_id)}"
+
+
+def _normalize(handler_id: str) -> str:
+    """Turn an id into DNS names with slashes in between; several ids can come to the same."""
+    segments = [_normalize_segment(segment) for segment in handler_id.lower().split("/")]
+    text = "/".join(segment for segment in segments if segment) or "webhook"
+    return text if len(text) <= _MAX_STEM else text[:_MAX_STEM].rstrip("-./")
+
+
+def _normalize_segment(segment: str) -> str:
+    text = _FOREIGN.sub(lambda match: match[0].encode().hex(), segment.replace("_", "-"))
+    labels = [label.strip("-") for label in text.split(".")]
+    return ".".join(label for label in labels if label)
+
+
+def _digest(handler_id: str) -> str:
+    return hashlib.blake2b(handler_id.encode(), digest_size=4).hexdigest()
 
 
 def _build_webhook(
     handler: WebhookHandler,
-    suffix: str,
+    name: str,
     rules: list[dict[str, Any]],
     client_config: WebhookClientConfig,
 ) -> dict[str, Any]:
     return {
-        "name": build_webhook_name(handler.id, suffix),
+        "name": name,
         "sideEffects": "NoneOnDryRun" if handler.side_effects else "None",
         "failurePolicy": "Ignore" if handler.ignore_failures else "Fail",
         "matchPolicy": "Equivalent",
@@ -122,11 +170,11 @@ def _build_selector(labels: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
     """Return the config with the id appended to the path (ADM-45)."""
     result: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
-    path = quote(handler_id)
     if result.get("url"):
-        result["url"] = f"{str(result['url']).rstrip('/')}/{path}"
+        result["url"] = f"{str(result['url']).rstrip('/')}/{quote(handler_id)}"
     if result.get("service"):
-        service = dict(result["service"])
-        service["path"] = f"{(service.get('path') or '').rstrip('/')}/{path}"
+        service = {key: value for key, value in result["service"].items() if value is not None}
+        path = service.get("path", "").strip("/")
+        service["path"] = "/".join(("", *filter(None, (path, build_service_id(handler_id)))))
         result["service"] = service
     return result

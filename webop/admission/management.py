@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from webop.admission.configurations import build_configuration
 from webop.client.api import Client
-from webop.errors import APIConflictError
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIServerError,
+    APITooManyRequestsError,
+)
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
+
+_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError)
+_RETRY_PAUSE = 5.0  # seconds; the client has retried for a while already
 
 _KINDS = {
     WebhookType.VALIDATING: Resource(
@@ -50,10 +58,15 @@ class ConfigurationManager:
     def __init__(self, operator: OperatorContext, client: Client) -> None:
         self._operator = operator
         self._client = client
+        self._handlers = operator.registry.select_webhooks()
         self._applied: dict[WebhookType, list[dict[str, Any]]] = {}
         self._config: WebhookClientConfig | None = None
         self._changed = asyncio.Event()
+        self._adjusting = asyncio.Lock()
+        self._is_withdrawn = False
+        self._reported: set[str] = set()
         self.is_applied = asyncio.Event()
+        operator.insights.subscribe(self._changed.set)
 
     def announce(self, config: WebhookClientConfig) -> None:
         """Take over where the server is to be reached from now on."""
@@ -61,33 +74,50 @@ class ConfigurationManager:
         self._changed.set()
 
     async def run(self) -> None:
-        """Adjust the configurations whenever the server or the resources of the cluster change."""
-        self._operator.insights.subscribe(self._changed.set)
+        """Adjust the configurations whenever the server or the resources of the cluster change.
+
+        Raises:
+            APIError: the API server refuses the configurations: by RBAC (ADM-43), or because of
+                what is in them. As long as it is only not available, they are tried again.
+        """
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._config is not None and self._operator.insights.is_known:
-                handlers = self._operator.registry.select_webhooks()
-                await self._adjust(handlers, self._config)
+            if self._config is None or not self._operator.insights.is_known:
+                continue
+            try:
+                await self._adjust(self._config)
+            except _TRANSIENT as exc:
+                logger.warning("The webhooks are not configured yet, to be retried: %s", exc)
+                await asyncio.sleep(_RETRY_PAUSE)
+                self._changed.set()
+            else:
                 self.is_applied.set()
 
     async def withdraw(self) -> None:
-        """Remove the records that are not persistent (ADM-47); for a graceful exit."""
-        if self._config is not None and self._applied:
-            kept = [h for h in self._operator.registry.select_webhooks() if h.persistent]
-            await self._adjust(kept, self._config)
+        """Remove the records that are not persistent (ADM-47), for good; for a graceful exit."""
+        async with self._adjusting:
+            self._is_withdrawn = True
+            if self._config is not None and self._applied:
+                kept = [handler for handler in self._handlers if handler.persistent]
+                await self._apply_all(kept, self._config)
 
-    async def _adjust(
-        self, handlers: Iterable[WebhookHandler], config: WebhookClientConfig
+    async def _adjust(self, config: WebhookClientConfig) -> None:
+        self._report_absent()
+        async with self._adjusting:  # what is on its way must not come after the withdrawal
+            if not self._is_withdrawn:
+                await self._apply_all(self._handlers, config)
+
+    async def _apply_all(
+        self, handlers: Sequence[WebhookHandler], config: WebhookClientConfig
     ) -> None:
         name = self._operator.settings.admission.managed
         assert name is not None  # noqa: S101  the manager is only made for a name
-        chosen = list(handlers)
         for reason, resource in _KINDS.items():
             body = build_configuration(
                 reason=reason,
                 name=name,
-                handlers=[handler for handler in chosen if handler.reason is reason],
+                handlers=[handler for handler in handlers if handler.reason is reason],
                 resources=self._operator.insights.resources,
                 client_config=config,
             )
@@ -107,3 +137,18 @@ class ConfigurationManager:
                 await self._client.create(resource, None, body)
             except APIConflictError:
                 await self._client.patch_merge(resource, None, name, patch)
+
+    def _report_absent(self) -> None:
+        """Say once which handlers have no webhook, as nothing of theirs is checked."""
+        resources = self._operator.insights.resources
+        for handler in self._handlers:
+            selector = handler.selector
+            if selector is None or selector.select(resources):
+                continue
+            text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
+            if selector.is_ambiguous(resources):
+                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
+                text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."
+            if text not in self._reported:
+                self._reported.add(text)
+                logger.warning(text)

@@ -1,6 +1,7 @@
 """Admission reviews as values: from parsed JSON to a :class:`Review`, from verdicts to a response.
 
-Pure. The formats are those of the Kubernetes API, admission.k8s.io/v1 (and the equal v1beta1).
+Pure, and on the hot path: the checks are tables of fields, not a schema library. The formats are
+those of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the same fields).
 """
 
 from __future__ import annotations
@@ -18,6 +19,35 @@ _API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 _RANKING = (AdmissionError, PermanentError, TemporaryError)
 
+# The types of the fields by their names, and whether they are needed.
+_REVIEW_FIELDS = (("request", dict, True),)
+_REQUEST_FIELDS = (
+    ("uid", str, True),
+    ("operation", str, True),
+    ("resource", dict, True),
+    ("kind", dict, True),
+    ("userInfo", dict, True),
+    ("namespace", str, False),
+    ("name", str, False),
+    ("subResource", str, False),
+    ("object", dict, False),
+    ("oldObject", dict, False),
+    ("dryRun", bool, False),
+)
+_RESOURCE_FIELDS = (("group", str, False), ("version", str, True), ("resource", str, True))
+_KIND_FIELDS = (("kind", str, True),)
+# What handlers and filters rely on; the rest of the object is checked by the API server.
+_OBJECT_FIELDS = (("metadata", dict, False),)
+_METADATA_FIELDS = (
+    ("name", str, False),
+    ("namespace", str, False),
+    ("uid", str, False),
+    ("labels", dict, False),
+    ("annotations", dict, False),
+)
+
+_TYPES = {dict: "an object", str: "a string", bool: "true or false"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
@@ -28,6 +58,8 @@ class Review:
         uid: of the request; the response has the same.
         group: of the resource, with ``version`` and ``plural``, as the webhook's rule named it.
         kind: the kind of the object.
+        namespace: of the object; None if it is cluster-wide.
+        name: of the object; None if it is going to be generated.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         subresource: such as "status"; None for the object itself.
         object: the new state; None on deletion.
@@ -42,6 +74,8 @@ class Review:
     version: str
     plural: str
     kind: str
+    namespace: str | None
+    name: str | None
     operation: str
     subresource: str | None
     object: dict[str, Any] | None
@@ -62,42 +96,30 @@ def parse_review(payload: Mapping[str, Any]) -> Review:
     Raises:
         ReviewError: it is not one; the message names the field.
     """
-    if payload.get("kind") != "AdmissionReview":
-        raise ReviewError(f"kind must be 'AdmissionReview', not {payload.get('kind')!r}.")
-    api_version = payload.get("apiVersion")
-    if api_version not in _API_VERSIONS:
-        known = " or ".join(_API_VERSIONS)
-        raise ReviewError(f"apiVersion must be {known}, not {api_version!r}.")
-    request = _get(payload, "request", dict)
-    resource = _get(request, "resource", dict, "request.")
-    kind = _get(request, "kind", dict, "request.")
-    operation = _get(request, "operation", str, "request.")
-    if operation not in _OPERATIONS:
-        raise ReviewError(f"request.operation {operation!r} is not one of {_OPERATIONS}.")
-    new = _get(request, "object", dict, "request.", is_optional=True)
-    old = _get(request, "oldObject", dict, "request.", is_optional=True)
-    if new is None and old is None and operation != "CONNECT":
-        raise ReviewError(f"request.object or request.oldObject is needed for {operation}.")
-    _check_metadata(new, "request.object.")
-    _check_metadata(old, "request.oldObject.")
+    _check_head(payload)
+    request = payload["request"]
+    _check_request(request)
+    resource = request["resource"]
     return Review(
-        api_version=api_version,
-        uid=_get(request, "uid", str, "request."),
-        group=_get(resource, "group", str, "request.resource.", is_optional=True) or "",
-        version=_get(resource, "version", str, "request.resource."),
-        plural=_get(resource, "resource", str, "request.resource."),
-        kind=_get(kind, "kind", str, "request.kind."),
-        operation=operation,
-        subresource=_get(request, "subResource", str, "request.", is_optional=True) or None,
-        object=new,
-        old_object=old,
-        userinfo=_get(request, "userInfo", dict, "request.", is_optional=True) or {},
-        dryrun=_get(request, "dryRun", bool, "request.", is_optional=True) or False,
+        api_version=payload["apiVersion"],
+        uid=request["uid"],
+        group=resource.get("group") or "",
+        version=resource["version"],
+        plural=resource["resource"],
+        kind=request["kind"]["kind"],
+        namespace=request.get("namespace") or None,
+        name=request.get("name") or None,
+        operation=request["operation"],
+        subresource=request.get("subResource") or None,
+        object=request.get("object"),
+        old_object=request.get("oldObject"),
+        userinfo=request["userInfo"],
+        dryrun=request.get("dryRun") or False,
     )
 
 
 def rank_errors(errors: Sequence[Exception]) -> Exception | None:
-    """Return the one error to tell of, the most telling first (ADM-06); None if there is none."""
+    """Return the one error to be told of, the most telling first (ADM-06), if there is any."""
     for family in _RANKING:
         for error in errors:
             if isinstance(error, family):
@@ -108,11 +130,13 @@ def rank_errors(errors: Sequence[Exception]) -> Exception | None:
 def build_response(
     review: Review,
     *,
-    warnings: Sequence[str],
-    patch_ops: Sequence[Mapping[str, Any]],
-    error: Exception | None,
+    warnings: Sequence[str] = (),
+    patch_ops: Sequence[Mapping[str, Any]] = (),
+    error: Exception | None = None,
 ) -> dict[str, Any]:
     """Return the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
+
+    It can be put into JSON whatever the handlers have left: a patch that cannot be, is a refusal.
 
     Args:
         review: the request.
@@ -120,42 +144,81 @@ def build_response(
         patch_ops: the changes of the object, as a JSON patch; a refusal carries none (D-63).
         error: why it is refused; None if it is allowed.
     """
+    patch = None
+    if patch_ops and error is None:
+        try:
+            patch = base64.b64encode(orjson.dumps(patch_ops, default=_encode)).decode("ascii")
+        except TypeError as exc:
+            error = TypeError(f"The patch cannot be put into JSON: {exc}.")
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
-        response["warnings"] = [str(warning) for warning in warnings]
+        response["warnings"] = [_clean(str(warning)) for warning in warnings]
     if error is not None:
         code = error.code if isinstance(error, AdmissionError) else 500
-        response["status"] = {"message": str(error) or repr(error), "code": code}
-    elif patch_ops:
-        response["patch"] = base64.b64encode(orjson.dumps(list(patch_ops))).decode("ascii")
+        response["status"] = {"message": _clean(str(error) or repr(error)), "code": code}
+    elif patch is not None:
+        response["patch"] = patch
         response["patchType"] = "JSONPatch"
     return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
 
 
-def _get(
+def _check_head(payload: Mapping[str, Any]) -> None:
+    if payload.get("kind") != "AdmissionReview":
+        raise ReviewError(f"kind must be 'AdmissionReview', not {payload.get('kind')!r:.99}.")
+    if payload.get("apiVersion") not in _API_VERSIONS:
+        known = " or ".join(_API_VERSIONS)
+        raise ReviewError(f"apiVersion must be {known}, not {payload.get('apiVersion')!r:.99}.")
+    _check_fields(payload, "", _REVIEW_FIELDS)
+
+
+def _check_request(request: Mapping[str, Any]) -> None:
+    _check_fields(request, "request.", _REQUEST_FIELDS)
+    _check_fields(request["resource"], "request.resource.", _RESOURCE_FIELDS)
+    _check_fields(request["kind"], "request.kind.", _KIND_FIELDS)
+    operation = request["operation"]
+    if operation not in _OPERATIONS:
+        known = ", ".join(_OPERATIONS)
+        raise ReviewError(f"request.operation must be one of {known}, not {operation!r:.99}.")
+    new, old = request.get("object"), request.get("oldObject")
+    if new is not None:
+        _check_object(new, "request.object.")
+    if old is not None:
+        _check_object(old, "request.oldObject.")
+    # There is nothing to connect to but a name, for some resources.
+    if new is None and old is None and operation != "CONNECT":
+        raise ReviewError(f"request.object or request.oldObject is needed for {operation}.")
+
+
+def _check_object(body: Mapping[str, Any], where: str) -> None:
+    _check_fields(body, where, _OBJECT_FIELDS)
+    metadata = body.get("metadata")
+    if metadata:
+        _check_fields(metadata, f"{where}metadata.", _METADATA_FIELDS)
+
+
+def _check_fields(
     mapping: Mapping[str, Any],
-    key: str,
-    expected: type,
-    where: str = "",
-    *,
-    is_optional: bool = False,
-) -> Any:
-    value = mapping.get(key)
-    if value is None and is_optional:
-        return None
-    if not isinstance(value, expected):
-        what = "is missing" if value is None else f"must be {_NAMES[expected]}"
-        raise ReviewError(f"{where}{key} {what}.")
-    return value
+    where: str,
+    fields: tuple[tuple[str, type, bool], ...],
+) -> None:
+    for name, expected, is_needed in fields:
+        value = mapping.get(name)
+        if value is None:
+            if is_needed:
+                raise ReviewError(f"{where}{name} is missing.")
+        elif not isinstance(value, expected):
+            raise ReviewError(f"{where}{name} must be {_TYPES[expected]}.")
+        elif is_needed and value == "":
+            raise ReviewError(f"{where}{name} is empty.")
 
 
-_NAMES = {dict: "an object", str: "a string", bool: "true or false"}
+def _encode(value: object) -> object:
+    """Give orjson what it does not know: the views of objects."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError  # orjson completes the message
 
 
-def _check_metadata(body: Mapping[str, Any] | None, where: str) -> None:
-    """Check what handlers and filters rely on: the rest of the object is for the API server."""
-    if body is None:
-        return
-    metadata = _get(body, "metadata", dict, where, is_optional=True) or {}
-    for stanza in ("labels", "annotations"):
-        _get(metadata, stanza, dict, f"{where}metadata.", is_optional=True)
+def _clean(text: str) -> str:
+    """Replace what UTF-8 cannot hold, such as halves of surrogate pairs from file names."""
+    return text.encode("utf-8", "replace").decode("utf-8")

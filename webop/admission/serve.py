@@ -1,25 +1,27 @@
 """Answering admission reviews: find the handlers, call them, put their verdicts together.
 
 Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` →
-:func:`webop.handling.execute.execute` → the user's function.
+:func:`webop.handling.execute.attempt` → the user's function.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from webop.admission.configurations import build_service_id
 from webop.admission.review import Review, build_response, parse_review, rank_errors
 from webop.errors import ReviewError
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import Terms, execute
+from webop.handling.execute import Terms, attempt
 from webop.handling.handlers import ErrorsMode, WebhookHandler
-from webop.handling.progress import Progress
+from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
 from webop.objects.body import Body
 from webop.objects.diffs import diff
+from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.posting import LocalObjectLogger, current_poster
@@ -34,15 +36,23 @@ class AdmissionService:
 
     def __init__(self, operator: OperatorContext) -> None:
         self._operator = operator
-        self._handlers = operator.registry.select_webhooks()
         self._terms = Terms(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
+        self._handlers: Sequence[WebhookHandler] = ()
+        self._ids: dict[str, str] = {}
+        self.take_handlers()
+
+    def take_handlers(self) -> None:
+        """Take over what is registered by now: startup handlers may have registered more."""
+        self._handlers = self._operator.registry.select_webhooks()
+        self._ids = {build_service_id(handler.id): handler.id for handler in self._handlers}
+        self._ids |= {handler.id: handler.id for handler in self._handlers}
 
     @property
     def ids(self) -> list[str]:
         """The ids of all handlers, which are the paths of their webhooks."""
-        return [handler.id for handler in self._handlers]
+        return list(dict.fromkeys(handler.id for handler in self._handlers))
 
     async def __call__(
         self,
@@ -56,7 +66,8 @@ class AdmissionService:
 
         Args:
             request: the review as parsed from JSON.
-            webhook: the id of the handler asked for; None for all that match (D-52).
+            webhook: the id of the handler asked for, or what stands for it behind a Service;
+                None for all that match (D-52).
             headers: the HTTP headers of the request, for the handlers.
             sslpeer: the verified client certificate, as ``ssl.SSLSocket.getpeercert()`` has it.
 
@@ -71,14 +82,16 @@ class AdmissionService:
         review = parse_review(request)
         handlers = self._find_handlers(review, webhook)
         cause = self._build_cause(review, headers or {}, sslpeer)
-        chosen = select_webhooks(handlers, cause, id=webhook)
-        outcomes = await execute(chosen, cause, Progress.start(chosen), self._terms)
-        errors = [o.exception for o in outcomes.values() if isinstance(o.exception, Exception)]
+        patch_ops: list[dict[str, Any]] = []
+        try:
+            errors = await self._judge(select_webhooks(handlers, cause, id=None), cause)
+            if not errors:
+                patch_ops = cause.patch.as_json_patch(cause.body)
+        except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
+            cause.logger.exception("A filter or a patch function of the webhooks has failed.")
+            errors = [exc]
         return build_response(
-            review,
-            warnings=cause.warnings,
-            patch_ops=[] if errors else cause.patch.as_json_patch(cause.body),
-            error=rank_errors(errors),
+            review, warnings=cause.warnings, patch_ops=patch_ops, error=rank_errors(errors)
         )
 
     def _find_handlers(self, review: Review, webhook: str | None) -> list[WebhookHandler]:
@@ -87,16 +100,44 @@ class AdmissionService:
         Raises:
             ReviewError: there is no such handler, or none for the resource (404).
         """
-        asked = [handler for handler in self._handlers if webhook in (None, handler.id)]
-        if not asked:
+        name = None if webhook is None else self._ids.get(webhook)
+        if webhook is not None and name is None:
             known = ", ".join(self.ids) or "none"
             raise ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
+        asked = [handler for handler in self._handlers if name in (None, handler.id)]
         resource = self._find_resource(review)
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
         if not found:
-            whose = "There are no webhooks" if webhook is None else f"Webhook {webhook!r} is not"
-            raise ReviewError(f"{whose} for {resource.name}.", status=404)
+            raise ReviewError(self._explain_absence(asked, resource, name), status=404)
         return found
+
+    def _explain_absence(
+        self, asked: Iterable[WebhookHandler], resource: Resource, name: str | None
+    ) -> str:
+        if name is None:
+            text = f"There are no webhooks for {resource.name}."
+        else:
+            selectors = " and ".join(dict.fromkeys(str(handler.selector) for handler in asked))
+            text = f"Webhook {name!r} is for {selectors}, not for {resource.name}."
+        if not self._operator.insights.is_known:
+            text += " Without a cluster, resources are known by their plurals and kinds only."
+        return text
+
+    async def _judge(self, handlers: Iterable[WebhookHandler], cause: WebhookCause) -> list[Any]:
+        """Call the handlers, each on its own, and return the errors of those that object."""
+        errors = []
+        for handler in handlers:
+            before = _copy(cause.patch) if handler.ignore_failures else None
+            outcome = await attempt(handler, cause, HandlerState(started=now()), self._terms)
+            if outcome.exception is None:
+                continue
+            if before is None:
+                errors.append(outcome.exception)
+            else:  # a failure that is to be tolerated, but not in silence (ADM-17)
+                reason = str(outcome.exception) or repr(outcome.exception)
+                cause.warnings.append(f"{handler.id}: {reason}")
+                _restore(cause.patch, before)
+        return errors
 
     def _find_resource(self, review: Review) -> Resource:
         named = Resource(
@@ -110,6 +151,10 @@ class AdmissionService:
         body = Body(review.body)
         old, new = review.old_object, review.object
         uid = None if review.operation == "CREATE" else body.meta.uid
+        try:
+            difference = diff(old, new)
+        except RecursionError:
+            raise ReviewError("The object of the review is nested too deeply.") from None
         return WebhookCause(
             logger=LocalObjectLogger(body=body, settings=self._operator.settings),
             memo=self._operator.memos.peek(uid),
@@ -119,7 +164,7 @@ class AdmissionService:
             patch=Patch(body=body),
             old=None if old is None else Body(old),
             new=None if new is None else Body(new),
-            diff=diff(old, new),
+            diff=difference,
             operation=review.operation,
             subresource=review.subresource,
             dryrun=review.dryrun,
@@ -128,3 +173,13 @@ class AdmissionService:
             headers=headers,
             sslpeer=sslpeer,
         )
+
+
+def _copy(patch: Patch) -> Patch:
+    return Patch(clone(patch), fns=patch.fns)
+
+
+def _restore(patch: Patch, before: Patch) -> None:
+    patch.clear()
+    patch.update(before)
+    patch.fns.extend(before.fns)

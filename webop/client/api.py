@@ -81,6 +81,14 @@ class NetworkOptions(Protocol):
     def error_backoffs(self) -> float | Iterable[float]:
         """The pauses between the attempts: one attempt more than pauses."""
 
+    @property
+    def enforce_retry_after(self) -> bool:
+        """Whether the pause that the server asks for counts also when it is a shorter one."""
+
+    @property
+    def trust_env(self) -> bool:
+        """Whether proxies are taken from the environment; read when a connection is opened."""
+
 
 class Client:
     """Requests to the API server with the credentials of a vault.
@@ -112,7 +120,7 @@ class Client:
     ) -> None:
         self.vault = vault
         self.options = options
-        self._pool = SessionPool(vault, transport_factory)
+        self._pool = SessionPool(vault, options, transport_factory)
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,9 +179,10 @@ class Client:
                     raise
                 if backoffs is None:
                     backoffs = _iterate(self.options.error_backoffs)
-                delay = _select_delay(backoffs, exc)
-                if delay is None:
+                backoff = next(backoffs, None)
+                if backoff is None:
                     raise
+                delay = _adjust(backoff, exc, self.options)
                 logger.warning("%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
@@ -218,9 +227,20 @@ class Client:
         return await self._on_object("GET", resource, namespace, name)
 
     async def list_pages(
-        self, resource: Resource, namespace: str | None = None, limit: int = PAGE_SIZE
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        limit: int = PAGE_SIZE,
+        *,
+        is_retried: bool = True,
     ) -> AsyncIterator[Page]:
         """Read all objects, page by page, all as of one moment (API chunking).
+
+        Args:
+            resource: what to read.
+            namespace: where; None for the whole cluster.
+            limit: how many objects there are on a page, at most.
+            is_retried: whether network errors and 5xx are retried, as in all requests.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -232,7 +252,7 @@ class Client:
             params = {"limit": str(limit)}
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params)
+            call = Call("GET", path, params, is_retried=is_retried)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:
@@ -330,7 +350,7 @@ class Client:
     async def _send(self, session: Session, call: Call) -> tuple[httpx.Response, bytes]:
         options = self.options
         request = session.build_request(call, options.connect_timeout)
-        async with asyncio.timeout(call.timeout or options.request_timeout):
+        async with session.gate, asyncio.timeout(call.timeout or options.request_timeout):
             response = await session.transport.handle_async_request(request)
             return response, await _read(response)
 
@@ -372,10 +392,9 @@ def _iterate(backoffs: float | Iterable[float]) -> Iterator[float]:
     return iter(backoffs) if isinstance(backoffs, Iterable) else iter((backoffs,))
 
 
-def _select_delay(backoffs: Iterator[float], exc: Exception) -> float | None:
-    """Return the seconds to wait: what is set, or longer if the server asks for it."""
-    delay = next(backoffs, None)
+def _adjust(backoff: float, exc: Exception, options: NetworkOptions) -> float:
+    """Return the seconds to wait: what is set, or what the server asks for."""
     wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-    if delay is None or wish is None:
-        return delay
-    return max(delay, min(wish, _RETRY_AFTER_LIMIT))
+    if wish is None:
+        return backoff
+    return wish if options.enforce_retry_after else max(backoff, min(wish, _RETRY_AFTER_LIMIT))

@@ -121,6 +121,7 @@ class Vault:
         self._candidates: list[ConnectionInfo] = []
         self._refused: collections.deque[ConnectionInfo] = collections.deque(maxlen=_REFUSED_LIMIT)
         self._expires_at = float("inf")
+        self._reason = ""
         self._settled = asyncio.Event()
         self._needed = asyncio.Event()
         self._accept(source or {})
@@ -158,8 +159,8 @@ class Vault:
                     else random.choice(self._candidates)  # noqa: S311 - not for cryptography
                 )
             if self._settled.is_set():
-                message = f"There are no valid credentials for the API server. {_ADVICE}"
-                raise LoginError(message)
+                message = f"There are no valid credentials for the API server. {self._reason}"
+                raise LoginError(message + _ADVICE)
             await self._settled.wait()
 
     async def invalidate(
@@ -175,6 +176,8 @@ class Vault:
         """
         if _strip(info) not in self._refused:
             self._refused.append(_strip(info))
+        if error is not None:
+            self._reason = f"The last ones were not good: {error}. ".replace("..", ".")
         if info in self:
             self._drop(lambda current: current is info)
         try:

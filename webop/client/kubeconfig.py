@@ -67,6 +67,8 @@ def login_with_kubeconfig(**_: Any) -> ConnectionInfo | None:
 def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     """Log in with what pykube-ng finds; None if it is not installed.
 
+    None too for users of exec plugins: pykube keeps their results to itself.
+
     Raises:
         LoginError: pykube-ng has found neither a service account nor a kubeconfig.
     """
@@ -85,6 +87,9 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             message = "Pykube has found neither a service account nor a kubeconfig."
             raise LoginError(message) from exc
     cluster, user = config.cluster, config.user
+    if "exec" in user and not user.get("token"):
+        logger.warning("Pykube does not tell what exec plugins bring: pip install kubernetes.")
+        return None
     return ConnectionInfo(
         server=cluster.get("server"),
         ca_path=_get_filename(cluster.get("certificate-authority")),
@@ -173,7 +178,11 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
             or a user who needs an exec plugin.
     """
     where = os.pathsep.join(str(path) for path in paths)
-    merged = _merge([_load(path) for path in paths if path.exists()])
+    configs = [_load(path) for path in paths if path.exists()]
+    if not configs:
+        message = f"There is no kubeconfig at {where}."
+        raise LoginError(message)
+    merged = _merge(configs)
     name = merged.current
     if not name:
         message = f"There is no current context in {where}: kubectl config use-context ..."
@@ -187,8 +196,8 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     token = _get_token(user)
     if "exec" in user and not (token or user.get("client-certificate-data")):
         message = (
-            f"The user {context['user']!r} in {where} logs in by an exec plugin. Install a client "
-            f"library that runs it: pip install kubernetes (or pykube-ng)."
+            f"The user {context['user']!r} in {where} logs in by an exec plugin. Install the "
+            f"client library that runs it: pip install kubernetes."
         )
         raise LoginError(message)
     return ConnectionInfo(

@@ -5,29 +5,38 @@ Place in the flow: between the :class:`~webop.client.credentials.Vault` and the 
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import httpx
 
 from webop.client.transport import build_request
+from webop.errors import LoginError
 from webop.version import __version__
 
 if TYPE_CHECKING:
+    from webop.client.api import NetworkOptions
     from webop.client.calls import Call
     from webop.client.credentials import ConnectionInfo, Vault
     from webop.client.transport import TransportFactory
+
+_PARALLEL_REQUESTS = 16
 
 
 class Session:
     """A transport with what is the same in all requests made with the same credentials."""
 
-    __slots__ = ("_base", "_headers", "info", "transport", "users")
+    __slots__ = ("_base", "_headers", "gate", "info", "transport", "users")
 
     def __init__(self, info: ConnectionInfo, transport: httpx.AsyncBaseTransport) -> None:
         self.info = info
         self.transport = transport
         self.users = 0
+        # Each connection costs a TLS handshake and some 100 KB; many objects at once need no more
+        # than these for requests. Streams have their own ones.
+        self.gate = asyncio.Semaphore(_PARALLEL_REQUESTS)
         self._base = info.server.rstrip("/")
         self._headers: dict[tuple[str, str | None], httpx.Headers] = {}
 
@@ -56,8 +65,11 @@ class Session:
 class SessionPool:
     """The sessions of all credentials of a vault."""
 
-    def __init__(self, vault: Vault, transport_factory: TransportFactory) -> None:
+    def __init__(
+        self, vault: Vault, options: NetworkOptions, transport_factory: TransportFactory
+    ) -> None:
         self._vault = vault
+        self._options = options
         self._transport_factory = transport_factory
         self._sessions: dict[int, Session] = {}
 
@@ -68,11 +80,7 @@ class SessionPool:
             LoginError: there are no credentials, or they are not usable.
         """
         info = await self._vault.get()
-        session = self._sessions.get(id(info))
-        if session is None:
-            session = Session(info, self._transport_factory(info))
-            self._sessions[id(info)] = session
-            await self._close_outdated()
+        session = self._sessions.get(id(info)) or await self._open(info)
         session.users += 1
         return session
 
@@ -88,6 +96,18 @@ class SessionPool:
         self._sessions.clear()
         for session in sessions:
             await session.transport.aclose()
+
+    async def _open(self, info: ConnectionInfo) -> Session:
+        """Open a pool for credentials, or for the next ones if these are not even readable."""
+        try:
+            trusts_env = info.trust_env or self._options.trust_env
+            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
+        except LoginError as exc:
+            next_info = await self._vault.invalidate(info, error=exc)
+            return self._sessions.get(id(next_info)) or await self._open(next_info)
+        session = self._sessions[id(info)] = Session(info, transport)
+        await self._close_outdated()
+        return session
 
     async def _close_outdated(self) -> None:
         """Close what nobody uses, and nobody will: the credentials are not valid any more."""

@@ -16,6 +16,7 @@ import asyncio
 import dataclasses
 import enum
 import logging
+import math
 import random
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -116,12 +117,15 @@ class WatchStatus:
 
     Attributes:
         state: what it does.
-        failures: how many in a row, up to now.
+        is_connected: whether its stream is open now. For some moments in between, and in
+            outages, it is not.
+        failures: how many in a row, up to the last event or bookmark (one comes each minute).
         error: the last one of them, in words; empty when all is well.
-        version: the resource version that has been reached.
+        version: the resource version that has been reached; empty until the first listing ends.
     """
 
     state: State = State.EMPTY
+    is_connected: bool = False
     failures: int = 0
     error: str = ""
     version: str = ""
@@ -170,6 +174,7 @@ async def watch(
                 watcher.status.state = State.WATCHING
                 yield ListingFinished(watcher.status.version)
             async with watcher.open_stream() as batches:
+                watcher.begin()
                 async for lines in batches:
                     for line in lines:
                         event = watcher.parse(line)
@@ -206,19 +211,21 @@ class _Watcher:
         self._is_refused = False
         self._is_gone = False
         self._is_healthy = False
-        self._opened_at = 0.0
+        self._began_at: float | None = None
         self.status = status
         self.pause = 0.0
 
     async def list_objects(self) -> AsyncIterator[dict[str, Any]]:
         """Yield all existing objects; remember the version of the list."""
-        self._opened_at = asyncio.get_running_loop().time()
-        async for page in self._client.list_pages(self._resource, self._namespace):
+        # The pauses are up to the watch, and it tells how it is going; hence no retries here.
+        pages = self._client.list_pages(self._resource, self._namespace, is_retried=False)
+        version = ""
+        async for page in pages:
+            version = page.resource_version
             objects = [item for item in page.items if _has_name(item)]
             if len(objects) < len(page.items):
                 skipped = len(page.items) - len(objects)
                 logger.warning("%s: %d objects without a name are skipped.", self._path, skipped)
-            self.status.version = page.resource_version
             # Each object is let go as soon as the consumer has it, not with the whole page.
             page.items.clear()
             objects.reverse()
@@ -226,11 +233,10 @@ class _Watcher:
                 raw = objects.pop()
                 raw["metadata"].pop("managedFields", None)
                 yield raw
+        self.status.version = version
 
     def open_stream(self) -> AbstractAsyncContextManager[LineStream]:
         """Open the next stream, after the last version seen."""
-        self._opened_at = asyncio.get_running_loop().time()
-        self._is_healthy = False
         options, networking = self._options, self._client.options
         params = {
             "watch": "true",
@@ -238,7 +244,7 @@ class _Watcher:
             "resourceVersion": self.status.version,
         }
         if options.server_timeout is not None:
-            params["timeoutSeconds"] = f"{options.server_timeout:.0f}"
+            params["timeoutSeconds"] = str(math.ceil(options.server_timeout))
         connects = (options.connect_timeout, networking.connect_timeout, networking.request_timeout)
         limits = StreamLimits(
             connect=next((limit for limit in connects if limit is not None), None),
@@ -250,6 +256,12 @@ class _Watcher:
         return self._client.stream(
             self._path, params, limits=limits, is_trusting=not self._is_refused
         )
+
+    def begin(self) -> None:
+        """Take note that the server has accepted the stream."""
+        self._began_at = asyncio.get_running_loop().time()
+        self._is_healthy = False
+        self.status.is_connected = True
 
     def parse(self, line: bytes) -> WatchEvent | None:
         """Return the event of a line; None if it brings no object.
@@ -279,34 +291,36 @@ class _Watcher:
 
     def end(self) -> None:
         """Take note that the stream has ended as it should."""
-        lasted = asyncio.get_running_loop().time() - self._opened_at
-        if not self._is_healthy and lasted < _SHORT_STREAM:
+        if not self._is_healthy and self._get_duration() < _SHORT_STREAM:
             message = f"Cannot {self._attempt}: the server ends the stream at once"
             self.fail(_BrokenStreamError(message))
         else:
             self._heal()
+            self._began_at = None
+            self.status.is_connected = False
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
         """Take note of a failure: decide how long to pause, and whether to list anew."""
         status = self.status
-        lasted = asyncio.get_running_loop().time() - self._opened_at
-        is_silent = isinstance(exc, TimeoutError)
-        if lasted > _BACKOFF_LIMIT and not is_silent:
+        if self._get_duration() > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self._heal()  # it was fine in between, although nothing happened
+        self._began_at = None
+        status.is_connected = False
         self.pause = self._select_pause(exc)
         self._is_refused = isinstance(exc, APIUnauthorizedError)
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
         self._doubts += not isinstance(exc, _NO_DOUBT)
-        if (
-            status.state is not State.WATCHING
-            or isinstance(exc, APIGoneError | APINotFoundError)
-            or self._doubts >= _DOUBTS_LIMIT
-        ):
+        if isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT:
             status.state = State.EMPTY
             self._doubts = 0
         status.failures += 1
         self._log(exc)
+
+    def _get_duration(self) -> float:
+        """Return for how long the stream has lasted; 0 if there was none."""
+        now = asyncio.get_running_loop().time()
+        return 0.0 if self._began_at is None else now - self._began_at
 
     def _select_pause(self, exc: Exception) -> float:
         if isinstance(exc, APIGoneError) and not self._is_gone:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ class LocalCluster:
         progress: Progress | None = None,
     ) -> None:
         self.name = f"run-{secrets.token_hex(4)}" if name is None else check_name(name)
+        self._is_named = name is not None
         self._wanted_version = version
         self._wants_controller_manager = controller_manager
         self._apiserver_flags = tuple(apiserver_flags)
@@ -190,7 +192,7 @@ class LocalCluster:
         end_abandoned_clusters()
         cache.prune_logs()
         try:
-            with lock_name(self.name):
+            with lock_name(self.name) if self._is_named else nullcontext():
                 self._create(binaries, detached=detached)
                 self._get_runtime().start(self._apiserver_flags)
             if self._wants_controller_manager:
@@ -225,7 +227,8 @@ class LocalCluster:
         """Start kube-controller-manager, if it is not running, and wait until it works.
 
         It has the controllers that make deletions behave as on any cluster: owned objects are
-        collected, namespaces are emptied and removed, and get their default service account.
+        collected, namespaces are emptied and removed, and get their default service account;
+        the roles "view", "edit" and "admin" get their rules.
 
         Raises:
             ClusterError: there is no binary, or it does not come up.
@@ -291,7 +294,8 @@ class LocalCluster:
             check=False,
         )
         if done.returncode:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+            reason = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {reason}")
         return done.stdout
 
     def _create(self, binaries: Binaries, *, detached: bool) -> None:

@@ -18,12 +18,14 @@ ETCD = "etcd"
 APISERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 
-# What makes deletions and namespaces behave as on any cluster; nothing that runs pods.
+# What makes deletions, namespaces and the roles "view", "edit" and "admin" behave as on any
+# cluster; nothing that runs pods.
 _CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
     "serviceaccount-controller",
     "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
 )
 
 # Relative to the working folder, which is the cluster's: a socket's path has 104 bytes at most.
@@ -90,7 +92,7 @@ def build_apiserver_command(
 def build_controller_manager_command(
     executable: Path, files: CredentialFiles, kubeconfig: Path
 ) -> list[str]:
-    """Build the command line of kube-controller-manager: four controllers, no port."""
+    """Build the command line of kube-controller-manager: the controllers above, no port."""
     return [
         str(executable),
         f"--kubeconfig={kubeconfig}",

@@ -120,5 +120,5 @@ def describe_log(log: Path) -> str:
 
 
 def wait_a_moment() -> None:
-    """Pause between two looks at a condition: short against the start of an API server."""
-    time.sleep(0.02)
+    """Pause between two looks at a condition; each look is a TLS handshake that costs CPU."""
+    time.sleep(0.05)

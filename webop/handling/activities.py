@@ -10,7 +10,7 @@ from webop.errors import ActivityError
 from webop.handling.causes import ActivityCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import Terms, execute
-from webop.handling.handlers import Activity
+from webop.handling.handlers import Activity, ErrorsMode
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.lifecycles import all_at_once
@@ -34,7 +34,12 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         settings=operator.settings,
     )
     progress = Progress.start(handlers)
-    terms = Terms(operator.settings, lifecycle=all_at_once, success_level=_level_of(activity))
+    terms = Terms(
+        operator.settings,
+        lifecycle=all_at_once,
+        default_errors=_mode_of(activity),
+        success_level=_level_of(activity),
+    )
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:
         await asyncio.sleep(progress.delay or 0)
@@ -44,6 +49,11 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
         raise ActivityError(f"The {activity.value} has failed in {listed}")
     return {key: outcome.result for key, outcome in outcomes.items()}
+
+
+def _mode_of(activity: Activity) -> ErrorsMode:
+    """Whoever asks for the health waits for the answer: probes are not retried by themselves."""
+    return ErrorsMode.PERMANENT if activity is Activity.PROBE else ErrorsMode.TEMPORARY
 
 
 def _level_of(activity: Activity) -> int:

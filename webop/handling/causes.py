@@ -142,9 +142,9 @@ class ChangeCause(DiffCause):
         kwargs["reason"] = self.reason
         return kwargs
 
-    def replaced(self, **changes: Any) -> ChangeCause:
-        """Return a copy with some attributes changed."""
-        return dataclasses.replace(self, **changes)
+    def since(self, old: Any) -> ChangeCause:
+        """Return the same with what has changed since another state."""
+        return dataclasses.replace(self, old=old, diff=diffs.diff(old, self.new))
 
 
 @dataclass(kw_only=True)

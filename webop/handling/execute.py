@@ -87,15 +87,16 @@ async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Te
         )
         if invocation.subhandlers and not invocation.is_delegated:
             await execute_children(invocation, invocation.subhandlers)
-    except Exception as exc:  # noqa: BLE001  handlers may raise anything; nothing may escape
+    except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
+        failure = _tame(exc)
         outcome = judge_failure(
             handler,
-            exc,
+            failure,
             standing,
             default_errors=terms.default_errors,
             default_backoff=terms.settings.execution.default_backoff,
         )
-        _log_failure(cause, outcome, exc)
+        _log_failure(cause, outcome, failure)
     else:
         outcome = Outcome(final=True, result=result)
         cause.logger.log(terms.success_level, "%s succeeded.", handler)
@@ -133,8 +134,8 @@ async def execute_children(
     outcomes = await execute(chosen, cause, progress, terms)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
-    if not progress.is_finished or len(progress) > len(outcomes):
-        progress.store(body=cause.body, patch=cause.patch, storage=storage)
+    # Also if all are finished: the parent may fail afterwards. Purged at the end of the cycle.
+    progress.store(body=cause.body, patch=cause.patch, storage=storage)
     if not progress.is_finished:
         raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
 
@@ -150,6 +151,16 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
             patch.status[key] = dict(outcome.result) if merged is None else merged
         else:
             patch.status[key] = outcome.result
+
+
+def _tame(exc: BaseException) -> Exception:
+    """Return what a handler has raised as an ordinary error, unless it is we who are cancelled."""
+    if isinstance(exc, Exception):
+        return exc
+    task = asyncio.current_task()
+    if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise exc
+    return RuntimeError(f"The handler has raised {exc!r}, which cannot stop the operator.")
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:

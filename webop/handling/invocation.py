@@ -102,8 +102,15 @@ async def _call_in_thread(
 ) -> Any:
     """Run a sync function in the executor; its thread sees the context variables of here."""
     loop = asyncio.get_running_loop()
-    call = functools.partial(contextvars.copy_context().run, functools.partial(fn, **kwargs))
+    call = functools.partial(contextvars.copy_context().run, _call, fn, kwargs)
     return await loop.run_in_executor(settings.execution.executor, call)
+
+
+def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return fn(**kwargs)
+    except StopIteration as exc:  # no future can hold it: the caller would wait for ever
+        raise RuntimeError(f"The handler has raised {exc!r}.") from exc
 
 
 async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:

@@ -51,7 +51,7 @@ class HandlerState:
             failure=record.get("failure") or False,
             message=record.get("message"),
             subrefs=frozenset(record.get("subrefs") or ()),
-            stored=dict(record),
+            stored=_without_nones(record),
         )
 
     def build_record(self) -> ProgressRecord:
@@ -121,10 +121,12 @@ class Progress(Mapping[str, HandlerState]):
         moment = now()
         for handler in handlers:
             record = storage.fetch(key=handler.id, body=body)
-            state = HandlerState.from_record(record) if record else HandlerState(started=moment)
-            if state.purpose not in (None, purpose):
-                state = HandlerState(started=moment, stored=state.stored)
-            states[handler.id] = replace(state, purpose=purpose)
+            state = HandlerState.from_record(record) if record else None
+            if state is not None and _is_of_cycle(state, handler, purpose):
+                states[handler.id] = replace(state, purpose=purpose)
+            else:
+                stored = None if state is None else state.stored
+                states[handler.id] = HandlerState(moment, purpose, stored=stored)
         return cls(states)
 
     def __getitem__(self, key: str) -> HandlerState:
@@ -161,11 +163,20 @@ class Progress(Mapping[str, HandlerState]):
         """Take note of an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
 
+    def restart(self, key: str) -> None:
+        """Have a handler called anew, whatever it has achieved."""
+        state = self._states[key]
+        self._states[key] = HandlerState(now(), state.purpose, stored=state.stored)
+
+    def drop(self, key: str) -> None:
+        """Have a handler not called at all in this cycle."""
+        del self._states[key]
+
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
         """Write what has changed into the patch of the object."""
         for key, state in self._states.items():
             record = state.build_record()
-            if {k: v for k, v in record.items() if v is not None} != state.stored:
+            if _without_nones(record) != state.stored:
                 storage.store(key=key, record=record, body=body, patch=patch)
         storage.flush()
 
@@ -184,6 +195,17 @@ class Progress(Mapping[str, HandlerState]):
         """Return how many handlers have succeeded and how many have failed."""
         states = self._states.values()
         return sum(s.success for s in states), sum(s.failure for s in states)
+
+
+def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
+    """Tell whether a record is of the present cycle; resuming goes on within any other one."""
+    is_resuming = state.purpose == "resume" and getattr(handler, "initial", False)
+    return is_resuming or state.purpose in (None, purpose)
+
+
+def _without_nones(record: ProgressRecord) -> dict[str, object]:
+    """Return what is comparable: storages may or may not keep what is None."""
+    return {key: value for key, value in record.items() if value is not None}
 
 
 def _delay_from(moment: datetime, outcome: Outcome) -> datetime | None:

@@ -46,14 +46,18 @@ class ResourceHandlers:
         return bool(self.events or self.changes or self.background or self.indexers)
 
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
-        """Return the handlers to be called for a change, deduplicated, in order of declaration."""
-        return list(
-            deduplicated(
-                handler
-                for handler in self.changes
-                if _fits_reason(handler, cause) and matches(handler, cause)
-            )
-        )
+        """Return the handlers to be called for a change, in order of declaration.
+
+        Each pair of a function and an id is there once (HND-07 to HND-09); if it is declared for
+        resuming and for what has happened, it is called for what has happened.
+        """
+        chosen: dict[tuple[Any, str], ChangeHandler] = {}
+        for handler in self.changes:
+            if _fits_reason(handler, cause) and matches(handler, cause):
+                key = (handler.fn, handler.id)
+                if key not in chosen or chosen[key].initial:
+                    chosen[key] = handler
+        return list(chosen.values())
 
     def has_scope_for(self, cause: ChangeCause) -> bool:
         """Tell whether the object is in the scope of any handler of changes (FLT-25)."""
@@ -99,8 +103,11 @@ class OperatorRegistry:
         return [h for h in self._iter_resource_handlers() if isinstance(h, families)]
 
     def select_webhooks(self) -> list[WebhookHandler]:
-        """Return the handlers of admission reviews."""
-        return list(deduplicated(_select_of(WebhookHandler, self._handlers)))
+        """Return the handlers of admission reviews, those of one function each on its own.
+
+        Several decorators on a function stand for several operations or resources (ADM-13).
+        """
+        return list(_select_of(WebhookHandler, self._handlers))
 
     def collect_selectors(self) -> frozenset[Selector]:
         """Return what is to be looked for in the cluster, for all handlers."""
@@ -128,15 +135,17 @@ def select_webhooks(
         cause: the review.
         id: of the one handler asked for; None for all.
     """
-    return [
-        handler
-        for handler in handlers
-        if (id is None or handler.id == id)
-        and (not handler.operations or cause.operation in handler.operations)
-        and handler.subresource in ("*", cause.subresource)
-        and _may_run_on(handler, cause.operation)
-        and matches(handler, cause)
-    ]
+    return list(
+        deduplicated(
+            handler
+            for handler in handlers
+            if (id is None or handler.id == id)
+            and (not handler.operations or cause.operation in handler.operations)
+            and handler.subresource in ("*", cause.subresource)
+            and _may_run_on(handler, cause.operation)
+            and matches(handler, cause)
+        )
+    )
 
 
 def deduplicated(handlers: Iterable[H]) -> Iterator[H]:

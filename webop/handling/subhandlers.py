@@ -8,19 +8,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from webop.handling.causes import Cause
+from webop.handling.causes import Cause, ChangeCause
 from webop.handling.execute import execute_children
 from webop.handling.handlers import ChangeHandler, HandlerFn, build_id
 from webop.handling.invocation import get_invocation
-from webop.handling.registry import OperatorRegistry
+from webop.handling.registry import OperatorRegistry, ResourceHandlers
 from webop.lifecycles import LifeCycleFn
 
 
 def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
-    """Return a sub-handler of the handler of the moment, with the id ``parent/child``."""
+    """Return a sub-handler of the handler of the moment, with the id ``parent/child``.
+
+    Its field is looked at as the parent's would be: for changes in update and field handlers,
+    as it is in others; but ``old`` and ``new`` are always about a change (FLT-11, FLT-12).
+    """
     parent = get_invocation("Registering sub-handlers").handler
     child = build_id(fn, id=id, suffix=options.get("field", ()))
-    return ChangeHandler(id=f"{parent.id}/{child}", fn=fn, selector=None, **options)
+    is_about_change = getattr(parent, "needs_change", False) or {"old", "new"} & options.keys()
+    return ChangeHandler(
+        id=f"{parent.id}/{child}",
+        fn=fn,
+        selector=None,
+        needs_change=bool(options.get("field") and is_about_change),
+        **options,
+    )
 
 
 def add_subhandler(handler: ChangeHandler) -> None:
@@ -62,12 +73,17 @@ async def execute(
     elif handlers is not None:
         children = list(handlers)
     elif registry is not None:
-        children = [h for h in registry.select_resource_handlers() if isinstance(h, ChangeHandler)]
+        children = _select_children(registry, invocation.cause if cause is None else cause)
     elif invocation.is_delegated:
         return
     else:
         children = invocation.subhandlers
     await execute_children(invocation, children, lifecycle=lifecycle, cause=cause)
+
+
+def _select_children(registry: OperatorRegistry, cause: Cause) -> list[ChangeHandler]:
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    return handlers.select_changes(cause) if isinstance(cause, ChangeCause) else []
 
 
 def _build_children(fns: Mapping[str, HandlerFn] | Iterable[HandlerFn]) -> list[ChangeHandler]:

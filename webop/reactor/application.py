@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
+from webop.client.calls import encode_body
 from webop.errors import APIConflictError, APIUnprocessableError
 from webop.objects.body import Body
 from webop.objects.patch import Patch
@@ -12,6 +14,21 @@ from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import Tracked
 
 logger = logging.getLogger(__name__)
+
+
+async def save_patch(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch: int) -> bool:
+    """Apply a patch; what JSON cannot hold is left out: it is a mistake in a handler, and is told.
+
+    Returns:
+        Whether the object is still there.
+    """
+    try:
+        return await apply_patch(ctx, obj, patch, epoch=epoch)
+    except (TypeError, ValueError):
+        dropped: list[str] = []
+        kept = Patch(_prune(patch, "", dropped), fns=patch.fns)
+        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, "; ".join(dropped))
+        return await apply_patch(ctx, obj, kept, epoch=epoch)
 
 
 async def apply_patch(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch: int) -> bool:
@@ -84,6 +101,22 @@ async def _send(
     if response is not None:
         _warn_of_pruning(obj, patch, response)
     return _take(obj, response, epoch=epoch)
+
+
+def _prune(value: Any, path: str, dropped: list[str]) -> Any:
+    """Return what JSON can hold of a patch, and list the rest."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        pruned = _prune(item, f"{path}.{key}", dropped)
+        try:
+            encode_body({key: pruned})
+        except (TypeError, ValueError) as exc:
+            dropped.append(f"{path}.{key} ({exc})".lstrip("."))
+        else:
+            kept[key] = pruned
+    return kept
 
 
 def _warn_of_pruning(obj: Tracked, patch: dict[str, Any], response: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ class Dispatcher:
 
     def _check(self, obj: Tracked) -> None:
         """Start a worker if there is work and nobody is at it."""
-        if obj.is_busy:
+        if obj.is_busy or self._is_closing:
             return
         if obj.timer is not None:
             obj.timer.cancel()
@@ -130,15 +130,18 @@ class Dispatcher:
         if self._limit is not None and len(self._workers) >= self._limit:
             self._ready.append(obj)
         else:
-            worker = self._spawn(self._work(obj), name=obj.uid)
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(self._spawn(self._work(obj), name=obj.uid))
 
     async def _work(self, obj: Tracked) -> None:
         """Work on an object until nothing is left, then on those that wait for a free worker."""
-        await self._work_on(obj)
-        while self._ready and not self._is_closing:
-            await self._work_on(self._ready.popleft())
+        try:
+            await self._work_on(obj)
+            while self._ready and not self._is_closing:
+                await self._work_on(self._ready.popleft())
+        finally:
+            # At once: an object that comes now must not count on a worker that has left.
+            worker: Any = asyncio.current_task()
+            self._workers.discard(worker)
 
     async def _work_on(self, obj: Tracked) -> None:
         delay: float | None = 0

@@ -19,7 +19,7 @@ from webop.objects.diffs import diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.posting import ObjectLogger
-from webop.reactor.tracking import Tracked
+from webop.reactor.tracking import Cycle, Tracked
 
 _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
 
@@ -43,13 +43,18 @@ class Plan:
         handlers: who is to be called.
         finalizers: the list of finalizers as it is to be; None if it is fine. Adding ours comes
             before any handler, removing it without handlers is all there is to do.
-        is_first: whether a new handling cycle begins.
+        cycle: the handling cycle that it goes on with; None if a new one begins.
+        missed: ids of handlers that are to hear of what has changed since the cycle has begun,
+            even if they have finished.
+        late: those of them for whom nothing has changed since the last-handled state.
     """
 
     cause: ChangeCause
     handlers: list[ChangeHandler] = field(default_factory=list)
     finalizers: list[str] | None = None
-    is_first: bool = True
+    cycle: Cycle | None = None
+    missed: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
 
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
@@ -61,16 +66,41 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     if finalizers is not None:
         return Plan(cause, finalizers=finalizers)
     if cause.reason is Reason.NOOP and obj.cycle is not None:
-        return Plan(cause)  # back where it was, but some handlers have seen it elsewhere
+        return Plan(cause, cycle=obj.cycle)  # back where it was, but some have seen it elsewhere
     if cause.reason not in _HANDLED or not ctx.handlers.changes:
         return None
-    handlers = ctx.handlers.select_changes(cause)
-    is_first = obj.cycle is None or obj.cycle.reason is not cause.reason
-    if not is_first and obj.cycle is not None:
-        handlers = [handler for handler in handlers if handler.id in obj.cycle.handler_ids]
-    if not handlers and (cause.reason is Reason.RESUME or not ctx.handlers.has_scope_for(cause)):
-        return None
-    return Plan(cause, handlers, is_first=is_first)
+    plan = Plan(cause, ctx.handlers.select_changes(cause))
+    if obj.cycle is not None and obj.cycle.reason is cause.reason:
+        _continue_cycle(ctx, plan, obj.cycle)
+    if plan.handlers or _is_worth_noting(ctx, cause) or _has_leftovers(ctx, cause):
+        return plan
+    return None
+
+
+def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
+    """Go on with a cycle under way, in the course of which the object may have changed."""
+    plan.cycle = cycle
+    if plan.cause.reason is Reason.CREATE:
+        plan.handlers = [h for h in plan.handlers if h.id in cycle.handler_ids]
+    elif plan.cause.reason is Reason.UPDATE and plan.cause.new != cycle.essence:
+        missed = ctx.handlers.select_changes(plan.cause.since(cycle.essence))
+        plan.missed = frozenset(handler.id for handler in missed)
+        plan.late = plan.missed - {handler.id for handler in plan.handlers}
+        chosen = {id(handler) for handler in (*plan.handlers, *missed)}
+        plan.handlers = [h for h in ctx.handlers.changes if id(h) in chosen]
+
+
+def _is_worth_noting(ctx: ResourceContext, cause: ChangeCause) -> bool:
+    """Tell whether a change that no handler is called for is to be stored as handled."""
+    return cause.reason is not Reason.RESUME and ctx.handlers.has_scope_for(cause)
+
+
+def _has_leftovers(ctx: ResourceContext, cause: ChangeCause) -> bool:
+    """Tell whether there is progress of a cycle that has lost its cause while nobody was here."""
+    storage = ctx.operator.settings.persistence.progress_storage
+    return cause.reason is Reason.RESUME and any(
+        storage.fetch(key=handler.id, body=cause.body) for handler in ctx.handlers.changes
+    )
 
 
 def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:

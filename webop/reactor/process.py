@@ -19,11 +19,13 @@ from webop.handling.registry import deduplicated
 from webop.objects.body import Body, RawEvent
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
-from webop.reactor.application import apply_finalizers, apply_patch
+from webop.reactor.application import apply_finalizers, save_patch
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.tracking import Cycle, Tracked
 
 logger = logging.getLogger(__name__)
+
+_FINAL = frozenset({400, 405, 409, 413, 415, 422})  # a patch refused so is refused ever after
 
 _TITLES = {
     Reason.CREATE: "creation",
@@ -48,7 +50,7 @@ class Processor:
 
     def has_work(self, obj: Tracked) -> bool:
         """Tell whether anything is to be done about the newest state of an object."""
-        if obj.events:
+        if obj.events or obj.unsaved is not None:
             return True
         try:
             obj.plan = make_plan(self.ctx, obj)
@@ -73,8 +75,12 @@ class Processor:
         """
         try:
             await self._show_events(obj)
+            await self._catch_up(obj, epoch=epoch)
             plan = self._take_plan(obj)
-            delay = None if plan is None else await self._carry_out(obj, plan, epoch=epoch)
+            if plan is None:
+                delay, obj.initial = None, False
+            else:
+                delay = await self._carry_out(obj, plan, epoch=epoch)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             return self._throttle(obj, exc)
         obj.error_delays = None
@@ -90,6 +96,9 @@ class Processor:
     async def _carry_out(self, obj: Tracked, plan: Plan, *, epoch: int) -> float | None:
         """Call the handlers, record their progress, and write it all down in one patch."""
         cause = plan.cause
+        if cause.reason is Reason.DELETE and obj.is_released:
+            await self._release(obj, epoch=epoch)
+            return None
         if plan.finalizers is not None:
             added = len(plan.finalizers) > len(cause.body.meta.finalizers)
             cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
@@ -101,19 +110,28 @@ class Processor:
         progress = Progress.restore(
             plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
         )
-        if obj.cycle is None or plan.is_first:
-            obj.cycle = Cycle(cause.reason, cause.new, frozenset(progress))
-        outcomes = await execute(plan.handlers, cause, progress, self._terms)
+        cycle = obj.cycle = _adjust_cycle(plan, progress)
+        outcomes = await self._execute(plan, cycle, progress)
         deliver_results(outcomes, cause.patch)
-        if not progress.is_finished:
+        if progress.is_finished:
+            self._conclude(obj, plan, progress)
+        else:
             progress.store(body=cause.body, patch=cause.patch, storage=storage)
-            return await self._save(obj, cause.patch, delay=progress.delay, epoch=epoch)
-        self._conclude(obj, plan, progress)
-        if cause.reason is not Reason.DELETE:
-            return await self._save(obj, cause.patch, delay=None, epoch=epoch)
-        await self._save(obj, cause.patch, delay=None, epoch=epoch)
-        await self._release(obj, epoch=epoch)
-        return None
+        await self._save(obj, cause.patch, epoch=epoch)
+        if obj.is_released:
+            await self._release(obj, epoch=epoch)
+        return progress.delay
+
+    async def _execute(self, plan: Plan, cycle: Cycle, progress: Progress) -> dict[str, Outcome]:
+        """Call the handlers; those that are behind the others hear of what they have missed."""
+        called = [handler for handler in plan.handlers if handler.id in progress]
+        behind = [handler for handler in called if handler.id in cycle.bases]
+        others = [handler for handler in called if handler.id not in cycle.bases]
+        outcomes = await execute(others, plan.cause, progress, self._terms)
+        for handler in behind:
+            cause = plan.cause.since(cycle.bases[handler.id])
+            outcomes |= await execute([handler], cause, progress, self._terms)
+        return outcomes
 
     def _conclude(self, obj: Tracked, plan: Plan, progress: Progress) -> None:
         """End the cycle: what was handled is remembered on the object, the progress is not."""
@@ -129,15 +147,29 @@ class Processor:
         essence = cause.new if obj.cycle is None else obj.cycle.essence
         if cause.reason is not Reason.DELETE and cause.old != essence:
             persistence.diffbase_storage.store(body=cause.body, patch=cause.patch, essence=essence)
+        obj.is_released = cause.reason is Reason.DELETE
         obj.cycle = None
         obj.initial = False
 
-    async def _save(
-        self, obj: Tracked, patch: Patch, *, delay: float | None, epoch: int
-    ) -> float | None:
-        if patch:
-            await apply_patch(self.ctx, obj, patch, epoch=epoch)
-        return delay
+    async def _save(self, obj: Tracked, patch: Patch, *, epoch: int) -> None:
+        """Write a patch now, or, if the API server is away, before anything else next time.
+
+        So handlers are not called again for what is only not written down yet.
+        """
+        if not patch:
+            return
+        obj.unsaved = patch
+        try:
+            await save_patch(self.ctx, obj, patch, epoch=epoch)
+        except (APIError, TypeError, ValueError) as exc:
+            if getattr(exc, "status", 0) in _FINAL or not isinstance(exc, APIError):
+                obj.unsaved = None
+            raise
+        obj.unsaved = None
+
+    async def _catch_up(self, obj: Tracked, *, epoch: int) -> None:
+        if obj.unsaved is not None and obj.event_type != "DELETED":
+            await self._save(obj, obj.unsaved, epoch=epoch)
 
     async def _release(self, obj: Tracked, *, epoch: int) -> None:
         """Let a deleted object go, whatever else is changed in it at the same time.
@@ -177,7 +209,7 @@ class Processor:
             )
             deliver_results(outcomes, cause.patch)
             if cause.patch and event_type != "DELETED":
-                await apply_patch(self.ctx, obj, cause.patch, epoch=-1)
+                await save_patch(self.ctx, obj, cause.patch, epoch=-1)
 
     def _throttle(self, obj: Tracked, exc: Exception) -> float | None:
         """Leave an object alone for a while after an error that is not of its handlers."""
@@ -194,3 +226,21 @@ class Processor:
             exc_info=None if expected else exc,
         )
         return delay
+
+
+def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
+    """Begin a cycle, or bring the present one up to the newest state of the object."""
+    cycle = plan.cycle
+    if cycle is None:
+        return Cycle(plan.cause.reason, plan.cause.new, frozenset(progress))
+    for key in plan.missed:
+        if progress[key].is_finished:
+            progress.restart(key)
+            cycle.bases[key] = cycle.essence
+        elif key in plan.late and progress[key].retries:
+            cycle.bases.setdefault(key, cycle.essence)
+        elif key in plan.late:
+            progress.drop(key)  # it has seen nothing of what is undone by now
+    if plan.cause.reason is Reason.UPDATE:
+        cycle.essence = plan.cause.new
+    return cycle

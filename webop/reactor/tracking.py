@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
+from webop.objects.patch import Patch
 
 if TYPE_CHECKING:
     from webop.reactor.planning import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cycle:
-    """A handling cycle under way: why, from which state on, and who takes part.
+    """A handling cycle under way: nothing that changes in its course is lost on anyone (D-67).
 
-    What changes in the object while the cycle runs is left for the next cycle: the essence at
-    the start of the cycle is what is stored as handled (D-67).
+    Attributes:
+        reason: why the handlers are called.
+        essence: the newest state of the object that the cycle is about; it is stored as handled
+            when the cycle ends. A creation stays with the state at its start: what changes in its
+            course is an update, to be handled after it.
+        handler_ids: who took part at the start.
+        bases: the states that handlers have seen last, if they are to be called again for what
+            has changed since then; others see what has changed since the last-handled state.
     """
 
     reason: Reason
     essence: Any
     handler_ids: frozenset[str]
+    bases: dict[str, Any] = field(default_factory=dict)
 
 
 class Tracked:
@@ -42,6 +50,8 @@ class Tracked:
         initial: whether the object was there before the operator and is yet to be resumed.
         events: the events not yet shown to the handlers of events.
         plan: what is to be done about ``raw``, if it was found out already.
+        unsaved: what is to be written before anything else, as the API server was away.
+        is_released: whether all deletion handlers have finished, so that the object may go.
     """
 
     __slots__ = (
@@ -53,6 +63,7 @@ class Tracked:
         "initial",
         "is_busy",
         "is_dirty",
+        "is_released",
         "name",
         "namespace",
         "news",
@@ -61,6 +72,7 @@ class Tracked:
         "seen",
         "timer",
         "uid",
+        "unsaved",
         "version",
     )
 
@@ -79,6 +91,8 @@ class Tracked:
         self.events: list[tuple[RawEventType, dict[str, Any]]] | None = None
         self.cycle: Cycle | None = None
         self.plan: Plan | None = None
+        self.unsaved: Patch | None = None
+        self.is_released = False
         self.timer: asyncio.TimerHandle | None = None
         self.error_delays: Iterator[float] | None = None
         self.news: asyncio.Event | None = None

@@ -1,0 +1,43 @@
+"""The operator of the comparison: one file for webop and for kopf, chosen by BENCH_SIDE.
+
+It runs in the environment of its side, so it imports nothing else that is not in Python itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or os.environ["BENCH_SIDE"] == "webop":
+    import webop as kopf
+else:
+    import kopf
+
+_WORKDIR = Path(os.environ["BENCH_WORKDIR"])
+_latency = (_WORKDIR / "latency.txt").open("w", buffering=1)
+_calls = 0
+
+
+@kopf.on.startup()
+async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    settings.posting.enabled = False
+    tell_calls()
+
+
+@kopf.on.create("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+async def handle(spec: kopf.Spec, **_: Any) -> None:
+    global _calls  # noqa: PLW0603 - the cheapest counter there is
+    _calls += 1
+    if "sent" in spec:
+        _latency.write(f"{spec['sent']} {time.time_ns()}\n")
+
+
+@kopf.on.cleanup()
+async def conclude(**_: Any) -> None:
+    tell_calls()
+
+
+def tell_calls() -> None:
+    (_WORKDIR / "calls.txt").write_text(str(_calls))

@@ -1,0 +1,87 @@
+"""One operator process of one side: started, read through /proc, always stopped (Linux only)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.model import Bench, BenchError, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOG = "operator.log"  # in the work folder: the output of the newest operator
+_TICKS = os.sysconf("SC_CLK_TCK")
+# An operator is idle when it has taken less than this share of a CPU for some seconds.
+_QUIET_SHARE = 0.01
+_STOP_SECONDS = 15.0
+
+
+class Operator:
+    """A running operator."""
+
+    def __init__(self, process: subprocess.Popen[bytes], calls: Path) -> None:
+        self._process = process
+        self._proc = Path(f"/proc/{process.pid}")
+        self._calls = calls
+
+    def read_cpu(self) -> float:
+        """Return ms of user and system time since the start, all threads: proc_pid_stat(5)."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS * 1e3
+
+    def read_memory(self, field: str = "VmRSS") -> float:
+        """Return MB (10^6 bytes) of VmRSS, now, or of VmHWM, the peak: proc_pid_status(5)."""
+        text = (self._proc / "status").read_text()
+        return int(text.partition(f"{field}:")[2].split()[0]) * 1024 / 1e6
+
+    def read_calls(self) -> int:
+        """Return the number of calls of the handler; it is told when the operator has stopped."""
+        return int(self._calls.read_text())
+
+    async def settle(self, seconds: float = 2.0) -> None:
+        """Return when the startup handler has run and the process has been idle for so long.
+
+        Six seconds are enough for both sides to do what they put off till an object is quiet.
+        """
+        quiet = False
+        while not quiet:
+            before = self.read_cpu()
+            await asyncio.sleep(seconds)
+            if self._process.poll() is not None:
+                raise BenchError(f"The operator ended with code {self._process.returncode}.")
+            spent = (self.read_cpu() - before) / 1e3
+            quiet = self._calls.exists() and spent <= seconds * _QUIET_SHARE
+
+
+@contextlib.contextmanager
+def run_operator(bench: Bench, side: Side, plural: str) -> Iterator[Operator]:
+    """Run one side with the handlers of the bench for one of its collections."""
+    calls = bench.workdir / "calls.txt"
+    calls.unlink(missing_ok=True)
+    variables = {"SIDE": side.name, "PLURAL": plural, "WORKDIR": str(bench.workdir)}
+    with (bench.workdir / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            side.argv,
+            env={
+                **os.environ,
+                "KUBECONFIG": str(bench.kubeconfig),
+                **{f"BENCH_{name}": value for name, value in variables.items()},
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the bench, which stops the operator itself
+        )
+    try:
+        yield Operator(process, calls)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_SECONDS)
+        process.kill()
+        process.wait()

@@ -1,0 +1,9 @@
+"""What can be measured, in the order of the report. A new scenario is a file and a name here."""
+
+from __future__ import annotations
+
+from bench.scenarios import create, idle, imports, latency, restart
+
+SCENARIOS = {
+    module.SCENARIO.name: module.SCENARIO for module in (create, restart, imports, latency, idle)
+}

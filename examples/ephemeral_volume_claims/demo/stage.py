@@ -1,0 +1,165 @@
+"""What the demo is played on: a line to the API server, and the operator as a process."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parent
+_POLLING = 0.05  # seconds between two looks at something awaited
+_STARTING, _STOPPING = 30.0, 15.0  # seconds for the operator to be ready, and to be gone
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')  # RFC 7234, 5.5, as Kubernetes uses it
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server has answered."""
+
+    status: int
+    body: dict[str, Any]
+    warnings: list[str]
+
+
+class ApiServer:
+    """Single requests to the API server, one after another.
+
+    Args:
+        server: its URL.
+        token: a bearer token.
+        ca_data: its authority, in base64 of PEM.
+    """
+
+    def __init__(self, server: str, token: str, ca_data: str) -> None:
+        tls = ssl.create_default_context(cadata=base64.b64decode(ca_data).decode("ascii"))
+        headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.Client(
+            base_url=server, headers=headers, verify=tls, trust_env=False, timeout=30
+        )
+
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+        """Send a request; return the answer, whatever it is."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        response = self._client.request(method, path, json=body, headers={"Content-Type": kind})
+        warnings = [
+            re.sub(r"\\(.)", r"\1", text)
+            for header in response.headers.get_list("warning")
+            for text in _WARNING.findall(header)
+        ]
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        text = {"kind": "Status", "message": response.text.strip()}  # a kind that is not served yet
+        return Answer(response.status_code, response.json() if is_json else text, warnings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+class Operator:
+    """The operator's process, as seen from outside."""
+
+    def __init__(self, process: subprocess.Popen[bytes], probes: str, log: Path) -> None:
+        self.pid = process.pid
+        self.probes = probes
+        self.log = log
+        self._process = process
+
+    def check(self) -> None:
+        """Raise if the operator has ended.
+
+        Raises:
+            DemoError: it has.
+        """
+        if self._process.poll() is not None:
+            lines = self.log.read_text(errors="replace").splitlines()[-15:]
+            raise DemoError(
+                f"The operator has ended with exit code {self._process.returncode}. "
+                + "\n    ".join([f"The end of its log ({self.log}):", *lines])
+            )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it watches the cluster, and its webhooks are in place.
+
+        Raises:
+            DemoError: it has ended, or has not got there in time.
+        """
+        if not wait_for(self._is_ready, _STARTING):
+            raise DemoError(f"The operator is not ready after {_STARTING:g} s; its log: {self.log}")
+
+    def _is_ready(self) -> bool:
+        self.check()
+        try:
+            return httpx.get(f"{self.probes}/readyz", trust_env=False).is_success
+        except httpx.TransportError:
+            return False  # it does not listen yet
+
+
+@contextlib.contextmanager
+def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operator]:
+    """Run the operator as a process, and stop it whatever happens.
+
+    Args:
+        handlers: the file with the handlers; beside them, storage is played (local_storage.py).
+        kubeconfig: where the cluster is.
+        log: the file to log into.
+    """
+    probes = f"http://127.0.0.1:{find_free_port()}"
+    options = ["--all-namespaces", "--standalone", "--verbose", f"--liveness={probes}/healthz"]
+    files = [str(handlers), str(HERE / "local_storage.py")]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WEBOP_", "EVC_"))
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "webop", "run", *options, *files],
+            env={**environment, "KUBECONFIG": str(kubeconfig), "EVC_PORT": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the demo, which stops the operator in order
+        )
+    try:
+        yield Operator(process, probes, log)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOPPING)
+        process.kill()
+        process.wait()
+
+
+def wait_for(is_met: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition; tell whether it was met in time."""
+    deadline = time.monotonic() + seconds
+    while not is_met():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLLING)
+    return True
+
+
+def find_free_port() -> int:
+    """Return a port that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

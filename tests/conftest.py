@@ -1,0 +1,79 @@
+"""Fixtures for all tests that need a cluster; ``local_cluster`` comes from webop's own plugin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from operating import Calls, Kind, Objects, RunOperator, connect, get_connection, operate
+
+import webop
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def widgets(local_cluster: LocalCluster) -> Kind:
+    """A kind without subresources that keeps whatever it is given; shared by the tests."""
+    return _define(local_cluster, Kind("tests.webop.dev"))
+
+
+@pytest.fixture(scope="session")
+def gadgets(local_cluster: LocalCluster) -> Kind:
+    """The same with its status behind an endpoint of its own; shared by the tests."""
+    kind = Kind("tests.webop.dev", plural="gadgets", kind="Gadget", has_status=True)
+    return _define(local_cluster, kind)
+
+
+def _define(cluster: LocalCluster, kind: Kind) -> Kind:
+    async def define() -> None:
+        async with connect(cluster) as client:
+            await kind.define(client)
+
+    asyncio.run(define())
+    return kind
+
+
+@pytest.fixture
+def info(local_cluster: LocalCluster) -> ConnectionInfo:
+    """The administrator's credentials."""
+    return get_connection(local_cluster)
+
+
+@pytest.fixture
+async def client(local_cluster: LocalCluster) -> AsyncIterator[Client]:
+    """A client of the administrator."""
+    async with connect(local_cluster) as connected:
+        yield connected
+
+
+@pytest.fixture
+def objects(client: Client, widgets: Kind, local_namespace: str) -> Objects:
+    """The widgets in the namespace of the test."""
+    return Objects(client, widgets, local_namespace)
+
+
+@pytest.fixture
+def run_operator(
+    info: ConnectionInfo, registry: webop.OperatorRegistry, objects: Objects
+) -> RunOperator:
+    """Runs an operator with the handlers of the test in the namespace of the test."""
+    return partial(operate, info, registry, namespaces=[objects.namespace])
+
+
+@pytest.fixture
+def registry() -> webop.OperatorRegistry:
+    """Where the test puts its handlers."""
+    return webop.OperatorRegistry()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    """What the handlers have been called with."""
+    return Calls()

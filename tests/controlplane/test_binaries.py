@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from controlplane_standins import Recorder
+
+from webop.controlplane import reaper
+from webop.controlplane.binaries import find_binaries, provide_binaries
+from webop.controlplane.failures import ClusterError
+from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_PROVIDE = """
+import sys
+from webop.controlplane.binaries import provide_binaries
+from webop.controlplane.progress import StreamProgress
+print(provide_binaries(StreamProgress(sys.stderr)).folder)
+"""
+
+
+class Provider:
+    """A process that provides the binaries, with its output in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._output = folder / "stdout"
+        self._errors = folder / "stderr"
+        folder.mkdir()
+        with self._output.open("wb") as stdout, self._errors.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _PROVIDE], stdout=stdout, stderr=stderr
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+
+@pytest.fixture
+def start_provider(go: Path, tmp_path: Path) -> Iterator[Callable[[], Provider]]:
+    providers: list[Provider] = []
+
+    def start() -> Provider:
+        providers.append(Provider(tmp_path / f"provider-{len(providers)}"))
+        return providers[-1]
+
+    yield start
+    (go / "wait").unlink(missing_ok=True)
+    for provider in providers:
+        provider.process.kill()
+        provider.process.wait()
+
+
+def _wait_for(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_met():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def _is_gone(pid: int) -> bool:
+    return reaper.get_start_time(pid) is None
+
+
+def _write_executable(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho Kubernetes v1.36.7\n")
+    path.chmod(0o755)
+
+
+def test_the_folder_of_kubebuilder_comes_first(
+    go: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> None:
+    for name in ("etcd", "kube-apiserver"):
+        _write_executable(tmp_path / "assets" / name)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    assert provide_binaries(recorder).folder == tmp_path / "assets"
+    assert provide_binaries(recorder, "1.36").version == "1.36.7"
+    assert not (go / "calls").exists()
+    with pytest.raises(ConfigurationError, match=r"holds 1\.36\.7"):
+        provide_binaries(recorder, "1.35")
+
+
+def test_a_folder_of_kubebuilder_without_binaries_is_an_error_and_not_passed_over(
+    go: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="unset it"):
+        provide_binaries(recorder)
+
+
+def test_what_has_been_built_once_is_taken_from_the_cache(
+    go: Path, cache: Path, recorder: Recorder
+) -> None:
+    assert find_binaries() is None
+    built = provide_binaries(recorder)
+    assert built.folder.parent == cache / "bin"
+    names = {path.name for path in built.folder.iterdir()}
+    assert names == {"etcd", "kube-apiserver", "kube-controller-manager"}
+    (go / "go").unlink()
+    assert provide_binaries(recorder) == built == find_binaries()
+    assert not (cache / "scratch").exists()
+
+
+def test_a_failed_build_leaves_nothing_behind(go: Path, cache: Path, recorder: Recorder) -> None:
+    (go / "fail").touch()
+    with pytest.raises(ClusterError):
+        provide_binaries(recorder)
+    assert [path.name for path in (cache / "bin").iterdir()] == ["lock"]
+    (go / "fail").unlink()
+    assert provide_binaries(recorder).version == "1.36.3"
+
+
+def test_where_no_source_works_all_reasons_and_the_remedy_are_told(
+    go: Path, recorder: Recorder
+) -> None:
+    (go / "no-network").touch()
+    with pytest.raises(ClusterError) as failure:
+        provide_binaries(recorder)
+    message = str(failure.value)
+    assert "cannot be downloaded: switched off by WEBOP_ENVTEST_INDEX" in message
+    assert "cannot be built: Go's module proxy cannot be reached" in message
+    assert "Remedy: " in message
+
+
+def test_an_interrupted_build_leaves_no_half_binary_and_no_compiler(
+    go: Path, cache: Path, start_provider: Callable[[], Provider]
+) -> None:
+    (go / "wait").touch()
+    provider = start_provider()
+    _wait_for((go / "building").exists)
+    provider.process.send_signal(signal.SIGINT)
+    assert provider.process.wait(timeout=30) != 0
+    assert [path.name for path in (cache / "bin").iterdir()] == ["lock"]
+    assert _is_gone(int((go / "pid").read_text()))
+
+
+def test_a_killed_build_is_cleared_away_by_the_next_one(
+    go: Path, cache: Path, recorder: Recorder, start_provider: Callable[[], Provider]
+) -> None:
+    (go / "wait").touch()
+    provider = start_provider()
+    _wait_for((go / "building").exists)
+    compiler = int((go / "pid").read_text())
+    provider.process.kill()
+    provider.process.wait()
+    assert find_binaries() is None
+    (go / "wait").unlink()
+    assert provide_binaries(recorder).version == "1.36.3"
+    assert not list((cache / "bin").glob("unfinished-*"))
+    _wait_for(lambda: _is_gone(compiler))
+
+
+def test_two_processes_that_need_the_binaries_at_once_build_them_once(
+    go: Path, start_provider: Callable[[], Provider]
+) -> None:
+    (go / "wait").touch()
+    providers = [start_provider(), start_provider()]
+    _wait_for((go / "building").exists)
+    _wait_for(lambda: any("Waiting for another process" in one.errors for one in providers))
+    (go / "wait").unlink()
+    assert [one.process.wait(timeout=30) for one in providers] == [0, 0]
+    assert providers[0].output == providers[1].output != ""
+    builds = [line for line in (go / "calls").read_text().splitlines() if line[:5] == "build"]
+    assert len(builds) == 1

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import http.server
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from webop.controlplane import reaper
+from webop.controlplane.cluster import LocalCluster
+from webop.controlplane.failures import ClusterError
+from webop.errors import ConfigurationError
+from webop.servers.certs import build_ca, build_certificate_signed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_RUN_AND_WAIT = """
+import sys, time
+from webop.testing import LocalCluster
+with LocalCluster() as cluster:
+    print(cluster.name, *cluster.pids.values(), flush=True)
+    time.sleep(600)
+"""
+
+
+def _wait_for(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_met():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def _succeeds(cluster: LocalCluster, *arguments: str) -> bool:
+    try:
+        cluster.kubectl(*arguments)
+    except ClusterError:
+        return False
+    return True
+
+
+def test_kubectl_works_with_the_kubeconfig(cluster: LocalCluster) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    cluster.kubectl("create", "configmap", "one", "--from-literal=a=b")
+    command = ["kubectl", "get", "configmap", "one", "-o", "jsonpath={.data.a}"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == "b"
+    with pytest.raises(ClusterError, match='"two" not found'):
+        cluster.kubectl("get", "configmap", "two")
+
+
+def test_the_attributes_are_those_of_the_kubeconfig(cluster: LocalCluster) -> None:
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    assert config["clusters"][0]["cluster"] == {
+        "server": cluster.server,
+        "certificate-authority-data": cluster.ca_data,
+    }
+    assert config["users"][0]["user"] == {"token": cluster.token}
+    assert cluster.server.startswith("https://127.0.0.1:")
+    assert json.loads(cluster.kubectl("get", "--raw", "/version"))["gitVersion"] == cluster.version
+
+
+def test_keys_and_tokens_are_for_this_user_only(cluster: LocalCluster) -> None:
+    assert cluster.folder.stat().st_mode & 0o777 == 0o700
+    for path in cluster.folder.glob("*.*"):
+        if path.is_file() and path.name != "state.json":
+            assert path.stat().st_mode & 0o777 == 0o600, path
+
+
+def test_nothing_listens_but_the_api_server_on_the_loopback(cluster: LocalCluster) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("needs the /proc of Linux")
+    listening = set()
+    for pid in cluster.pids.values():
+        inodes = set()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            target = str(descriptor.readlink()) if descriptor.is_symlink() else ""
+            if target.startswith("socket:["):
+                inodes.add(target[len("socket:[") : -1])
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    listening.add(fields[1])
+    port = int(cluster.server.rpartition(":")[2])
+    assert listening == {f"0100007F:{port:04X}"}
+
+
+def test_another_user_may_do_only_what_is_granted(cluster: LocalCluster) -> None:
+    kubeconfig = f"--kubeconfig={cluster.kubeconfig_for('alice', ['devs'])}"
+    with pytest.raises(ClusterError, match='User "alice" cannot list resource "secrets"'):
+        cluster.kubectl("get", "secrets", kubeconfig)
+    cluster.kubectl("create", "clusterrole", "list", "--verb=list", "--resource=pods")
+    cluster.kubectl("create", "clusterrolebinding", "list", "--clusterrole=list", "--group=devs")
+    command = ("auth", "can-i", "list", "pods", kubeconfig)
+    _wait_for(lambda: _succeeds(cluster, *command))
+
+
+def test_each_namespace_is_a_new_one(cluster: LocalCluster) -> None:
+    one, two = cluster.create_namespace(), cluster.create_namespace("demo-")
+    assert one != two
+    assert one.startswith("test-")
+    assert two.startswith("demo-")
+    assert two in cluster.kubectl("get", "namespaces")
+
+
+def test_the_api_server_calls_webhooks_of_this_machine(cluster: LocalCluster) -> None:
+    with _serve_webhook() as (url, ca_data):
+        rule = {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["configmaps"],
+        }
+        webhook = {
+            "name": "refuse.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": {"url": url, "caBundle": ca_data},
+            "rules": [rule],
+            "objectSelector": {"matchLabels": {"refuse": "me"}},
+        }
+        configuration = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "refuse"},
+            "webhooks": [webhook],
+        }
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(configuration))
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"generateName": "refused-", "labels": {"refuse": "me"}},
+        }
+
+        def is_refused() -> bool:
+            try:
+                cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
+            except ClusterError as error:
+                assert "not today" in str(error)  # noqa: PT017 - it comes with a delay
+                return True
+            return False
+
+        _wait_for(is_refused)
+        cluster.kubectl("delete", "validatingwebhookconfiguration", "refuse")
+
+
+@contextmanager
+def _serve_webhook() -> Iterator[tuple[str, str]]:
+    """Serve a webhook that refuses everything; give its URL and the caBundle."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            response: dict[str, Any] = {"uid": review["request"]["uid"], "allowed": False}
+            response["status"] = {"message": "not today"}
+            body = json.dumps({**review, "request": None, "response": response}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    ca = build_ca("webhook-ca")
+    pair = build_certificate_signed(ca, common_name="webhook", hostnames=["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pair.cert + pair.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}/", base64.b64encode(ca.cert).decode()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_controller_manager_collects_garbage_and_removes_namespaces(
+    cluster: LocalCluster,
+) -> None:
+    cluster.start_controller_manager()
+    pid = cluster.pids["kube-controller-manager"]
+    cluster.start_controller_manager()
+    assert cluster.pids["kube-controller-manager"] == pid
+    namespace = cluster.create_namespace()
+    options = ("-n", namespace)
+    cluster.kubectl("create", "configmap", "owner", *options)
+    uid = cluster.kubectl("get", "configmap", "owner", *options, "-o=jsonpath={.metadata.uid}")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+    owned = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "owned", "ownerReferences": [owner]},
+    }
+    cluster.kubectl("create", *options, "-f", "-", stdin=json.dumps(owned))
+    cluster.kubectl("delete", "configmap", "owner", *options)
+    _wait_for(lambda: "owned" not in cluster.kubectl("get", "configmaps", *options))
+    cluster.delete_namespace(namespace)
+    _wait_for(lambda: namespace not in cluster.kubectl("get", "namespaces"))
+    rules = ("get", "clusterrole", "view", "-o=jsonpath={.rules}")
+    _wait_for(lambda: "configmaps" in cluster.kubectl(*rules))
+
+
+def test_a_killed_api_server_comes_back_on_its_port_with_its_data(cluster: LocalCluster) -> None:
+    server, pid = cluster.server, cluster.pids["kube-apiserver"]
+    namespace = cluster.create_namespace()
+    cluster.kill_apiserver()
+    assert reaper.get_start_time(pid) is None
+    assert not cluster.is_ready()
+    cluster.restart_apiserver()
+    assert cluster.server == server
+    assert cluster.pids["kube-apiserver"] != pid
+    assert namespace in cluster.kubectl("get", "namespaces")
+
+
+def test_a_cluster_of_a_killed_process_goes_with_it(use_real_assets: None, cache: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN_AND_WAIT], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        name, *pids = child.stdout.readline().split()
+        assert len(pids) == 2
+        child.kill()
+    _wait_for(lambda: all(reaper.get_start_time(int(pid)) is None for pid in pids))
+    _wait_for(lambda: not (cache / "clusters" / name).exists())
+    assert (cache / "logs" / name / "kube-apiserver.log").stat().st_size
+
+
+def test_a_cluster_goes_with_its_owner_even_if_a_forked_child_lives_on(
+    standin_assets: Path, cache: Path
+) -> None:
+    program = _RUN_AND_WAIT.replace(
+        "    time.sleep", "    import os\n    if os.fork() == 0: time.sleep(60)\n    time.sleep"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        _, *pids = child.stdout.readline().split()
+        os.kill(child.pid, signal.SIGKILL)
+        _wait_for(lambda: all(reaper.get_start_time(int(pid)) is None for pid in pids))
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_what_is_left_when_the_guard_is_killed_too_is_ended_by_the_next_start(
+    standin_assets: Path, cache: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN_AND_WAIT], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        name, *pids = child.stdout.readline().split()
+        children = f"/proc/{child.pid}/task/{child.pid}/children"
+        if not Path(children).exists():
+            pytest.skip("needs the /proc of Linux")
+        for pid in Path(children).read_text().split():
+            if pid not in pids:
+                os.kill(int(pid), signal.SIGKILL)
+        child.kill()
+    assert all(reaper.get_start_time(int(pid)) for pid in pids)
+    with LocalCluster():
+        assert all(reaper.get_start_time(int(pid)) is None for pid in pids)
+        assert not (cache / "clusters" / name).exists()
+
+
+def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
+    standin_assets: Path, cache: Path
+) -> None:
+    with LocalCluster() as cluster:
+        pids = cluster.pids
+        assert cluster.is_started
+        assert cluster.start() is cluster
+    assert all(reaper.get_start_time(pid) is None for pid in pids.values())
+    assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
+    assert (cluster.logs / "kube-apiserver.log").exists()
+    cluster.stop()
+    with pytest.raises(ConfigurationError, match="is not started"):
+        _ = cluster.server
+
+
+def test_a_port_that_somebody_else_has_taken_is_replaced_by_another(standin_assets: Path) -> None:
+    (standin_assets / "ports-taken").write_text("2")
+    with LocalCluster() as cluster:
+        ports = (standin_assets / "ports").read_text().split()
+        assert len(set(ports)) == 3
+        assert cluster.server == f"https://127.0.0.1:{ports[-1]}"
+        assert cluster.server in cluster.kubeconfig.read_text()
+
+
+def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: Path) -> None:
+    (standin_assets / "refuse").touch()
+    cluster = LocalCluster(apiserver_flags=["--gravity=9.81"])
+    with pytest.raises(ClusterError, match="unknown flag: --gravity") as failure:
+        cluster.start()
+    assert str(cluster.logs / "kube-apiserver.log") in str(failure.value)
+    assert "unknown flag" in (cluster.logs / "kube-apiserver.log").read_text()
+    assert not cluster.is_started
+
+
+def test_clusters_run_side_by_side_and_are_found_by_their_names(standin_assets: Path) -> None:
+    with LocalCluster("one") as one, LocalCluster("two") as two:
+        assert one.server != two.server
+        assert one.token != two.token
+        found = LocalCluster.attach("two")
+        assert (found.server, found.token) == (two.server, two.token)
+        with pytest.raises(ConfigurationError, match="There is a cluster 'one' already"):
+            LocalCluster("one").start()
+        assert one.is_ready()
+    with pytest.raises(ClusterError, match="webop cluster start --name two"):
+        LocalCluster.attach("two")
+
+
+def test_a_dead_cluster_of_the_same_name_is_replaced(standin_assets: Path) -> None:
+    first = LocalCluster("one").start(detached=True)
+    first.kill_apiserver()
+    with pytest.raises(ClusterError, match="kube-apiserver not running"):
+        LocalCluster.attach("one")
+    with LocalCluster("one") as second:
+        assert second.is_ready()
+        assert reaper.get_start_time(first.pids["etcd"]) is None
+
+
+def test_only_the_newest_logs_are_kept(standin_assets: Path, cache: Path) -> None:
+    for number in range(12):
+        folder = cache / "logs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        old = dt.datetime(2026, 1, 1 + number, tzinfo=dt.UTC).timestamp()
+        os.utime(folder, (old, old))
+    (cache / "logs" / "dev").mkdir()
+    with LocalCluster():
+        names = {path.name for path in (cache / "logs").glob("run-*")}
+    assert {f"run-{number}" for number in range(2, 12)} <= names
+    assert not {"run-0", "run-1"} & names
+    assert (cache / "logs" / "dev").exists()

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TESTS = """
+def test_a_namespace(local_cluster, local_namespace):
+    assert local_namespace in local_cluster.kubectl("get", "namespaces")
+"""
+_CONFIGURATION = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+
+
+def _run_pytest(folder: Path, tests: str, *arguments: str) -> str:
+    (folder / "pytest.ini").write_text(_CONFIGURATION)
+    (folder / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_each_worker_has_a_cluster_and_the_report_names_the_version(
+    use_real_assets: None, cache: Path, tmp_path: Path
+) -> None:
+    output = _run_pytest(tmp_path, _TESTS, "-n2", "--dist=each")
+    assert "2 passed" in output
+    assert re.search(r"^webop: Kubernetes v1\.\d+\.\d+ \(", output, re.MULTILINE)
+    summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\), 2 clusters$"
+    assert re.search(summary, output, re.MULTILINE)
+    assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
+
+
+def test_binaries_are_built_before_the_first_test_with_the_progress_shown(
+    go: Path, tmp_path: Path
+) -> None:
+    tests = "def test_it(local_cluster): ..."
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
+    (tmp_path / "test_it.py").write_text(tests)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "webop: Kubernetes v1.36.3, to be downloaded or built at first use" in done.stdout
+    assert "3 of 3 packages" in done.stderr
+    # The stand-in builds binaries that end at once; the log of the first one to do so is told.
+    assert re.search(r"(etcd|kube-apiserver) has ended", done.stdout)
+
+
+def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(
+    go: Path, cache: Path, tmp_path: Path
+) -> None:
+    output = _run_pytest(tmp_path, "def test_it(): ...")
+    assert "1 passed" in output
+    assert "ran against" not in output
+    assert not cache.exists()
+    assert not (go / "calls").exists()
+
+
+def test_the_plugin_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, webop\nbefore = set(sys.modules)\nimport pytest, webop.testing.plugin\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"click", "httpx", "cryptography", "yaml", "aiohttp", "starlette", "filelock"}
+    assert not heavy & set(loaded)
+    assert not [name for name in loaded if name.startswith("webop.controlplane")]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from webop.controlplane import reaper
+from webop.controlplane.processes import Process, is_running, start_process
+from webop.controlplane.state import (
+    ClusterState,
+    Owner,
+    end_abandoned_clusters,
+    is_abandoned,
+    load_all_states,
+    load_state,
+    make_private_folder,
+    save_state,
+)
+from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+_ME = Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    started = start_process("sleeper", _SLEEP, folder=tmp_path, log=tmp_path / "log")
+    yield started
+    reaper.end_process(started.pid, started.started)
+
+
+def _make_state(cache: Path, *processes: Process, owner: Owner | None) -> ClusterState:
+    folder = cache / "clusters" / "one"
+    make_private_folder(folder)
+    state = ClusterState(
+        name="one",
+        folder=str(folder),
+        logs=str(cache / "logs" / "one"),
+        created=time.time(),
+        owner=owner,
+        processes=processes,
+    )
+    save_state(state)
+    return state
+
+
+def _find_dead_owner() -> Owner:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        started = reaper.get_start_time(child.pid) or ""
+    return Owner(child.pid, started)
+
+
+def test_a_process_is_known_by_its_id_and_its_start_time(process: Process) -> None:
+    assert reaper.is_running(process.pid, process.started)
+    assert not reaper.is_running(process.pid, "another time")
+
+
+def test_a_process_that_has_got_a_recycled_id_is_not_killed(process: Process) -> None:
+    reaper.end_process(process.pid, "another time")
+    assert is_running(process)
+    reaper.end_process(process.pid, process.started)
+    assert not is_running(process)
+
+
+def test_a_zombie_is_not_running(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        deadline = time.monotonic() + 30
+        while reaper.get_start_time(child.pid) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_state_is_read_as_it_was_written(cache: Path, process: Process) -> None:
+    state = _make_state(cache, process, owner=_ME)
+    assert load_state("one") == state
+    assert load_all_states() == [state]
+    assert (cache / "clusters" / "one").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "one"}', '{"owner": 7}'])
+def test_a_broken_state_is_no_state(cache: Path, text: str) -> None:
+    _make_state(cache, owner=None)
+    (cache / "clusters" / "one" / "state.json").write_text(text)
+    assert load_state("one") is None
+    assert load_all_states() == []
+
+
+@pytest.mark.parametrize("name", ["", "One", "../one", "-one", "o" * 41])
+def test_a_name_cannot_lead_out_of_the_folder(cache: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot name a cluster"):
+        load_state(name)
+
+
+def test_a_cluster_is_abandoned_when_its_owner_is_dead(cache: Path, process: Process) -> None:
+    state = _make_state(cache, process, owner=_ME)
+    end_abandoned_clusters()
+    assert load_state("one") == state
+    state = _make_state(cache, process, owner=_find_dead_owner())
+    assert is_abandoned(state)
+    end_abandoned_clusters()
+    assert load_all_states() == []
+    assert not is_running(process)
+    assert not (cache / "clusters" / "one").exists()
+
+
+def test_a_cluster_without_owner_is_left_alone(cache: Path, process: Process) -> None:
+    _make_state(cache, process, owner=None)
+    end_abandoned_clusters()
+    assert is_running(process)
+
+
+def test_processes_of_another_host_are_left_alone(cache: Path, process: Process) -> None:
+    state = _make_state(cache, process, owner=_find_dead_owner())
+    save_state(ClusterState(**{**vars(state), "host": "another one"}))
+    end_abandoned_clusters()
+    assert is_running(process)
+    reaper.end_cluster(cache / "clusters" / "one")
+    assert is_running(process)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs the /proc of Linux")  # noqa: PTH112
+def test_a_process_that_was_started_but_not_recorded_is_found(cache: Path, tmp_path: Path) -> None:
+    _make_state(cache, owner=_ME)
+    folder = cache / "clusters" / "one"
+    executable = tmp_path / "etcd"
+    executable.write_text("#!/bin/sh\nread line\n")
+    executable.chmod(0o755)
+    with (
+        subprocess.Popen([executable], cwd=folder, stdin=subprocess.PIPE) as forgotten,
+        subprocess.Popen(_SLEEP, cwd=folder) as innocent,
+    ):
+        reaper.end_cluster(folder)
+        assert forgotten.wait(timeout=30) == 0 or forgotten.returncode == -signal.SIGKILL
+        assert innocent.poll() is None
+        innocent.kill()
+
+
+def test_the_guard_goes_by_itself_when_the_cluster_is_gone(cache: Path, process: Process) -> None:
+    _make_state(cache, process, owner=_ME)
+    folder = cache / "clusters" / "one"
+    guard = subprocess.Popen(
+        [sys.executable, "-IS", reaper.__file__, str(folder), str(os.getpid())],
+        stdin=subprocess.PIPE,
+    )
+    reaper.end_cluster(folder)
+    assert guard.stdin is not None
+    guard.stdin.close()
+    assert guard.wait(timeout=30) == 0

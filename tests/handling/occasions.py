@@ -1,0 +1,127 @@
+"""Occasions as the reactor and the admission see them, made of two states of an object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import webop
+from webop.handling.causes import ChangeCause, EventCause, WebhookCause, detect_reason
+from webop.handling.filters import matches
+from webop.handling.handlers import Reason
+from webop.handling.registry import ResourceHandlers, select_webhooks
+from webop.handling.stores import Memo
+from webop.objects.body import Body
+from webop.objects.diffs import diff
+from webop.objects.patch import Patch
+from webop.objects.resources import Resource
+
+Json = dict[str, Any]
+
+RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample", namespaced=True)
+STORAGE = webop.AnnotationsDiffBaseStorage()
+
+
+def build_body(
+    spec: Any = None,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **others: Any,
+) -> Json:
+    """Return an object; stanzas that are not given are absent."""
+    metadata: Json = {"name": "kex", "namespace": "ns", "uid": "u1", **others.pop("metadata", {})}
+    if labels is not None:
+        metadata["labels"] = dict(labels)
+    if annotations is not None:
+        metadata["annotations"] = dict(annotations)
+    body = {"apiVersion": "kopf.dev/v1", "kind": "KopfExample", "metadata": metadata, **others}
+    return body if spec is None else {**body, "spec": spec}
+
+
+def build_change(
+    new: Json, old: Json | None = None, *, initial: bool = False, reason: Reason | None = None
+) -> ChangeCause:
+    """Return the cause of a change from one state (None: never handled) to another."""
+    body = Body(new)
+    before: Any = None if old is None else STORAGE.build(body=Body(old))
+    after: Any = STORAGE.build(body=body)
+    deleting = body.meta.deletion_timestamp is not None
+    detected = detect_reason(
+        event_type="MODIFIED",
+        deleting=deleting,
+        blocked=deleting,
+        old=before,
+        changed=before != after,
+        initial=initial,
+    )
+    return ChangeCause(
+        logger=logging.getLogger("test"),
+        memo=Memo(),
+        resource=RESOURCE,
+        body=body,
+        patch=Patch(body=body),
+        old=before,
+        new=after,
+        diff=diff(before, after),
+        reason=reason or detected,
+        initial=initial,
+    )
+
+
+def build_event(new: Json) -> EventCause:
+    """Return the cause of a raw event."""
+    body = Body(new)
+    return EventCause(
+        logger=logging.getLogger("test"),
+        memo=Memo(),
+        resource=RESOURCE,
+        body=body,
+        patch=Patch(body=body),
+        type="MODIFIED",
+        event={"type": "MODIFIED", "object": new},  # type: ignore[typeddict-item]
+    )
+
+
+def build_review(
+    new: Json, operation: str = "CREATE", subresource: str | None = None
+) -> WebhookCause:
+    """Return the cause of an admission request."""
+    body = Body(new)
+    return WebhookCause(
+        logger=logging.getLogger("test"),
+        memo=Memo(),
+        resource=RESOURCE,
+        body=body,
+        patch=Patch(body=body),
+        old=None,
+        new=body,
+        diff=(),
+        operation=operation,
+        subresource=subresource,
+        dryrun=False,
+        userinfo={},
+        warnings=[],
+        headers={},
+        sslpeer=None,
+    )
+
+
+def select_ids(registry: webop.OperatorRegistry, cause: ChangeCause) -> list[str]:
+    """Return who is called for a change, in order."""
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    return [handler.id for handler in handlers.select_changes(cause)]
+
+
+def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> list[str]:
+    """Return who is called for a raw event."""
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    return [handler.id for handler in handlers.events if matches(handler, cause)]
+
+
+def select_webhook_ids(
+    registry: webop.OperatorRegistry, cause: WebhookCause, id: str | None = None
+) -> list[str]:
+    """Return who is called for a review."""
+    return [h.id for h in select_webhooks(registry.select_webhooks(), cause, id=id)]

@@ -1,0 +1,119 @@
+"""The handlers of the operator's own life: retries, results, failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from webop.handling.activities import run_activity
+from webop.handling.context import OperatorContext
+from webop.handling.handlers import Activity
+from webop.handling.stores import Memo, Memos
+from webop.posting import Poster
+
+
+@pytest.fixture
+def context(registry: webop.OperatorRegistry) -> OperatorContext:
+    settings = webop.OperatorSettings()
+    return OperatorContext(
+        settings=settings,
+        registry=registry,
+        memos=Memos(Memo(kept="here")),
+        lifecycle=webop.lifecycles.asap,
+        identity="me",
+        poster=Poster(settings),
+    )
+
+
+@pytest.mark.feature("STA-01", "PRB-04", "AUT-04")
+async def test_all_handlers_of_an_activity_are_called_and_their_results_gathered(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    webop.on.probe(registry=registry, id="sync")(lambda **_: 1)
+
+    @webop.on.probe(registry=registry, id="async")
+    async def fn(**_: Any) -> str:
+        return "x"
+
+    webop.on.startup(registry=registry, id="other")(lambda **_: pytest.fail("not for this"))
+    assert await run_activity(context, Activity.PROBE) == {"sync": 1, "async": "x"}
+
+
+async def test_an_activity_without_handlers_is_done_at_once(context: OperatorContext) -> None:
+    assert await run_activity(context, Activity.STARTUP) == {}
+
+
+@pytest.mark.feature("STA-04", "KWA-05", "MEM-05", "HND-11")
+async def test_handlers_of_activities_get_the_settings_and_the_operators_memo(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    @webop.on.startup(registry=registry, id="fn", param=5)
+    def fn(settings: webop.OperatorSettings, memo: webop.Memo, **kwargs: Any) -> Any:
+        settings.posting.enabled = False
+        memo.started = True
+        return kwargs
+
+    kwargs = (await run_activity(context, Activity.STARTUP))["fn"]
+    assert not context.settings.posting.enabled
+    assert context.memos.operator_memo == {"kept": "here", "started": True}
+    assert (kwargs["param"], kwargs["retry"]) == (5, 0)
+    assert kwargs["logger"].name == "webop.activities.startup"
+
+
+@pytest.mark.feature("STA-03", "STA-08", "KWA-01")
+async def test_handlers_of_activities_are_retried(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    calls: list[tuple[str, int]] = []
+
+    @webop.on.startup(registry=registry, id="flaky", backoff=0)
+    def flaky(retry: int, **_: Any) -> int:
+        calls.append(("flaky", retry))
+        if retry < 2:
+            raise ValueError("boo")
+        return retry
+
+    @webop.on.startup(registry=registry, id="fine")
+    def fine(retry: int, **_: Any) -> None:
+        calls.append(("fine", retry))
+
+    assert await run_activity(context, Activity.STARTUP) == {"flaky": 2, "fine": None}
+    assert calls == [("flaky", 0), ("fine", 0), ("flaky", 1), ("flaky", 2)]
+
+
+@pytest.mark.feature("STA-02", "STA-08", "D-64")
+@pytest.mark.parametrize(
+    ("options", "exc"),
+    [
+        ({}, webop.PermanentError("boo")),
+        ({"errors": webop.ErrorsMode.PERMANENT}, ValueError("boo")),
+        ({"retries": 1}, ValueError("boo")),
+        ({"timeout": 0.01, "backoff": 1}, ValueError("boo")),
+    ],
+)
+async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
+    registry: webop.OperatorRegistry, context: OperatorContext, options: Any, exc: Exception
+) -> None:
+    called: list[str] = []
+
+    @webop.on.startup(registry=registry, id="bad", **options)
+    def bad(**_: Any) -> None:
+        raise exc
+
+    webop.on.startup(registry=registry, id="good")(lambda **_: called.append("good"))
+    with pytest.raises(webop.ActivityError, match="startup.*bad.*boo"):
+        await run_activity(context, Activity.STARTUP)
+    assert called == ["good"]
+
+
+@pytest.mark.feature("STA-08")
+async def test_an_ignored_failure_of_an_activity_is_none(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    @webop.on.login(registry=registry, id="bad", errors=webop.ErrorsMode.IGNORED)
+    def bad(**_: Any) -> None:
+        raise ValueError("boo")
+
+    assert await run_activity(context, Activity.AUTHENTICATION) == {"bad": None}

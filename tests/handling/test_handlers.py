@@ -1,0 +1,91 @@
+"""Ids of handlers: they are names of state on the objects, and must never change by themselves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from webop.errors import ConfigurationError
+from webop.handling.handlers import build_id, detect_name
+
+
+def plain(**_: Any) -> None: ...
+
+
+async def coroutine(**_: Any) -> None: ...
+
+
+@functools.wraps(plain)
+def wrapping(**kwargs: Any) -> None:
+    plain(**kwargs)
+
+
+class Reconciler:
+    def method(self, **_: Any) -> None: ...
+
+    @classmethod
+    def of_class(cls, **_: Any) -> None: ...
+
+    @staticmethod
+    def static(**_: Any) -> None: ...
+
+    def __call__(self, **_: Any) -> None: ...
+
+
+def build_nested() -> Callable[..., None]:
+    def nested(**_: Any) -> None: ...
+
+    return nested
+
+
+lambda_ = lambda **_: None  # noqa: E731  line 45
+
+
+@pytest.mark.feature("HND-02", "HND-03", "HND-05", "HND-06", "D-65")
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (plain, "plain"),
+        (coroutine, "coroutine"),
+        (functools.partial(plain, x=1), "plain"),
+        (functools.partial(functools.partial(plain, x=1), y=2), "plain"),
+        (wrapping, "plain"),
+        (Reconciler().method, "Reconciler.method"),
+        (Reconciler.of_class, "Reconciler.of_class"),
+        (Reconciler.static, "Reconciler.static"),
+        (functools.partial(Reconciler().method, x=1), "Reconciler.method"),
+        (build_nested(), "build_nested.<locals>.nested"),
+        (lambda_, f"lambda:{Path(__file__)}:{lambda_.__code__.co_firstlineno}"),
+    ],
+)
+def test_the_id_is_the_name_of_the_function(fn: Callable[..., Any], expected: str) -> None:
+    assert detect_name(fn) == expected
+
+
+@pytest.mark.feature("HND-06")
+@pytest.mark.parametrize("fn", [Reconciler(), print])
+def test_what_has_no_stable_name_needs_an_id(fn: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="id="):
+        detect_name(fn)
+    assert build_id(fn, id="given") == "given"
+
+
+@pytest.mark.feature("HND-05", "HND-08")
+@pytest.mark.parametrize(
+    ("given", "field", "expected"),
+    [
+        (None, (), "plain"),
+        ("other", (), "other"),
+        (None, ("spec", "field"), "plain/spec.field"),
+        ("other", ("spec",), "other/spec"),
+        (None, ("metadata", "annotations", "a.b/c"), "plain/metadata.annotations.a.b/c"),
+    ],
+)
+def test_the_field_is_appended_to_the_id(
+    given: str | None, field: tuple[str, ...], expected: str
+) -> None:
+    assert build_id(plain, id=given, suffix=field) == expected

@@ -1,0 +1,178 @@
+"""What becomes of handlers that fail: the table of the chapter "Error handling"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from webop import ErrorsMode
+from webop.handling.handlers import Handler
+from webop.handling.policy import (
+    Attempt,
+    ChildrenRetryError,
+    Outcome,
+    check_limits,
+    judge_failure,
+)
+
+BACKOFF = 60.0
+
+
+class OwnPermanentError(webop.PermanentError):
+    pass
+
+
+class OwnTemporaryError(webop.TemporaryError):
+    pass
+
+
+def judge(exc: Exception, attempt: Attempt = Attempt(0, 0.0), **options: Any) -> Outcome:
+    return judge_failure(
+        Handler(id="fn", fn=print, **options),
+        exc,
+        attempt,
+        default_errors=ErrorsMode.TEMPORARY,
+        default_backoff=BACKOFF,
+    )
+
+
+@pytest.mark.feature("ERR-03", "ERR-05", "ERR-06", "ERR-12", "ERR-13", "REF-46", "D-46")
+@pytest.mark.parametrize(
+    ("exc", "options", "delay"),
+    [
+        (webop.TemporaryError("boo"), {}, 60),
+        (webop.TemporaryError(), {}, 60),
+        (webop.TemporaryError("boo", delay=5), {}, 5),
+        (webop.TemporaryError("boo", delay=0), {}, 0),
+        (webop.TemporaryError("boo", delay=None), {}, 0),
+        (OwnTemporaryError("boo", delay=7), {}, 7),
+        (webop.TemporaryError("boo", delay=5), {"backoff": 1}, 5),
+        (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.PERMANENT}, 5),
+        (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.IGNORED}, 5),
+        (ValueError("boo"), {}, 60),
+        (ValueError("boo"), {"backoff": 3}, 3),
+        (ValueError("boo"), {"backoff": 0}, 0),
+        (ValueError("boo"), {"errors": ErrorsMode.TEMPORARY, "backoff": 3}, 3),
+        (TimeoutError("boo"), {}, 60),
+    ],
+)
+def test_a_failure_is_tried_again_after_a_delay(exc: Exception, options: Any, delay: float) -> None:
+    outcome = judge(exc, **options)
+    assert not outcome.final
+    assert outcome.delay == delay
+    assert outcome.exception is exc
+
+
+@pytest.mark.feature("ERR-04", "ERR-05", "ERR-07", "ERR-15", "ADM-03")
+@pytest.mark.parametrize(
+    ("exc", "options"),
+    [
+        (webop.PermanentError("boo"), {}),
+        (OwnPermanentError("boo"), {}),
+        (webop.AdmissionError("boo"), {}),
+        (webop.HandlerTimeoutError("boo"), {}),
+        (webop.HandlerRetriesError("boo"), {}),
+        (webop.PermanentError("boo"), {"errors": ErrorsMode.TEMPORARY}),
+        (webop.PermanentError("boo"), {"errors": ErrorsMode.IGNORED}),
+        (ValueError("boo"), {"errors": ErrorsMode.PERMANENT}),
+        (ValueError("boo"), {"errors": ErrorsMode.PERMANENT, "retries": 5, "backoff": 1}),
+    ],
+)
+def test_a_failure_is_final(exc: Exception, options: Any) -> None:
+    outcome = judge(exc, **options)
+    assert outcome.final
+    assert outcome.exception is exc
+    assert "boo" in outcome.message
+
+
+@pytest.mark.feature("ERR-08")
+def test_an_ignored_failure_counts_as_done_and_is_told() -> None:
+    outcome = judge(ValueError("boo"), errors=ErrorsMode.IGNORED)
+    assert outcome.final
+    assert outcome.exception is None
+    assert "ignore" in outcome.message
+    assert "boo" in outcome.message
+
+
+@pytest.mark.feature("ERR-11", "ERR-23", "D-09")
+@pytest.mark.parametrize("exc", [ValueError("boo"), webop.TemporaryError("boo", delay=1)])
+@pytest.mark.parametrize(
+    ("limit", "before", "final"),
+    [(3, 0, False), (3, 1, False), (3, 2, True), (1, 0, True), (None, 1000, False)],
+)
+def test_so_many_attempts_are_granted_in_total(
+    exc: Exception, limit: int | None, before: int, final: bool
+) -> None:
+    outcome = judge(exc, Attempt(before, 0.0), retries=limit)
+    assert outcome.final is final
+    assert isinstance(outcome.exception, webop.HandlerRetriesError) is final
+    assert "boo" in outcome.message
+
+
+@pytest.mark.feature("ERR-09", "ERR-23")
+@pytest.mark.parametrize(
+    ("exc", "runtime", "final"),
+    [
+        (webop.TemporaryError("boo", delay=4), 5.0, False),
+        (webop.TemporaryError("boo", delay=5), 5.0, True),
+        (webop.TemporaryError("boo", delay=0), 10.0, True),
+        (ValueError("boo"), 0.0, True),  # the default backoff is longer than what is left
+    ],
+)
+def test_a_retry_that_would_come_too_late_is_not_granted(
+    exc: Exception, runtime: float, final: bool
+) -> None:
+    outcome = judge(exc, Attempt(0, runtime), timeout=10)
+    assert outcome.final is final
+    assert isinstance(outcome.exception, webop.HandlerTimeoutError) is final
+
+
+@pytest.mark.feature("SUB-07", "SUB-10", "ERR-11")
+def test_waiting_for_sub_handlers_is_quiet_and_has_no_limits() -> None:
+    exc = ChildrenRetryError("children", delay=4)
+    outcome = judge(exc, Attempt(100, 100.0), retries=2, timeout=1)
+    assert (outcome.final, outcome.delay, outcome.message) == (False, 4, "")
+
+
+@pytest.mark.feature("ERR-21")
+def test_only_unexpected_failures_deserve_a_traceback() -> None:
+    expected = (webop.PermanentError("x"), webop.TemporaryError("x"), webop.LoginError("x"))
+    assert not any(judge(exc).is_unexpected for exc in expected)
+    assert judge(ValueError("x")).is_unexpected
+
+
+@pytest.mark.feature("ADM-05")
+def test_an_error_without_a_text_is_told_by_its_class() -> None:
+    assert "ValueError()" in judge(ValueError()).message
+    assert "PermanentError()" in judge(webop.PermanentError()).message
+
+
+@pytest.mark.feature("ERR-09", "ERR-11")
+@pytest.mark.parametrize(
+    ("options", "attempt", "expected"),
+    [
+        ({}, Attempt(1000, 1e6), None),
+        ({"timeout": 10}, Attempt(0, 9.9), None),
+        ({"timeout": 10}, Attempt(0, 10.0), webop.HandlerTimeoutError),
+        ({"retries": 3}, Attempt(2, 0.0), None),
+        ({"retries": 3}, Attempt(3, 0.0), webop.HandlerRetriesError),
+        ({"retries": 0}, Attempt(0, 0.0), webop.HandlerRetriesError),
+    ],
+)
+def test_limits_are_checked_before_an_attempt(
+    options: Any, attempt: Attempt, expected: type[Exception] | None
+) -> None:
+    handler = Handler(id="fn", fn=print, **options)
+    if expected is None:
+        check_limits(handler, attempt)
+    else:
+        with pytest.raises(expected, match="'fn'"):
+            check_limits(handler, attempt)
+
+
+@pytest.mark.feature("ERR-15")
+def test_errors_of_limits_are_permanent() -> None:
+    assert issubclass(webop.HandlerTimeoutError, webop.PermanentError)
+    assert issubclass(webop.HandlerRetriesError, webop.PermanentError)

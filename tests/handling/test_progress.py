@@ -1,0 +1,266 @@
+"""How far handlers have come, and how it is written down: to the byte, as Kopf 1.45.2 does it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import webop
+from webop.handling.handlers import ChangeHandler, Handler
+from webop.handling.policy import Outcome
+from webop.handling.progress import HandlerState, Progress
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+from webop.objects.storage.progress import ProgressStorage
+
+START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+KEY = "kopf.zalando.org/fn.spec.field"
+STORAGE = webop.AnnotationsProgressStorage()
+
+
+def read_annotation(patch: Patch, key: str = KEY) -> Any:
+    return patch["metadata"]["annotations"][key]
+
+
+def build_body(**records: str | None) -> Body:
+    annotations = {f"kopf.zalando.org/{key}": text for key, text in records.items()}
+    return Body({"kind": "KopfExample", "metadata": {"annotations": annotations}})
+
+
+def build_handlers(*ids: str) -> list[Handler]:
+    return [Handler(id=id, fn=print) for id in ids]
+
+
+STATES = {
+    "fresh": (
+        HandlerState(START, "create"),
+        '{"started":"2026-01-02T03:04:05.678901+00:00","purpose":"create","retries":0,'
+        '"success":false,"failure":false}',
+    ),
+    "delayed": (
+        HandlerState(
+            START, "create", delayed=START + timedelta(seconds=60), retries=1, message="not yet"
+        ),
+        '{"started":"2026-01-02T03:04:05.678901+00:00",'
+        '"delayed":"2026-01-02T03:05:05.678901+00:00","purpose":"create","retries":1,'
+        '"success":false,"failure":false,"message":"not yet"}',
+    ),
+    "succeeded": (
+        HandlerState(
+            START,
+            "update",
+            stopped=START + timedelta(seconds=1.5),
+            retries=3,
+            success=True,
+            subrefs=frozenset({"fn/b", "fn/a"}),
+        ),
+        '{"started":"2026-01-02T03:04:05.678901+00:00",'
+        '"stopped":"2026-01-02T03:04:07.178901+00:00","purpose":"update","retries":3,'
+        '"success":true,"failure":false,"subrefs":["fn/a","fn/b"]}',
+    ),
+    "failed": (
+        HandlerState(START, "delete", stopped=START, retries=1, failure=True, message='a "b"'),
+        '{"started":"2026-01-02T03:04:05.678901+00:00",'
+        '"stopped":"2026-01-02T03:04:05.678901+00:00","purpose":"delete","retries":1,'
+        '"success":false,"failure":true,"message":"a \\"b\\""}',
+    ),
+    "without purpose": (
+        HandlerState(START),
+        '{"started":"2026-01-02T03:04:05.678901+00:00","retries":0,"success":false,'
+        '"failure":false}',
+    ),
+}
+
+
+@pytest.mark.feature("CFG-68", "CFG-69", "CON-03", "HND-33")
+@pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
+def test_a_record_is_that_of_kopf_to_the_byte(state: HandlerState, text: str) -> None:
+    patch = Patch()
+    progress = Progress({"fn/spec.field": state})
+    progress.store(body=build_body(), patch=patch, storage=STORAGE)
+    assert read_annotation(patch) == text
+
+
+@pytest.mark.feature("CFG-68", "CON-04", "ERR-19")
+@pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
+def test_a_record_of_kopf_is_gone_on_from(state: HandlerState, text: str) -> None:
+    body = build_body(**{"fn.spec.field": text})
+    restored = Progress.restore(
+        build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=state.purpose or ""
+    )
+    assert restored["fn/spec.field"] == HandlerState(
+        state.started,
+        state.purpose or "",
+        state.stopped,
+        state.delayed,
+        state.retries,
+        state.success,
+        state.failure,
+        state.message,
+        state.subrefs,
+    )
+
+
+@pytest.mark.feature("CFG-69")
+def test_a_verbose_record_is_that_of_kopf_to_the_byte() -> None:
+    patch = Patch()
+    storage = webop.AnnotationsProgressStorage(verbose=True)
+    progress = Progress({"fn/spec.field": HandlerState(START, "create")})
+    progress.store(body=build_body(), patch=patch, storage=storage)
+    assert read_annotation(patch) == (
+        '{"started":"2026-01-02T03:04:05.678901+00:00","stopped":null,"delayed":null,'
+        '"purpose":"create","retries":0,"success":false,"failure":false,"message":null,'
+        '"subrefs":null}'
+    )
+
+
+@pytest.mark.feature("CFG-68", "CFG-69")
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_record_that_has_not_changed_is_not_written_again(verbose: bool) -> None:
+    storage = webop.AnnotationsProgressStorage(verbose=verbose)
+    handlers = build_handlers("fn")
+    patch = Patch()
+    progress = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    progress.record(handlers[0], Outcome(final=False, delay=5, exception=ValueError("boo")))
+    progress.store(body=build_body(), patch=patch, storage=storage)
+
+    body = build_body(fn=read_annotation(patch, "kopf.zalando.org/fn"))
+    again = Patch()
+    restored = Progress.restore(handlers, body=body, storage=storage, purpose="create")
+    restored.store(body=body, patch=again, storage=storage)
+    assert not again
+
+
+@pytest.mark.feature("CFG-68")
+def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
+    body = build_body(
+        a='{"started":"2026-01-02T03:04:05.678901","delayed":"2026-01-02T03:04:06Z"}'
+    )
+    state = Progress.restore(build_handlers("a"), body=body, storage=STORAGE, purpose="create")["a"]
+    assert state.started == START
+    assert state.delayed == START.replace(second=6, microsecond=0)
+    assert (state.purpose, state.retries, state.is_finished) == ("create", 0, False)
+
+
+@pytest.mark.feature("ERR-20")
+def test_a_record_of_another_purpose_is_superseded() -> None:
+    body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"create","success":true}')
+    state = Progress.restore(build_handlers("a"), body=body, storage=STORAGE, purpose="delete")["a"]
+    assert not state.is_finished
+    assert state.retries == 0
+    assert state.started > START
+
+
+@pytest.mark.feature("HND-20", "HND-21")
+def test_a_finished_resuming_handler_is_not_repeated_for_an_update_that_comes_in_between() -> None:
+    body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"resume","success":true}')
+    handler = ChangeHandler(id="a", fn=print, selector=None, initial=True)
+    progress = Progress.restore([handler], body=body, storage=STORAGE, purpose="update")
+    assert progress.is_finished
+
+
+class Outcomes:
+    SUCCESS = Outcome(final=True, result=1)
+    FAILURE = Outcome(final=True, exception=ValueError("boo"))
+    LATER = Outcome(final=False, delay=60, exception=ValueError("boo"))
+    AT_ONCE = Outcome(final=False, delay=0, exception=ValueError("boo"))
+
+
+@pytest.mark.feature("ERR-02", "ERR-16", "D-41")
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcomes.SUCCESS, {"success": True, "failure": False, "message": None}),
+        (Outcomes.FAILURE, {"success": False, "failure": True, "message": "boo"}),
+        (Outcomes.LATER, {"success": False, "failure": False, "message": "boo"}),
+        (Outcomes.AT_ONCE, {"success": False, "failure": False, "message": "boo"}),
+    ],
+)
+def test_attempts_are_recorded(outcome: Outcome, expected: dict[str, Any]) -> None:
+    handlers = build_handlers("a")
+    progress = Progress.start(handlers, purpose="create")
+    started = progress["a"].started
+    progress.record(handlers[0], outcome)
+    state = progress["a"]
+    assert {key: getattr(state, key) for key in expected} == expected
+    assert (state.retries, state.started) == (1, started)
+    assert (state.stopped is not None) is outcome.final
+    assert progress.is_finished is outcome.final
+    progress.record(handlers[0], Outcomes.SUCCESS)
+    assert (progress["a"].retries, progress["a"].message) == (2, None)
+
+
+def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
+    handlers = build_handlers("a", "b", "c")
+    progress = Progress.start(handlers)
+    assert progress.due(handlers) == handlers
+    assert progress.delay == 0
+    progress.record(handlers[0], Outcomes.SUCCESS)
+    progress.record(handlers[1], Outcomes.LATER)
+    assert progress.due(handlers) == handlers[2:]
+    assert progress.delay == 0
+    progress.record(handlers[2], Outcomes.FAILURE)
+    assert progress.due(handlers) == []
+    assert progress.delay is not None
+    assert 50 < progress.delay <= 60
+    progress.record(handlers[1], Outcomes.AT_ONCE)
+    assert progress.due(handlers) == [handlers[1]]
+    progress.record(handlers[1], Outcomes.FAILURE)
+    assert progress.delay is None
+    assert progress.count() == (1, 2)
+
+
+@pytest.mark.feature("SUB-17")
+def test_records_are_purged_with_those_of_all_sub_handlers() -> None:
+    body = build_body(**{"fn": "{}", "fn.a": "{}", "fn.a.x": "{}", "other": "{}", "theirs": "{}"})
+    state = HandlerState(START, subrefs=frozenset({"fn/a", "fn/a/x"}))
+    patch = Patch()
+    Progress({"fn": state}).purge(["other"], body=body, patch=patch, storage=STORAGE)
+    assert patch["metadata"]["annotations"] == {
+        f"kopf.zalando.org/{key}": None for key in ("other", "fn", "fn.a", "fn.a.x")
+    }
+
+
+def test_what_was_never_stored_is_purged_out_of_the_patch() -> None:
+    patch = Patch()
+    progress = Progress({"fn": HandlerState(START)})
+    progress.store(body=build_body(), patch=patch, storage=STORAGE)
+    progress.purge([], body=build_body(), patch=patch, storage=STORAGE)
+    assert not patch
+
+
+@pytest.mark.feature("CFG-62")
+def test_a_storage_of_ones_own_gets_records_and_a_flush() -> None:
+    kept: dict[str, Any] = {}
+
+    class OwnStorage(ProgressStorage):
+        def fetch(self, *, key: str, body: Body) -> webop.ProgressRecord | None:
+            return kept.get(key)
+
+        def store(
+            self, *, key: str, record: webop.ProgressRecord, body: Body, patch: Patch
+        ) -> None:
+            kept[key] = record
+
+        def purge(self, *, key: str, body: Body, patch: Patch) -> None:
+            kept.pop(key, None)
+
+        def touch(self, *, body: Body, patch: Patch, value: str | None) -> None: ...
+
+        def clear(self, *, essence: webop.BodyEssence) -> webop.BodyEssence:
+            return super().clear(essence=essence)
+
+        def flush(self) -> None:
+            kept["flushed"] = True
+
+    storage, handlers = OwnStorage(), build_handlers("fn")
+    progress = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    progress.record(handlers[0], Outcomes.LATER)
+    progress.store(body=build_body(), patch=Patch(), storage=storage)
+    assert kept["flushed"]
+    again = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    assert (again["fn"].retries, again["fn"].message) == (1, "boo")
+    again.purge([], body=build_body(), patch=Patch(), storage=storage)
+    assert "fn" not in kept

@@ -1,0 +1,388 @@
+"""Operators run by tests against a real API server, and the objects that they are shown.
+
+What a test needs: a :class:`Kind` served by the cluster, :class:`Objects` of it in a namespace of
+its own, and :func:`operate`, which runs ``webop.operator()`` in the loop of the test. Everything
+is waited for by conditions; nothing sleeps for luck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+import webop
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.embedding import EmbeddingOptions
+from webop.errors import APINotFoundError, APITooManyRequestsError
+from webop.handling.handlers import ChangeHandler
+from webop.objects.resources import Resource
+from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+PREFIX = "kopf.zalando.org"
+DIFFBASE = f"{PREFIX}/last-handled-configuration"
+FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
+
+_PATIENCE = 20.0  # seconds; only failing tests wait for so long
+_POLLING = 0.01  # seconds
+
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
+)
+
+
+_FENCE = "tests.webop.dev/fence"
+_fences = itertools.count()
+
+
+async def eventually(
+    condition: Callable[[], Any], what: str = "the condition", timeout: float = _PATIENCE
+) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        AssertionError: it does not come true.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} has not come true in {timeout:g} s"
+        await asyncio.sleep(_POLLING)
+
+
+def get_connection(cluster: LocalCluster, server: str | None = None) -> ConnectionInfo:
+    """Return the administrator's credentials, for another address of the server maybe."""
+    return ConnectionInfo(
+        server=server or cluster.server, ca_data=cluster.ca_data, token=cluster.token
+    )
+
+
+@contextlib.asynccontextmanager
+async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
+    """Give a client of the administrator."""
+    vault = Vault({"test": get_connection(cluster)})
+    async with Client(vault, NetworkingSettings()) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A custom resource of a test: ``widgets`` unless it says otherwise."""
+
+    group: str
+    plural: str = "widgets"
+    kind: str = "Widget"
+    has_status: bool = False
+    keeps_status: bool = True
+
+    @property
+    def resource(self) -> Resource:
+        """The resource as the client needs it."""
+        return Resource(self.group, "v1", self.plural, kind=self.kind, namespaced=True)
+
+    @property
+    def crd_name(self) -> str:
+        """The name of the definition."""
+        return f"{self.plural}.{self.group}"
+
+    def build_crd(self) -> Json:
+        """Return the definition (Kubernetes API, apiextensions/v1)."""
+        loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        properties = {"spec": loose, **({"status": loose} if self.keeps_status else {})}
+        names = {"plural": self.plural, "kind": self.kind, "singular": self.kind.lower()}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": self.crd_name},
+            "spec": {
+                "group": self.group,
+                "scope": "Namespaced",
+                "names": names,
+                "versions": [
+                    {
+                        "name": "v1",
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
+                        "subresources": {"status": {}} if self.has_status else {},
+                    }
+                ],
+            },
+        }
+
+    async def define(self, client: Client) -> None:
+        """Put the definition into the cluster, and wait until it is served."""
+        await client.create(CRDS, None, self.build_crd())
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(APINotFoundError, APITooManyRequestsError):
+                await client.request("GET", self.resource.get_url())
+                return
+            await asyncio.sleep(_POLLING)
+        raise AssertionError(f"{self.crd_name} is not served in {_PATIENCE:g} s")
+
+    async def undefine(self, client: Client) -> None:
+        """Remove the definition with all of its objects, and wait until it is not served."""
+        await client.delete(CRDS, None, self.crd_name)
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                await client.get(CRDS, None, self.crd_name)
+            except APINotFoundError:
+                return
+            await asyncio.sleep(_POLLING)
+        raise AssertionError(f"{self.crd_name} is not gone in {_PATIENCE:g} s")
+
+
+@dataclass
+class Objects:
+    """The objects of a kind in a namespace, by the word of the API server."""
+
+    client: Client
+    kind: Kind
+    namespace: str
+
+    def __post_init__(self) -> None:
+        self.resource = self.kind.resource
+
+    async def create(self, name: str, spec: Json | None = None, **metadata: Any) -> Json:
+        """Create an object; ``status`` is not a part of it."""
+        body = {
+            "apiVersion": self.resource.api_version,
+            "kind": self.kind.kind,
+            "metadata": {"name": name, **metadata},
+            "spec": spec or {},
+        }
+        return await self.client.create(self.resource, self.namespace, body)
+
+    async def get(self, name: str) -> Json:
+        """Read an object."""
+        return await self.client.get(self.resource, self.namespace, name)
+
+    async def patch(self, name: str, patch: Json, subresource: str | None = None) -> Json:
+        """Apply a merge patch."""
+        patched = await self.client.patch_merge(
+            self.resource, self.namespace, name, patch, subresource
+        )
+        assert patched is not None, f"{name} is gone"
+        return patched
+
+    async def delete(self, name: str) -> None:
+        """Ask for the deletion."""
+        await self.client.delete(self.resource, self.namespace, name)
+
+    async def pass_fence(self) -> None:
+        """Wait until the operator has seen all that has happened to the objects before.
+
+        An object for nobody but :func:`operate` itself is created and handled: events come in
+        order, so those before it have been taken in.
+        """
+        name = f"fence-{next(_fences)}"
+        await self.create(name, labels={_FENCE: "yes"})
+        await self.wait_handled(name)
+
+    async def exists(self, name: str) -> bool:
+        """Tell whether there is such an object."""
+        try:
+            await self.get(name)
+        except APINotFoundError:
+            return False
+        return True
+
+    async def wait(
+        self, name: str, condition: Callable[[Json], Any], timeout: float = _PATIENCE
+    ) -> Json:
+        """Wait until an object is as it should be, and return it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            body = await self.get(name)
+            if condition(body):
+                return body
+            assert time.monotonic() < deadline, f"{name} has not become as expected: {body}"
+            await asyncio.sleep(_POLLING)
+
+    async def wait_handled(self, name: str) -> Json:
+        """Wait until the present spec of an object is stored as handled, with no progress left."""
+        return await self.wait(name, is_handled)
+
+    async def wait_gone(self, name: str, timeout: float = _PATIENCE) -> None:
+        """Wait until there is no such object."""
+        deadline = time.monotonic() + timeout
+        while await self.exists(name):
+            assert time.monotonic() < deadline, f"{name} is still there"
+            await asyncio.sleep(_POLLING)
+
+
+def get_annotations(body: Json) -> Json:
+    """Return the annotations of an object."""
+    annotations: Json = body["metadata"].get("annotations") or {}
+    return annotations
+
+
+def get_progress(body: Json) -> Json:
+    """Return the texts of the progress records of an object by the ids of handlers."""
+    return {
+        key.removeprefix(f"{PREFIX}/"): text
+        for key, text in get_annotations(body).items()
+        if key.startswith(f"{PREFIX}/") and key != DIFFBASE
+    }
+
+
+def is_handled(body: Json) -> bool:
+    """Tell whether the present spec of an object is stored as handled, with no progress left."""
+    stored = webop.AnnotationsDiffBaseStorage().fetch(body=webop.Body(body))
+    return stored is not None and stored.get("spec") == body["spec"] and not get_progress(body)
+
+
+@dataclass
+class Calls:
+    """What handlers have been called with, in order."""
+
+    items: list[Json] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Json]:
+        return iter(self.items)
+
+    def note(self, handler: str, kwargs: Json, **more: Any) -> None:
+        """Take note of a call: the handler, the object, and what of the arguments is of use."""
+        chosen = {key: kwargs[key] for key in ("reason", "old", "new", "retry") if key in kwargs}
+        spec = dict(kwargs["spec"]) if "spec" in kwargs else None
+        self.items.append(
+            {"handler": handler, "name": kwargs.get("name"), "spec": spec, **chosen, **more}
+        )
+
+    def of(self, name: str, handler: str | None = None) -> list[Json]:
+        """Return the calls about an object, of one handler maybe."""
+        return [c for c in self.items if c["name"] == name and handler in (None, c["handler"])]
+
+    def handlers(self, name: str) -> list[str]:
+        """Return who was called about an object, in order."""
+        return [call["handler"] for call in self.of(name)]
+
+    async def wait(self, name: str, handler: str | None = None, count: int = 1) -> list[Json]:
+        """Wait until there are so many calls about an object, and return them."""
+        what = f"call {count} of {handler or 'a handler'} for {name} (so far: {self.items})"
+        await eventually(lambda: len(self.of(name, handler)) >= count, what)
+        return self.of(name, handler)
+
+
+@dataclass
+class Running:
+    """An operator at work."""
+
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        """Stop it gracefully, and wait for the end."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+RunOperator = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
+
+
+def build_settings(**sections: Json) -> webop.OperatorSettings:
+    """Return settings with which an operator is quiet, and others as they are given."""
+    settings = webop.OperatorSettings()
+    settings.posting.enabled = False
+    for section, values in sections.items():
+        for name, value in values.items():
+            setattr(getattr(settings, section), name, value)
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def operate(
+    info: ConnectionInfo,
+    registry: webop.OperatorRegistry,
+    settings: webop.OperatorSettings | None = None,
+    **options: Any,
+) -> AsyncIterator[Running]:
+    """Run an operator; it is stopped at the end of the block.
+
+    To be used in the test itself: an operator ends the tasks that were started after it, and
+    pytest runs the ends of fixtures in tasks of their own.
+
+    Raises:
+        Exception: what the operator has failed with.
+    """
+    _declare_fences(registry)
+    ready = asyncio.Event()
+    chosen: EmbeddingOptions = {
+        "registry": registry,
+        "settings": settings or build_settings(),
+        "vault": Vault({"test": info}),
+        "ready_flag": ready,
+        "standalone": True,
+    }
+    chosen.update(options)  # type: ignore[typeddict-item]
+    task = asyncio.create_task(webop.operator(**chosen), name="operator under test")
+    waiter = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    running = Running(task)
+    try:
+        yield running
+    finally:
+        await running.stop()
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            raise exc
+
+
+def _declare_fences(registry: webop.OperatorRegistry) -> None:
+    async def handle_fence(**_: Any) -> None: ...
+
+    for selector in registry.collect_selectors():
+        registry.append(
+            ChangeHandler(
+                id="fence",
+                fn=handle_fence,
+                selector=selector,
+                reason=webop.Reason.CREATE,
+                labels={_FENCE: webop.PRESENT},
+            )
+        )
+
+
+_METRIC = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>[0-9.e+]+)$", re.M)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+async def count_requests(cluster: LocalCluster, kind: Kind) -> dict[str, int]:
+    """Return how many requests about a kind the API server has got so far, by verbs.
+
+    The subresource is a part of the verb: "PATCH", "PATCH status".
+    """
+    context = ssl.create_default_context(cadata=_decode(cluster.ca_data))
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+    async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False) as http:
+        text = (await http.get(f"{cluster.server}/metrics", timeout=30)).text
+    counts: dict[str, int] = {}
+    for match in _METRIC.finditer(text):
+        labels = dict(_LABEL.findall(match["labels"]))
+        if labels.get("group") == kind.group and labels.get("resource") == kind.plural:
+            verb = f"{labels['verb']} {labels['subresource']}".strip()
+            counts[verb] = counts.get(verb, 0) + int(float(match["count"]))
+    return counts
+
+
+def _decode(ca_data: str) -> str:
+    import base64  # noqa: PLC0415
+
+    return base64.b64decode(ca_data).decode()

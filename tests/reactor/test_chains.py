@@ -1,0 +1,276 @@
+"""Several handlers of one object: their order, their patches, and changes that come in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from operating import Calls, Objects, RunOperator, build_settings, eventually, get_progress
+
+import webop
+
+AT_ONCE = {"execution": {"commit_window": 0.0}}
+
+
+class Chain:
+    """Handlers a, b, c of updates (and of creations); b can be held up, or told to fail."""
+
+    def __init__(self, registry: webop.OperatorRegistry, calls: Calls) -> None:
+        self.calls = calls
+        self.entered = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failing: set[int] = set()
+        for id in "abc":
+            webop.on.create("widgets", registry=registry, id=id)(self._build(id))
+            webop.on.update("widgets", registry=registry, id=id)(self._build(id))
+
+    def _build(self, id: str) -> Any:
+        async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
+            if name.startswith("fence"):
+                return
+            self.calls.note(id, {**kwargs, "name": name, "spec": spec})
+            if id == "b":
+                self.entered.set()
+                await self.released.wait()
+                if spec["a"] in self.failing:
+                    raise webop.TemporaryError("not yet", delay=1000)
+
+        return fn
+
+    def list_values(self, id: str, name: str = "one") -> list[int]:
+        """Return which values of the spec a handler has seen, in order."""
+        return [call["spec"]["a"] for call in self.calls.of(name, id)]
+
+
+@pytest.fixture
+def chain(registry: webop.OperatorRegistry, calls: Calls) -> Chain:
+    return Chain(registry, calls)
+
+
+@pytest.mark.feature("HND-10", "HND-14", "REF-30")
+@pytest.mark.parametrize("window", [0.0, 0.2])
+async def test_handlers_of_one_object_are_called_in_their_order(
+    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+) -> None:
+    async with run_operator(build_settings(execution={"commit_window": window})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.calls.handlers("one") == ["a", "b", "c"]
+
+
+@pytest.mark.feature("D-67", "EVT-11", "ERR-20")
+@pytest.mark.parametrize("window", [0.0, 10.0])
+async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
+    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+) -> None:
+    async with run_operator(build_settings(execution={"commit_window": window})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        chain.released.clear()
+        chain.entered.clear()
+        await objects.patch("one", {"spec": {"a": 1}})
+        await chain.entered.wait()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    for id in "abc":
+        assert chain.list_values(id)[-1] == 2
+    last = {id: chain.calls.of("one", id)[-1] for id in "abc"}
+    # Who has seen the state in between hears of the change since then, others since the last one.
+    seen = {id: 1 if 1 in chain.list_values(id) else 0 for id in "abc"}
+    assert {id: (call["old"], call["new"]) for id, call in last.items()} == {
+        id: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for id, value in seen.items()
+    }
+
+
+@pytest.mark.feature("D-67")
+async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 1})
+        await chain.entered.wait()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in chain.calls.of("one", "a")] == ["create", "update"]
+    assert chain.list_values("a") == [1, 2]
+    assert chain.list_values("b") == [1, 2]
+    assert chain.list_values("c")[-1] == 2
+
+
+@pytest.mark.feature("D-67", "ERR-18", "ERR-20")
+async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    late = Calls()
+
+    @webop.on.update("widgets", registry=registry, id="late", field="spec.x")
+    async def on_x(**kwargs: Any) -> None:
+        late.note("late", kwargs)
+
+    chain.failing = {1}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.pass_fence()
+        assert chain.list_values("b") == [0, 1]
+        assert chain.list_values("c") == [0, 1]
+        chain.failing = set()
+        # b waits for its retry for long; nobody else does.
+        await objects.patch("one", {"spec": {"x": 1}})
+        await eventually(lambda: late.of("one"), "the handler of another field is called")
+        await objects.pass_fence()
+    assert late.of("one")[0]["new"] == 1
+
+
+@pytest.mark.feature("D-67")
+async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_those_who_know_of_it(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.failing = {1}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.patch("one", {"spec": {"a": 0}})
+        await chain.calls.wait("one", "a", count=3)
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.list_values("a") == [0, 1, 0]
+    assert chain.list_values("b") == [0, 1, 0]
+    assert chain.list_values("c") == [0, 1, 0]
+
+
+@pytest.mark.feature("ERR-20", "ERR-18")
+async def test_a_deletion_supersedes_what_waits_for_its_retry(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        chain.calls.note("deleted", kwargs)
+
+    chain.failing = {0}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert chain.calls.handlers("one") == ["a", "b", "c", "deleted"]
+
+
+@pytest.mark.feature("ERR-18")
+async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        chain.calls.note("deleted", kwargs)
+
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        await objects.delete("one")
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_gone("one")
+    assert chain.calls.handlers("one") == ["a", "b", "deleted"]
+
+
+@pytest.mark.feature("EVT-12", "PAT-13")
+async def test_an_object_that_vanishes_under_a_handler_is_forgotten(
+    chain: Chain, run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        await objects.delete("one")
+        await objects.wait_gone("one")
+        chain.released.set()
+        await objects.pass_fence()
+        await objects.create("one", {"a": 5})
+        await objects.wait_handled("one")
+    assert chain.calls.handlers("one") == ["a", "b", "a", "b", "c"]
+    assert not [r for r in caplog.records if r.levelname in ("ERROR", "WARNING")]
+
+
+@pytest.mark.feature("PAT-10", "HND-14", "CON-04")
+async def test_slow_handlers_are_recorded_as_they_finish(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        body = await objects.get("one")
+        assert '"success":true' in get_progress(body)["a"]
+        assert '"retries":0' in get_progress(body)["b"]
+        chain.released.set()
+        await objects.wait_handled("one")
+
+
+@pytest.mark.feature("EMB-07", "REF-29", "REF-30")
+async def test_the_operator_can_be_given_another_lifecycle(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    def last_first(handlers: Any, **_: Any) -> Any:
+        return handlers[-1:]
+
+    async with run_operator(lifecycle=last_first):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.calls.handlers("one") == ["c", "b", "a"]
+
+
+@pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "SUB-17", "CON-07", "RST-07")
+async def test_sub_handlers_go_on_where_they_were_after_a_restart(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    ready = False
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(name: str, **kwargs: Any) -> str | None:
+        if name.startswith("fence"):
+            return None
+
+        @webop.subhandler(id="fine")
+        async def fine(**kwargs: Any) -> str:
+            calls.note("fine", kwargs)
+            return "fine too"
+
+        @webop.subhandler(id="flaky")
+        def flaky(**kwargs: Any) -> None:
+            calls.note("flaky", kwargs)
+            if not ready:
+                raise webop.TemporaryError("not yet", delay=0.1)
+
+        await webop.execute()
+        calls.note("end", {**kwargs, "name": name})
+        return "all done"
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one", "flaky", count=2)
+        body = await objects.wait("one", lambda body: '"retries":2' in get_progress(body)["parent"])
+    assert get_progress(body).keys() == {"parent", "parent.fine", "parent.flaky"}
+    ready = True
+    async with run_operator():
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one", "fine")) == 1
+    assert len(calls.of("one", "end")) == 1
+    assert body["status"] == {"parent": "all done", "parent/fine": "fine too"}

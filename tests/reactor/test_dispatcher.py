@@ -1,0 +1,384 @@
+"""Events become work on objects: each by one worker at a time, the newest state always."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.tracking import Tracked, parse_version, repeat_last
+
+
+def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
+    metadata = {"uid": uid, "name": f"name-{uid}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": spec}
+
+
+class Processor:
+    """Notes what it is asked to do; works as long as it is told to."""
+
+    def __init__(self, *, wants_every_event: bool = False) -> None:
+        self.wants_every_event = wants_every_event
+        self.seen: list[tuple[str, Any, int]] = []
+        self.shown: list[tuple[str, Any]] = []
+        self.forgotten: list[str] = []
+        self.inside: list[str] = []
+        self.crowd = 0
+        self.initial: dict[str, bool] = {}
+        self.is_needed: Callable[[Tracked], bool] = lambda obj: True
+        self.work: Callable[[Tracked], Any] = self.nothing
+        self.delays: dict[str, list[float | None]] = {}
+
+    async def nothing(self, obj: Tracked) -> None: ...
+
+    def has_work(self, obj: Tracked) -> bool:
+        return bool(obj.events) or self.is_needed(obj)
+
+    def forget(self, obj: Tracked) -> None:
+        self.forgotten.append(obj.uid)
+
+    async def process(self, obj: Tracked, *, epoch: int) -> float | None:
+        assert obj.uid not in self.inside, "two workers on one object"
+        self.inside.append(obj.uid)
+        self.crowd = max(self.crowd, len(self.inside))
+        self.initial.setdefault(obj.uid, obj.initial)
+        events, obj.events = obj.events or [], None
+        self.shown += [(obj.uid, event_type) for event_type, _ in events]
+        self.seen.append((obj.uid, obj.event_type, obj.version))
+        await self.work(obj)
+        self.inside.remove(obj.uid)
+        return (self.delays.get(obj.uid) or [None]).pop(0)
+
+    def versions(self, uid: str) -> list[int]:
+        return [version for seen, _, version in self.seen if seen == uid]
+
+
+@pytest.fixture
+def processor() -> Processor:
+    return Processor()
+
+
+@pytest.fixture
+def dispatcher(processor: Processor) -> Dispatcher:
+    return Dispatcher(processor, spawn=asyncio.create_task)
+
+
+async def settle() -> None:
+    """Let all that is ready to run do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.feature("EVT-12")
+async def test_every_object_is_worked_on(dispatcher: Dispatcher, processor: Processor) -> None:
+    for uid in "abc":
+        dispatcher.feed("ADDED", build(uid))
+    await settle()
+    assert processor.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
+    assert len(dispatcher) == 3
+
+
+@pytest.mark.feature("EVT-11", "EVT-12")
+async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    released = asyncio.Event()
+    processor.work = lambda obj: released.wait()
+    for version in range(1, 6):
+        dispatcher.feed("MODIFIED", build("a", version))
+        await settle()
+    released.set()
+    await settle()
+    assert processor.versions("a") == [1, 5]
+
+
+async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    async def work(obj: Tracked) -> None:
+        if obj.version == 1:
+            asyncio.get_running_loop().call_soon(dispatcher.feed, "MODIFIED", build("a", 2))
+
+    processor.work = work
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    assert processor.versions("a") == [1, 2]
+
+
+async def test_what_is_known_already_is_no_news(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    async def patch(obj: Tracked) -> None:
+        if obj.version == 1:
+            obj.accept_own(build("a", 7), epoch=0)
+
+    processor.work = patch
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    assert processor.versions("a") == [1, 7]
+    for version in (5, 6, 7):
+        dispatcher.feed("MODIFIED", build("a", version))
+    await settle()
+    assert processor.versions("a") == [1, 7]
+    dispatcher.feed("MODIFIED", build("a", 8))
+    await settle()
+    assert processor.versions("a") == [1, 7, 8]
+
+
+async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    async def patch_late(obj: Tracked) -> None:
+        dispatcher.feed("MODIFIED", build("a", 9))
+        obj.accept_own(build("a", 8), epoch=0)
+        processor.work = processor.nothing
+
+    processor.work = patch_late
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    assert processor.versions("a") == [1, 9]
+
+
+async def test_objects_without_work_take_no_worker_and_keep_no_body(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    processor.is_needed = lambda obj: False
+    body = build("a", 1, marker=object())
+    marker = body["spec"]["marker"]
+    dispatcher.feed("ADDED", body)
+    await settle()
+    assert processor.seen == []
+    assert len(dispatcher) == 1
+    del body
+    gc.collect()
+    holders = [item for item in gc.get_referrers(marker) if isinstance(item, dict)]
+    assert not [item for item in holders if item.get("marker") is marker]
+
+
+@pytest.mark.feature("EVT-02", "HND-26")
+async def test_those_who_want_every_event_get_every_event(processor: Processor) -> None:
+    processor.wants_every_event = True
+    released = asyncio.Event()
+    processor.work = lambda obj: released.wait()
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task)
+    for event_type, version in ((None, 1), ("MODIFIED", 2), ("MODIFIED", 3), ("DELETED", 4)):
+        dispatcher.feed(event_type, build("a", version))  # type: ignore[arg-type]
+    released.set()
+    await settle()
+    assert processor.shown == [
+        ("a", None),
+        ("a", "MODIFIED"),
+        ("a", "MODIFIED"),
+        ("a", "DELETED"),
+    ]
+    dispatcher.feed("DELETED", build("unknown", 5))
+    await settle()
+    assert processor.shown[-1] == ("unknown", "DELETED")
+    assert len(dispatcher) == 0
+
+
+async def test_deleted_objects_are_forgotten_after_the_work_on_them(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    released = asyncio.Event()
+    processor.work = lambda obj: released.wait()
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    dispatcher.feed("DELETED", build("a", 2))
+    await settle()
+    assert len(dispatcher) == 1
+    assert processor.forgotten == []
+    released.set()
+    await settle()
+    assert len(dispatcher) == 0
+    assert processor.forgotten == ["a"]
+    dispatcher.feed("DELETED", build("never seen", 3))
+    assert len(dispatcher) == 0
+
+
+async def test_what_is_missing_in_a_listing_was_deleted(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    dispatcher.begin_listing()
+    for uid in "abc":
+        dispatcher.feed(None, build(uid, 1))
+    dispatcher.finish_listing()
+    await settle()
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("b", 1))
+    dispatcher.feed(None, build("d", 9))
+    dispatcher.finish_listing()
+    await settle()
+    assert sorted(processor.forgotten) == ["a", "c"]
+    assert [uid for uid, event_type, _ in processor.seen if event_type == "DELETED"] == ["a", "c"]
+    assert processor.versions("b") == [1]
+    assert len(dispatcher) == 2
+
+
+async def test_a_listing_that_was_broken_off_deletes_nothing(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("a", 1))
+    dispatcher.feed(None, build("b", 1))
+    dispatcher.finish_listing()
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("a", 1))
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("b", 1))
+    dispatcher.feed(None, build("a", 1))
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.forgotten == []
+
+
+@pytest.mark.feature("HND-20")
+async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("listed"))
+    dispatcher.finish_listing()
+    dispatcher.feed("ADDED", build("added"))
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("listed later"))
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.initial == {"listed": True, "added": False, "listed later": False}
+
+
+async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("restored", 50))
+    dispatcher.feed(None, build("patched", 50))
+    dispatcher.finish_listing()
+    await settle()
+    dispatcher.begin_listing()
+
+    async def patch(obj: Tracked) -> None:
+        if obj.version == 51:
+            obj.accept_own(build("patched", 60), epoch=2)
+
+    processor.work = patch
+    dispatcher.feed("MODIFIED", build("patched", 51))
+    await settle()
+    dispatcher.feed(None, build("restored", 5))
+    dispatcher.feed(None, build("patched", 51))
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.versions("restored") == [50, 5]
+    assert processor.versions("patched") == [50, 51, 60]
+
+
+async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    processor.delays["a"] = [0.02, 0, None]
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    assert processor.versions("a") == [1]
+    async with asyncio.timeout(5):
+        while len(processor.seen) < 3:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    assert processor.versions("a") == [1, 1, 1]
+
+
+async def test_a_change_comes_before_the_delay_is_over(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    processor.delays["a"] = [1000, None]
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    dispatcher.feed("MODIFIED", build("a", 2))
+    await settle()
+    assert processor.versions("a") == [1, 2]
+
+
+@pytest.mark.feature("CFG-18")
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_no_more_objects_are_worked_on_at_once_than_allowed(
+    processor: Processor, limit: int
+) -> None:
+    async def work(obj: Tracked) -> None:
+        await asyncio.sleep(0)
+
+    processor.work = work
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, limit=limit)
+    for number in range(20):
+        dispatcher.feed("ADDED", build(f"u{number}"))
+    for _ in range(10):
+        await settle()
+    assert len(processor.seen) == 20
+    assert processor.crowd == limit
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
+    processor: Processor,
+) -> None:
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, limit=1)
+
+    async def work(obj: Tracked) -> None:
+        if obj.uid == "a":
+            asyncio.get_running_loop().call_soon(dispatcher.feed, "ADDED", build("b"))
+
+    processor.work = work
+    dispatcher.feed("ADDED", build("a"))
+    await settle()
+    assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
+
+
+@pytest.mark.feature("CFG-21", "CON-04")
+async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_begun(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    released = asyncio.Event()
+    processor.work = lambda obj: released.wait()
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    asyncio.get_running_loop().call_later(0.02, released.set)
+    draining = asyncio.create_task(dispatcher.drain(10))
+    await settle()
+    dispatcher.feed("MODIFIED", build("a", 2))
+    dispatcher.feed("ADDED", build("b", 1))
+    await draining
+    await settle()
+    assert processor.inside == []
+    assert processor.seen == [("a", "ADDED", 1)]
+
+
+@pytest.mark.feature("CFG-21")
+async def test_work_that_does_not_end_is_not_waited_for_for_long(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    processor.work = lambda obj: asyncio.Event().wait()
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    async with asyncio.timeout(5):
+        await dispatcher.drain(0.01)
+
+
+@pytest.mark.feature("CFG-22", "CFG-55")
+def test_delays_after_errors_repeat_the_last_one() -> None:
+    def take(delays: Any) -> list[float]:
+        iterator = repeat_last(delays)
+        return [value for _, value in zip(range(5), iterator, strict=False)]
+
+    assert take([1, 2, 3]) == [1, 2, 3, 3, 3]
+    assert take(7) == [7, 7, 7, 7, 7]
+    assert take([]) == []
+    assert take(iter([1])) == [1, 1, 1, 1, 1]
+
+
+def test_versions_are_numbers_where_they_can_be() -> None:
+    assert parse_version(build("a", 15)) == 15
+    assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
+    assert parse_version({"metadata": {}}) == 0
+    assert parse_version({}) == 0

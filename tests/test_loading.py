@@ -1,0 +1,177 @@
+"""Files and modules of users: how they are imported, and what is said if they cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import webop
+from webop.errors import ConfigurationError
+from webop.loading import load_file, load_module, load_sources
+
+HANDLER = """
+import webop
+@webop.on.create('kopfexamples')
+def fn(**_):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[webop.OperatorRegistry]:
+    """A default registry of the test's own; imported modules are forgotten afterwards."""
+    previous, modules = webop.get_default_registry(), set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    fresh = webop.OperatorRegistry()
+    webop.set_default_registry(fresh)
+    yield fresh
+    webop.set_default_registry(previous)
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.mark.feature("LOD-01", "LOD-03", "HND-13")
+def test_handlers_of_files_are_registered(
+    registry: webop.OperatorRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "one.py").write_text(HANDLER)
+    (tmp_path / "two.py").write_text(HANDLER)
+    load_file(tmp_path / "one.py")
+    load_file(tmp_path / "two.py")
+    assert len(registry) == 2
+
+
+@pytest.mark.feature("LOD-04")
+def test_what_is_beside_a_file_is_importable(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("x = 5")
+    (tmp_path / "main_file.py").write_text("from beside_it import x\nassert x == 5")
+    load_file(tmp_path / "main_file.py")
+    assert sys.modules["main_file"].__file__ == str(tmp_path / "main_file.py")
+
+
+@pytest.mark.feature("LOD-01", "TRB-03")
+@pytest.mark.parametrize("name", ["json.py", "operator.py", "webop.py", "with-dash.py"])
+def test_a_file_can_have_any_name(
+    registry: webop.OperatorRegistry, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text(HANDLER)
+    load_file(tmp_path / name)
+    assert len(registry) == 1
+    assert sys.modules["webop"] is webop
+
+
+@pytest.mark.feature("LOD-01")
+def test_files_of_one_name_in_two_folders_are_two_modules(
+    registry: webop.OperatorRegistry, tmp_path: Path
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "handlers.py").write_text(HANDLER)
+        load_file(tmp_path / folder / "handlers.py")
+    assert len(registry) == 2
+
+
+@pytest.mark.feature("LOD-02", "LOD-04")
+def test_modules_are_imported_from_the_current_folder(
+    registry: webop.OperatorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("")
+    (tmp_path / "my_package" / "handlers.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    load_module("my_package.handlers")
+    assert len(registry) == 1
+
+
+@pytest.mark.feature("LOD-01", "LOD-02")
+def test_sources_are_taken_for_what_they_look_like(
+    registry: webop.OperatorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "as_file.py").write_text(HANDLER)
+    (tmp_path / "as_module.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    load_sources(["as_file.py", "as_module"])
+    assert len(registry) == 2
+
+
+def fail(tmp_path: Path, code: str) -> str:
+    path = tmp_path / "broken_file.py"
+    path.write_text(code)
+    with pytest.raises(ConfigurationError) as caught:
+        load_file(path)
+    assert "broken_file" not in sys.modules
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.feature("LOD-01")
+def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no file '.*nowhere\.py'"):
+        load_file(tmp_path / "nowhere.py")
+    with pytest.raises(ConfigurationError, match="no file"):
+        load_file(tmp_path)
+
+
+@pytest.mark.feature("LOD-01")
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x = 1\nimport nonexistent_module", ["ModuleNotFoundError", "nonexistent_module", "line 2"]),
+        ("\n\nx = (1", ["SyntaxError", "never closed", "line 3"]),
+        ("if True:\nx = 1", ["IndentationError", "line 2"]),
+        ("x = 1\n1/0", ["ZeroDivisionError", "line 2", "1/0"]),
+        ("import sys\nsys.exit('bye')", ["SystemExit", "bye", "line 2"]),
+        (
+            "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
+            ["TypeError", "'retires'", "did you mean 'retries'", "line 2"],
+        ),
+        (
+            "import webop\n@webop.on.field('x')\ndef fn(**_): ...",
+            ["TypeError", "field=", "line 2"],
+        ),
+        ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
+    ],
+)
+def test_a_file_that_fails_is_told_with_the_line(
+    tmp_path: Path, code: str, expected: list[str]
+) -> None:
+    message = fail(tmp_path, code)
+    for part in expected:
+        assert part in message
+    assert "\n" not in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.feature("LOD-01")
+def test_the_line_is_that_of_the_module_which_fails(tmp_path: Path) -> None:
+    (tmp_path / "failing_helper.py").write_text("\n\n1/0")
+    message = fail(tmp_path, "import failing_helper")
+    assert f"{tmp_path / 'failing_helper.py'}, line 3" in message
+
+
+@pytest.mark.feature("LOD-01")
+def test_a_project_that_is_called_webop_is_not_mistaken_for_the_package(tmp_path: Path) -> None:
+    folder = tmp_path / "webop"
+    folder.mkdir()
+    message = fail(folder, "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...")
+    assert f"{folder / 'broken_file.py'}, line 2" in message
+
+
+@pytest.mark.feature("LOD-02")
+@pytest.mark.parametrize("name", ["nonexistent_module", "nonexistent_package.handlers", "json.no"])
+def test_a_missing_module_is_told_by_its_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"'{name}' cannot be imported"):
+        load_module(name)
+
+
+@pytest.mark.feature("LOD-02")
+def test_a_module_that_fails_is_told_with_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("\n1/0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"'broken_module'.*ZeroDivision.*line 2"):
+        load_module("broken_module")

@@ -1,0 +1,208 @@
+"""What log lines look like (chapter "Configuration", "Logging formats and levels")."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from webop import LogFormat
+
+BODY = {
+    "apiVersion": "kopf.dev/v1",
+    "kind": "KopfExample",
+    "metadata": {"name": "kex", "namespace": "ns", "uid": "u1"},
+}
+REFERENCE = {
+    "apiVersion": "kopf.dev/v1",
+    "kind": "KopfExample",
+    "name": "kex",
+    "uid": "u1",
+    "namespace": "ns",
+}
+TOUCHED = ("", "asyncio", "aiohttp", "httpx", "httpcore")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    levels = {name: logging.getLogger(name).level for name in TOUCHED}
+    yield
+    root.handlers = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+Read = Callable[[], str]
+
+
+@pytest.fixture
+def read(capsys: pytest.CaptureFixture[str]) -> Read:
+    """Returns what was logged since the last call."""
+    return lambda: capsys.readouterr().err
+
+
+@pytest.fixture
+def logger() -> webop.ObjectLogger:
+    return webop.ObjectLogger(body=BODY, settings=webop.OperatorSettings())
+
+
+def build_logger(**metadata: Any) -> webop.ObjectLogger:
+    return webop.ObjectLogger(body={"metadata": metadata}, settings=webop.OperatorSettings())
+
+
+@pytest.mark.feature("LOG-01", "LOG-06", "LOG-08", "LOG-09", "KWA-10")
+def test_full_lines_have_the_time_the_logger_and_the_level(
+    read: Read, logger: webop.ObjectLogger
+) -> None:
+    webop.configure(log_format=LogFormat.FULL, log_prefix=True)
+    logger.info("hello %s", "world")
+    line = r"\[[\d-]+ [\d:,]+\] webop.objects {8}\[INFO {4}\] \[ns/kex\] hello world\n"
+    assert re.fullmatch(line, read())
+
+
+@pytest.mark.feature("LOG-02", "LOG-06", "KWA-10")
+@pytest.mark.parametrize(
+    ("metadata", "prefix"),
+    [
+        ({"name": "kex", "namespace": "ns"}, "[ns/kex] "),
+        ({"name": "kex"}, "[kex] "),
+    ],
+)
+def test_plain_lines_are_the_message_with_the_object(
+    read: Read, metadata: Any, prefix: str
+) -> None:
+    webop.configure(log_format=LogFormat.PLAIN, log_prefix=True)
+    build_logger(**metadata).info("hello")
+    logging.getLogger("other").info("bye")
+    assert read() == f"{prefix}hello\nbye\n"
+
+
+@pytest.mark.feature("LOG-06", "LOG-08", "D-26")
+def test_the_function_puts_no_prefix_unless_asked_to(
+    read: Read, logger: webop.ObjectLogger
+) -> None:
+    webop.configure(log_format=LogFormat.PLAIN)
+    logger.info("hello")
+    assert read() == "hello\n"
+
+
+@pytest.mark.feature("LOG-03", "LOG-06")
+def test_json_lines_carry_the_object(read: Read, logger: webop.ObjectLogger) -> None:
+    webop.configure(log_format=LogFormat.JSON)
+    logger.info("hello %s", "world", extra={"own": 1})
+    logging.getLogger("other").warning("bye")
+    first, second = (json.loads(line) for line in read().splitlines())
+    assert first == {
+        "message": "hello world",
+        "severity": "info",
+        "timestamp": first["timestamp"],
+        "object": REFERENCE,
+        "own": 1,
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", first["timestamp"])
+    assert second.keys() == {"message", "severity", "timestamp"}
+
+
+@pytest.mark.feature("LOG-03", "LOG-05", "LOG-06")
+def test_json_lines_have_the_key_and_the_prefix_that_are_asked_for(
+    read: Read, logger: webop.ObjectLogger
+) -> None:
+    webop.configure(log_format=LogFormat.JSON, log_prefix=True, log_refkey="k8s-obj")
+    logger.info("hello")
+    line = json.loads(read())
+    assert line["message"] == "[ns/kex] hello"
+    assert line["k8s-obj"] == REFERENCE
+    assert "object" not in line
+
+
+@pytest.mark.feature("LOG-04")
+@pytest.mark.parametrize(
+    ("level", "severity"),
+    [(10, "debug"), (20, "info"), (25, "info"), (30, "warn"), (40, "error"), (50, "fatal")],
+)
+def test_json_lines_tell_the_severity(read: Read, level: int, severity: str) -> None:
+    webop.configure(log_format=LogFormat.JSON, verbose=True)
+    logging.getLogger("any").log(level, "hello")
+    assert json.loads(read())["severity"] == severity
+
+
+@pytest.mark.feature("LOG-03")
+def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) -> None:
+    webop.configure(log_format=LogFormat.JSON)
+    try:
+        raise ValueError("boo")
+    except ValueError:
+        logger.exception("failed")
+    line = json.loads(read())
+    assert line["message"] == "failed"
+    assert "ValueError: boo" in line["exc_info"]
+
+
+@pytest.mark.feature("LOG-03")
+@pytest.mark.parametrize(
+    "extra", [{"own": object()}, {"own": {1: 2}}, {"own": 2**70}, {"own": "\ud800"}, {"own": {1}}]
+)
+def test_json_lines_hold_whatever_they_are_given(read: Read, extra: Any) -> None:
+    webop.configure(log_format=LogFormat.JSON)
+    logging.getLogger("any").info("hello \ud800 \u00fc", extra=extra)
+    (line,) = (json.loads(text) for text in read().splitlines())
+    assert line["severity"] == "info"
+    assert line["message"].startswith("hello")
+    assert "own" in line
+
+
+@pytest.mark.feature("LOG-01", "LOG-03")
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_messages_with_percents_and_braces_are_left_as_they_are(
+    read: Read, logger: webop.ObjectLogger, log_format: LogFormat
+) -> None:
+    webop.configure(log_format=log_format, log_prefix=True)
+    logger.info("100%s {x}")
+    assert "100%s {x}" in read()
+
+
+@pytest.mark.feature("LOG-07", "LOG-08")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["webop info", "webop warning", "asyncio warning"]),
+        ({"quiet": True}, ["webop warning", "asyncio warning"]),
+        ({"verbose": True}, ["webop debug", "webop info", "webop warning", "asyncio warning"]),
+        (
+            {"debug": True},
+            ["webop debug", "webop info", "webop warning", "asyncio debug", "asyncio warning"],
+        ),
+    ],
+)
+def test_verbosity_is_that_of_the_command_line(
+    read: Read, options: Any, expected: list[str]
+) -> None:
+    webop.configure(log_format=LogFormat.PLAIN, **options)
+    for name in ("webop", "asyncio"):
+        for level in ("debug", "info", "warning"):
+            getattr(logging.getLogger(name), level)(f"{name} {level}")
+    shown = [line for line in read().splitlines() if line != "asyncio info"]
+    assert shown == expected
+
+
+@pytest.mark.feature("LOG-08", "REF-15")
+def test_configuring_twice_does_not_double_the_lines(read: Read) -> None:
+    webop.configure(log_format=LogFormat.FULL)
+    webop.configure(None, None, None, LogFormat.PLAIN, log_prefix=False, log_refkey=None)
+    logging.getLogger("any").info("hello")
+    assert read() == "hello\n"
+
+
+@pytest.mark.feature("LOG-09", "REF-16")
+def test_formats_are_the_documented_ones() -> None:
+    assert LogFormat.PLAIN.value == "%(message)s"
+    full = "[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s"
+    assert LogFormat.FULL.value == full
+    assert {item.name for item in LogFormat} == {"PLAIN", "FULL", "JSON"}

@@ -1,0 +1,325 @@
+"""Decorators: what they leave in the registry, and which mistakes they tell of at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from webop import ABSENT, ErrorsMode
+from webop.handling.handlers import (
+    ActivityHandler,
+    ChangeHandler,
+    DaemonHandler,
+    EventHandler,
+    IndexHandler,
+    TimerHandler,
+    WebhookHandler,
+)
+from webop.objects.resources import Resource
+
+Decorator = Callable[..., Any]
+
+COMMON = {"id": "fn", "param": {"a": 1}}
+RETRIES = {"errors": ErrorsMode.PERMANENT, "timeout": 10.5, "retries": 3, "backoff": 0}
+META = {"labels": {"a": "b"}, "annotations": {"c": ABSENT}, "when": callable}
+FIELD = {"field": "spec.a", "value": "v"}
+TRANSITION = {"field": "spec.a", "old": "o", "new": "n"}
+
+ACTIVITIES = [webop.on.startup, webop.on.cleanup, webop.on.login, webop.on.probe]
+CHANGES = [webop.on.create, webop.on.update, webop.on.delete, webop.on.resume, webop.on.field]
+BACKGROUND = [webop.on.daemon, webop.on.timer, webop.on.index]
+WEBHOOKS = [webop.on.validate, webop.on.mutate]
+RESOURCES = [*CHANGES, *BACKGROUND, *WEBHOOKS, webop.on.event]
+
+
+def fn(**_: Any) -> None: ...
+
+
+def declare(decorator: Decorator, *args: Any, **options: Any) -> Any:
+    """Decorate the function; return the handler that is in the registry then."""
+    registry = webop.OperatorRegistry()
+    assert decorator(*args, registry=registry, **options)(fn) is fn
+    everything = [*registry.select_resource_handlers(), *registry.select_webhooks()]
+    for activity in webop.handling.handlers.Activity:  # type: ignore[attr-defined]
+        everything += registry.select_activities(activity)
+    (handler,) = everything
+    return handler
+
+
+def declare_resource(decorator: Decorator, **options: Any) -> Any:
+    if decorator is webop.on.field:
+        options = {"field": "spec.a", **options}
+    return declare(decorator, "kex", **options)
+
+
+@pytest.mark.feature("HND-01", "REF-01", "STA-08", "PRB-10", "AUT-05")
+@pytest.mark.parametrize("decorator", ACTIVITIES)
+def test_decorators_of_activities_take_their_options(decorator: Decorator) -> None:
+    handler = declare(decorator, **COMMON, **RETRIES)
+    assert isinstance(handler, ActivityHandler)
+    for name, value in {**COMMON, **RETRIES, "fn": fn}.items():
+        assert getattr(handler, name) == value
+
+
+@pytest.mark.feature("HND-01", "REF-03", "REF-04", "REF-05", "REF-06", "REF-07", "REF-08", "REF-10")
+@pytest.mark.parametrize("decorator", [*CHANGES, *BACKGROUND])
+def test_decorators_of_objects_take_their_options(decorator: Decorator) -> None:
+    handler = declare(decorator, "kex", **COMMON, **RETRIES, **META, **FIELD)
+    expected = {**COMMON, **RETRIES, **META, "value": "v", "field": ("spec", "a"), "fn": fn}
+    for name, value in {**expected, "id": "fn/spec.a"}.items():
+        assert getattr(handler, name) == value
+
+
+@pytest.mark.feature("REF-02", "REF-09", "HND-01", "ADM-01")
+@pytest.mark.parametrize("decorator", [*WEBHOOKS, webop.on.event])
+def test_decorators_without_retries_take_their_options(decorator: Decorator) -> None:
+    handler = declare(decorator, "kex", **COMMON, **META, **FIELD)
+    for name, value in {**META, "param": COMMON["param"], "value": "v", "id": "fn/spec.a"}.items():
+        assert getattr(handler, name) == value
+
+
+@pytest.mark.feature("REF-05", "REF-07", "FLT-12")
+@pytest.mark.parametrize("decorator", [webop.on.update, webop.on.field])
+def test_decorators_of_changes_take_both_sides(decorator: Decorator) -> None:
+    handler = declare(decorator, "kex", **TRANSITION)
+    assert (handler.field, handler.old, handler.new) == (("spec", "a"), "o", "n")
+
+
+@pytest.mark.feature("REF-03", "REF-06", "REF-10", "REF-11", "DMN-34", "TMR-23", "TMR-11")
+@pytest.mark.parametrize(
+    ("decorator", "options"),
+    [
+        (webop.on.resume, {"deleted": True}),
+        (webop.on.delete, {"optional": True}),
+        (
+            webop.daemon,
+            {
+                "initial_delay": 5,
+                "cancellation_backoff": 1.5,
+                "cancellation_timeout": 2.5,
+                "cancellation_polling": 3.5,
+            },
+        ),
+        (webop.daemon, {"initial_delay": lambda **_: 5}),
+        (webop.timer, {"interval": 1.5, "initial_delay": 5, "sharp": True, "idle": 7}),
+        (webop.timer, {"initial_delay": lambda **_: 5}),
+        (
+            webop.on.validate,
+            {
+                "subresource": "status",
+                "persistent": True,
+                "side_effects": True,
+                "ignore_failures": True,
+            },
+        ),
+    ],
+)
+def test_decorators_take_options_of_their_own(decorator: Decorator, options: Any) -> None:
+    handler = declare(decorator, "kex", **options)
+    assert {name: getattr(handler, name) for name in options} == options
+
+
+@pytest.mark.feature("ADM-13", "ADM-14", "D-17")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, set()),
+        ({"operation": "CREATE"}, {"CREATE"}),
+        ({"operations": ["CREATE", "UPDATE"]}, {"CREATE", "UPDATE"}),
+        ({"operations": {"DELETE"}, "operation": None}, {"DELETE"}),
+        ({"operations": None, "operation": None}, set()),
+    ],
+)
+@pytest.mark.parametrize("decorator", WEBHOOKS)
+def test_webhooks_take_operations_in_both_forms(
+    decorator: Decorator, options: Any, expected: set[str]
+) -> None:
+    assert declare(decorator, "kex", **options).operations == expected
+
+
+@pytest.mark.feature("HND-01", "REF-08", "REF-10", "REF-11", "REF-12", "REF-13")
+def test_decorators_have_their_short_names() -> None:
+    assert webop.daemon is webop.on.daemon
+    assert webop.timer is webop.on.timer
+    assert webop.index is webop.on.index
+    assert webop.subhandler is webop.on.subhandler
+    assert webop.register is webop.on.register
+
+
+@pytest.mark.feature("HND-01")
+def test_each_decorator_makes_its_kind_of_handlers() -> None:
+    kinds: dict[Any, type] = dict.fromkeys(CHANGES, ChangeHandler)
+    kinds |= dict.fromkeys(WEBHOOKS, WebhookHandler)
+    kinds |= {webop.on.event: EventHandler, webop.index: IndexHandler}
+    kinds |= {webop.daemon: DaemonHandler, webop.timer: TimerHandler}
+    for decorator, kind in kinds.items():
+        assert type(declare_resource(decorator)) is kind
+
+
+@pytest.mark.feature("D-49")
+@pytest.mark.parametrize("decorator", RESOURCES)
+def test_options_that_are_none_are_not_given(decorator: Decorator) -> None:
+    names = ("id", "param", "labels", "annotations", "when", "value", "kind", "category")
+    handler = declare_resource(decorator, **dict.fromkeys(names))
+    stem = "fn/spec.a" if decorator is webop.on.field else "fn"
+    assert handler.id == stem
+    assert handler.param is handler.labels is handler.annotations is handler.when is None
+
+
+KEX = Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample", singular="kopfexample")
+
+
+@pytest.mark.feature("RES-01", "RES-02", "RES-04", "RES-05", "RES-06", "RES-07", "RES-09", "RES-11")
+@pytest.mark.parametrize("decorator", RESOURCES)
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (("kopf.dev", "v1", "kopfexamples"), {}),
+        (("kopf.dev/v1", "kopfexamples"), {}),
+        (("kopf.dev", "kopfexamples"), {}),
+        (("kopfexamples.kopf.dev",), {}),
+        (("kopfexamples.v1.kopf.dev",), {}),
+        (("KopfExample",), {}),
+        ((), {"kind": "KopfExample", "group": "kopf.dev"}),
+        ((), {"plural": "kopfexamples", "version": "v1"}),
+        (("kopf.dev", webop.EVERYTHING), {}),
+        ((webop.EVERYTHING,), {}),
+        ((lambda resource: resource.plural == "kopfexamples",), {}),
+    ],
+)
+def test_resources_are_named_in_all_ways_of_the_manual(
+    decorator: Decorator, args: Any, names: Any
+) -> None:
+    options = {"field": "spec.a"} if decorator is webop.on.field else {}
+    selector = declare(decorator, *args, **names, **options).selector
+    assert selector.check(KEX)
+    assert not selector.check(Resource("", "v1", "events", kind="Event"))
+
+
+@pytest.mark.feature("RES-23")
+@pytest.mark.parametrize("decorator", RESOURCES)
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [((), {}), (("",), {}), (("a", "b", "c", "d"), {}), (("kex",), {"kind": "Kex"}), ((5,), {})],
+)
+def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: Any) -> None:
+    options = {"field": "spec.a"} if decorator is webop.on.field else {}
+    with pytest.raises(TypeError):
+        declare(decorator, *args, **names, **options)
+
+
+@pytest.mark.feature("REF-01", "REF-09", "ADM-18", "FLT-12")
+@pytest.mark.parametrize(
+    ("decorator", "option", "advice"),
+    [
+        (webop.on.create, "retires", "option 'retires' of create handlers: did you mean 'retries'"),
+        (webop.on.create, "old", "There is no option 'old'"),
+        (webop.on.create, "new", "There is no option 'new'"),
+        (webop.on.create, "optional", "There is no option 'optional'"),
+        (webop.on.update, "labels_", "did you mean 'labels'"),
+        (webop.on.delete, "deleted", "There is no option 'deleted'"),
+        (webop.on.resume, "delete", "did you mean 'deleted'"),
+        (webop.on.event, "retries", "There is no option 'retries'"),
+        (webop.on.event, "errors", "There is no option 'errors'"),
+        (webop.on.event, "backoff", "There is no option 'backoff'"),
+        (webop.on.validate, "timeout", "There is no option 'timeout'"),
+        (webop.on.mutate, "errors", "There is no option 'errors'"),
+        (webop.on.validate, "ignore_errors", "did you mean 'ignore_failures'"),
+        (webop.on.startup, "labels", "There is no option 'labels'"),
+        (webop.on.probe, "timeuot", "did you mean 'timeout'"),
+        (webop.daemon, "interval", "There is no option 'interval'"),
+        (webop.timer, "intervals", "did you mean 'interval'"),
+        (webop.index, "sharp", "There is no option 'sharp'"),
+    ],
+)
+def test_an_unknown_option_is_told_with_a_suggestion(
+    decorator: Decorator, option: str, advice: str
+) -> None:
+    args = () if decorator in ACTIVITIES else ("kex",)
+    with pytest.raises(TypeError, match=advice):
+        decorator(*args, **{option: 1})
+
+
+@pytest.mark.feature("FLT-16", "FLT-17", "HND-24", "REF-07", "D-49")
+@pytest.mark.parametrize(
+    ("decorator", "options", "message"),
+    [
+        (webop.on.update, {"field": "spec", "value": 1, "old": 2}, "value= and old= exclude"),
+        (webop.on.update, {"field": "spec", "value": 1, "new": 2}, "value= and new= exclude"),
+        (webop.on.field, {"field": "spec", "value": 1, "new": 2}, "value= and new= exclude"),
+        (webop.on.update, {"old": 1}, "old= needs to know the field"),
+        (webop.on.update, {"new": 1}, "new= needs to know the field"),
+        (webop.on.create, {"value": 1}, "value= needs to know the field"),
+        (webop.on.event, {"value": ABSENT}, "value= needs to know the field"),
+        (webop.on.field, {}, "needs to know the field"),
+        (webop.on.field, {"field": ""}, "needs to know the field"),
+        (webop.on.field, {"field": None}, "needs to know the field"),
+        (webop.on.create, {"timeout": "5"}, "timeout= is to be a number"),
+        (webop.on.create, {"retries": True}, "retries= is to be a number"),
+        (webop.on.create, {"backoff": "x"}, "backoff= is to be a number"),
+        (webop.timer, {"interval": "1m"}, "interval= is to be a number"),
+        (webop.timer, {"idle": "1m"}, "idle= is to be a number"),
+        (webop.timer, {"initial_delay": "1m"}, "initial_delay= is to be"),
+        (webop.daemon, {"cancellation_timeout": "1m"}, "cancellation_timeout= is to be a number"),
+        (webop.on.validate, {"operation": "CREATE", "operations": ["UPDATE"]}, "exclude each other"),
+        (webop.on.create, {"errors": "PERMANENT"}, "errors= is to be"),
+        (webop.on.create, {"when": "always"}, "when= is to be"),
+        (webop.on.create, {"labels": "app=x"}, "labels= is to be"),
+        (webop.on.create, {"annotations": ["x"]}, "annotations= is to be"),
+        (webop.on.create, {"id": 5}, "id= is to be"),
+    ],
+)
+def test_options_that_do_not_fit_are_told_of(
+    decorator: Decorator, options: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        decorator("kex", **options)
+
+
+@pytest.mark.feature("D-49", "ADM-13", "FLT-03")
+@pytest.mark.parametrize(
+    ("decorator", "options", "message"),
+    [
+        (webop.on.create, {"labels": {"a": None}}, "labels.*'a'.*PRESENT or ABSENT"),
+        (webop.on.event, {"annotations": {"a": None}}, "annotations.*'a'.*PRESENT or ABSENT"),
+        (webop.on.validate, {"operation": "create"}, "'create'.*CREATE"),
+        (webop.on.mutate, {"operations": ["CREATE", "PATCH"]}, "'PATCH'.*CREATE"),
+        (webop.on.create, {"field": "spec..a"}, "empty key"),
+        (webop.on.create, {"field": 5}, "field"),
+    ],
+)
+def test_values_that_do_not_fit_are_told_of(
+    decorator: Decorator, options: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decorator("kex", **options)
+
+
+@pytest.mark.feature("REF-13", "SUB-12")
+@pytest.mark.parametrize("option", ["field", "value", "old", "new", "registry"])
+def test_register_takes_fewer_options_than_subhandler(option: str) -> None:
+    with pytest.raises(TypeError, match=f"There is no option '{option}'"):
+        webop.register(fn, **{option: "x"})  # type: ignore[misc]
+
+
+@pytest.mark.feature("REF-12", "SUB-11")
+def test_subhandler_takes_no_registry() -> None:
+    with pytest.raises(TypeError, match="There is no option 'registry'"):
+        webop.subhandler(registry=webop.OperatorRegistry())  # type: ignore[call-arg]
+
+
+@pytest.mark.feature("HND-02")
+def test_a_decorator_can_be_called_on_a_method_of_an_object() -> None:
+    class Reconciler:
+        def method(self, **_: Any) -> None: ...
+
+    registry, instance = webop.OperatorRegistry(), Reconciler()
+    webop.on.create("kex", registry=registry)(instance.method)
+    webop.on.create("kex", registry=registry, id="other")(Reconciler().method)
+    first, second = registry.select_resource_handlers()
+    assert first.fn == instance.method
+    assert first.id.endswith("Reconciler.method")
+    assert second.id == "other"

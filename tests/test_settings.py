@@ -1,0 +1,212 @@
+"""Settings: their defaults, what they refuse, and the environment (chapter "Configuration")."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pydantic
+import pytest
+
+import webop
+from webop.errors import ConfigurationError
+from webop.settings import OperatorSettings
+
+DEFAULTS = {
+    "process.ultimate_exiting_timeout": 600,
+    "posting.enabled": True,
+    "posting.level": logging.INFO,
+    "posting.loggers": True,
+    "posting.reporting_component": "webop",
+    "posting.reporting_instance": "dev",
+    "posting.event_name_prefix": "webop-event-",
+    "peering.name": "default",
+    "peering.stealth": False,
+    "peering.priority": 0,
+    "peering.lifetime": 60,
+    "peering.mandatory": False,
+    "peering.standalone": False,
+    "peering.clusterwide": False,
+    "peering.namespaced": True,
+    "watching.server_timeout": None,
+    "watching.client_timeout": None,
+    "watching.connect_timeout": None,
+    "watching.reconnect_backoff": 0.1,
+    "watching.inactivity_timeout": 70,
+    "batching.worker_limit": None,
+    "batching.idle_timeout": 5,
+    "batching.batch_window": 0.1,
+    "batching.exit_timeout": 2,
+    "batching.error_delays": (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610),
+    "scanning.disabled": False,
+    "admission.server": None,
+    "admission.managed": None,
+    "execution.default_backoff": 60,
+    "background.cancellation_polling": 60,
+    "background.instant_exit_timeout": None,
+    "background.instant_exit_zero_time_cycles": 10,
+    "networking.request_timeout": 300,
+    "networking.connect_timeout": None,
+    "networking.error_backoffs": (1, 1, 2, 3, 5, 8, 13, 21),
+    "networking.enforce_retry_after": False,
+    "networking.trust_env": False,
+    "persistence.finalizer": "kopf.zalando.org/KopfFinalizerMarker",
+    "persistence.consistency_timeout": 5,
+}
+
+
+def read(settings: OperatorSettings, path: str) -> Any:
+    group, name = path.split(".")
+    return getattr(getattr(settings, group), name)
+
+
+@pytest.mark.feature(
+    *(f"CFG-{number:02}" for number in (*range(1, 26), *range(28, 37), 39)), "REF-50"
+)
+@pytest.mark.parametrize(("path", "value"), DEFAULTS.items())
+def test_defaults_are_the_documented_ones(path: str, value: Any) -> None:
+    assert read(OperatorSettings(), path) == value
+
+
+@pytest.mark.feature("CFG-26", "CFG-37", "CFG-38", "D-22")
+def test_default_parts_are_the_documented_ones() -> None:
+    settings = OperatorSettings()
+    assert isinstance(settings.execution.executor, ThreadPoolExecutor)
+    assert isinstance(settings.persistence.progress_storage, webop.SmartProgressStorage)
+    diffbase = settings.persistence.diffbase_storage
+    assert isinstance(diffbase, webop.AnnotationsDiffBaseStorage)
+    assert (diffbase.prefix, diffbase.key) == ("kopf.zalando.org", "last-handled-configuration")
+
+
+@pytest.mark.feature("CFG-50")
+def test_operators_do_not_share_settings() -> None:
+    one, two = OperatorSettings(), OperatorSettings()
+    one.posting.enabled = False
+    one.execution.max_workers = 1
+    assert two.posting.enabled
+    assert two.execution.executor is not one.execution.executor
+    assert two.persistence.progress_storage is not one.persistence.progress_storage
+
+
+@pytest.mark.feature("D-23")
+def test_the_newer_name_of_batching_works() -> None:
+    settings = OperatorSettings()
+    settings.queueing.worker_limit = 5
+    assert settings.batching.worker_limit == 5
+
+
+@pytest.mark.feature("CFG-12")
+def test_namespaced_is_the_opposite_of_clusterwide() -> None:
+    settings = OperatorSettings()
+    settings.peering.namespaced = False
+    assert settings.peering.clusterwide
+
+
+@pytest.mark.feature("CFG-27")
+def test_the_number_of_threads_can_be_changed() -> None:
+    settings = OperatorSettings()
+    before = settings.execution.executor
+    settings.execution.max_workers = 3
+    assert settings.execution.max_workers == 3
+    assert settings.execution.executor is not before
+    with pytest.raises(ValueError, match="At least one"):
+        settings.execution.max_workers = 0
+    own = ThreadPoolExecutor(max_workers=7)
+    settings.execution.executor = own
+    assert settings.execution.max_workers == 7
+
+
+@pytest.mark.feature("CFG-22", "CFG-34", "CFG-53")
+@pytest.mark.parametrize("value", [[], (), 5, [1, 2.5], iter([1, 2]), itertools.count(), {1: 2}])
+def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
+    settings = OperatorSettings()
+    settings.batching.error_delays = value
+    settings.networking.error_backoffs = value
+    assert settings.batching.error_delays is value
+    assert settings.networking.error_backoffs is value
+
+
+@pytest.mark.feature("CFG-51", "REF-50")
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("posting", "level", "loud"),
+        ("posting", "enabled", "maybe"),
+        ("peering", "priority", "high"),
+        ("watching", "reconnect_backoff", None),
+        ("batching", "worker_limit", 0),
+        ("execution", "executor", "threads"),
+        ("execution", "commit_window", -1),
+        ("persistence", "progress_storage", "annotations"),
+        ("posting", "levle", 5),
+    ],
+)
+def test_values_and_names_that_do_not_fit_are_refused_at_once(
+    section: str, name: str, value: Any
+) -> None:
+    with pytest.raises(pydantic.ValidationError, match=name):
+        setattr(getattr(OperatorSettings(), section), name, value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "path", "value"),
+    [
+        ("WEBOP_POSTING__LEVEL", "30", "posting.level", 30),
+        ("WEBOP_POSTING__ENABLED", "0", "posting.enabled", False),
+        ("WEBOP_POSTING__ENABLED", "true", "posting.enabled", True),
+        ("WEBOP_PEERING__NAME", "mine", "peering.name", "mine"),
+        ("WEBOP_PEERING__NAMESPACED", "false", "peering.clusterwide", True),
+        ("WEBOP_WATCHING__SERVER_TIMEOUT", "5.5", "watching.server_timeout", 5.5),
+        ("WEBOP_WATCHING__INACTIVITY_TIMEOUT", "none", "watching.inactivity_timeout", None),
+        ("WEBOP_WATCHING__INACTIVITY_TIMEOUT", "", "watching.inactivity_timeout", None),
+        ("WEBOP_BATCHING__WORKER_LIMIT", "3", "batching.worker_limit", 3),
+        ("WEBOP_BATCHING__ERROR_DELAYS", "1, 2.5", "batching.error_delays", (1, 2.5)),
+        ("WEBOP_BATCHING__ERROR_DELAYS", "", "batching.error_delays", ()),
+        ("WEBOP_QUEUEING__WORKER_LIMIT", "3", "batching.worker_limit", 3),
+        ("WEBOP_NETWORKING__ERROR_BACKOFFS", "5", "networking.error_backoffs", (5,)),
+        ("WEBOP_NETWORKING__ERROR_BACKOFFS", "none", "networking.error_backoffs", ()),
+        ("WEBOP_ADMISSION__MANAGED", "auto.kopf.dev", "admission.managed", "auto.kopf.dev"),
+        ("WEBOP_EXECUTION__MAX_WORKERS", "3", "execution.max_workers", 3),
+        ("WEBOP_PERSISTENCE__FINALIZER", "a/b", "persistence.finalizer", "a/b"),
+    ],
+)
+def test_the_environment_sets_settings(variable: str, text: str, path: str, value: Any) -> None:
+    settings = OperatorSettings.from_environment({variable: text, "HOME": "/", "WEBOP_MODULES": ""})
+    assert read(settings, path) == value
+
+
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    environment = {"WEBOP_MODULES": "x", "OTHER__NAME": "x", "WEBOP_RUN_NAMESPACES": "ns"}
+    assert OperatorSettings.from_environment(environment) is not None
+    assert OperatorSettings.from_environment({}) is not None
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "named"),
+    [
+        ("WEBOP_POSTING__LEVLE", "30", "posting.levle"),
+        ("WEBOP_POSTNG__LEVEL", "30", "postng.level"),
+        ("WEBOP_POSTING__LEVEL__X", "30", "posting.level__x"),
+        ("WEBOP_POSTING__LEVEL", "loud", "loud"),
+        ("WEBOP_POSTING__LEVEL", "", "integer"),
+        ("WEBOP_BATCHING__WORKER_LIMIT", "0", "greater than or equal to 1"),
+        ("WEBOP_BATCHING__ERROR_DELAYS", "1,x", "1,x"),
+        ("WEBOP_EXECUTION__MAX_WORKERS", "0", "At least one thread"),
+        ("WEBOP_EXECUTION__MAX_WORKERS", "many", "many"),
+        ("WEBOP_EXECUTION__EXECUTOR", "threads", "in code"),
+        ("WEBOP_ADMISSION__SERVER", "localhost", "in code"),
+        ("WEBOP_PERSISTENCE__PROGRESS_STORAGE", "status", "in code"),
+        ("WEBOP_POSTING__MODEL_CONFIG", "x", "posting.model_config"),
+        ("WEBOP_FROM_ENVIRONMENT__X", "x", "from_environment.x"),
+    ],
+)
+def test_mistakes_in_the_environment_are_told_with_the_variable(
+    variable: str, text: str, named: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        OperatorSettings.from_environment({variable: text})
+    assert variable in str(caught.value)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
