@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from operating import Calls, Kind, Objects, RunOperator, connect, get_connection, operate
 
 import webop
+from tests.commands import Workshop
+from tests.operating import Calls, Kind, Objects, RunOperator, connect, get_connection, operate
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 
@@ -27,8 +29,13 @@ def widgets(local_cluster: LocalCluster) -> Kind:
 @pytest.fixture(scope="session")
 def gadgets(local_cluster: LocalCluster) -> Kind:
     """The same with its status behind an endpoint of its own; shared by the tests."""
-    kind = Kind("tests.webop.dev", plural="gadgets", kind="Gadget", has_status=True)
-    return _define(local_cluster, kind)
+    return _define(local_cluster, Kind("tests.webop.dev", "gadgets", "Gadget", has_status=True))
+
+
+@pytest.fixture(scope="session")
+def gizmos(local_cluster: LocalCluster) -> Kind:
+    """A kind whose schema knows no status, so that the API server drops it; shared."""
+    return _define(local_cluster, Kind("tests.webop.dev", "gizmos", "Gizmo", keeps_status=False))
 
 
 def _define(cluster: LocalCluster, kind: Kind) -> Kind:
@@ -77,3 +84,9 @@ def registry() -> webop.OperatorRegistry:
 def calls() -> Calls:
     """What the handlers have been called with."""
     return Calls()
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    """Where ``webop run`` is run as a command."""
+    return Workshop(tmp_path)

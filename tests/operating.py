@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import re
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import httpx
 
 import webop
 from webop.client.api import Client
@@ -80,7 +76,10 @@ async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A custom resource of a test: ``widgets`` unless it says otherwise."""
+    """A custom resource of a test: ``widgets`` unless it says otherwise.
+
+    Kinds of other groups need other names: ``widgets`` alone would be ambiguous in the cluster.
+    """
 
     group: str
     plural: str = "widgets"
@@ -261,7 +260,8 @@ class Calls:
 
     def note(self, handler: str, kwargs: Json, **more: Any) -> None:
         """Take note of a call: the handler, the object, and what of the arguments is of use."""
-        chosen = {key: kwargs[key] for key in ("reason", "old", "new", "retry") if key in kwargs}
+        names = ("reason", "old", "new", "retry")
+        chosen: Json = {key: kwargs[key] for key in names if key in kwargs}
         spec = dict(kwargs["spec"]) if "spec" in kwargs else None
         self.items.append(
             {"handler": handler, "name": kwargs.get("name"), "spec": spec, **chosen, **more}
@@ -286,12 +286,13 @@ class Calls:
 class Running:
     """An operator at work."""
 
-    task: asyncio.Task[None]
+    tasks: Collection[asyncio.Task[None]]
 
     async def stop(self) -> None:
         """Stop it gracefully, and wait for the end."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
 
 
 RunOperator = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
@@ -312,12 +313,21 @@ async def operate(
     info: ConnectionInfo,
     registry: webop.OperatorRegistry,
     settings: webop.OperatorSettings | None = None,
+    *,
+    beside: bool = False,
     **options: Any,
 ) -> AsyncIterator[Running]:
     """Run an operator; it is stopped at the end of the block.
 
     To be used in the test itself: an operator ends the tasks that were started after it, and
     pytest runs the ends of fixtures in tasks of their own.
+
+    Args:
+        info: the credentials.
+        registry: the handlers; one for fences is added.
+        settings: by default, those of :func:`build_settings`.
+        beside: whether there is another operator in the same loop, whose tasks are to be spared.
+        options: more of those of ``webop.operator()``.
 
     Raises:
         Exception: what the operator has failed with.
@@ -332,27 +342,29 @@ async def operate(
         "standalone": True,
     }
     chosen.update(options)  # type: ignore[typeddict-item]
-    task = asyncio.create_task(webop.operator(**chosen), name="operator under test")
+    if beside:
+        tasks = await webop.spawn_tasks(**chosen)
+    else:
+        tasks = [asyncio.create_task(webop.operator(**chosen), name="operator under test")]
     waiter = asyncio.create_task(ready.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({*tasks, waiter}, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
-    running = Running(task)
+    running = Running(tasks)
     try:
         yield running
     finally:
         await running.stop()
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            raise exc
+        for task in tasks:
+            if not task.cancelled() and (exc := task.exception()) is not None:
+                raise exc
 
 
 def _declare_fences(registry: webop.OperatorRegistry) -> None:
-    async def handle_fence(**_: Any) -> None: ...
-
     for selector in registry.collect_selectors():
         registry.append(
             ChangeHandler(
                 id="fence",
-                fn=handle_fence,
+                fn=_handle_fence,
                 selector=selector,
                 reason=webop.Reason.CREATE,
                 labels={_FENCE: webop.PRESENT},
@@ -360,29 +372,4 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
         )
 
 
-_METRIC = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>[0-9.e+]+)$", re.M)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-
-async def count_requests(cluster: LocalCluster, kind: Kind) -> dict[str, int]:
-    """Return how many requests about a kind the API server has got so far, by verbs.
-
-    The subresource is a part of the verb: "PATCH", "PATCH status".
-    """
-    context = ssl.create_default_context(cadata=_decode(cluster.ca_data))
-    headers = {"Authorization": f"Bearer {cluster.token}"}
-    async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False) as http:
-        text = (await http.get(f"{cluster.server}/metrics", timeout=30)).text
-    counts: dict[str, int] = {}
-    for match in _METRIC.finditer(text):
-        labels = dict(_LABEL.findall(match["labels"]))
-        if labels.get("group") == kind.group and labels.get("resource") == kind.plural:
-            verb = f"{labels['verb']} {labels['subresource']}".strip()
-            counts[verb] = counts.get(verb, 0) + int(float(match["count"]))
-    return counts
-
-
-def _decode(ca_data: str) -> str:
-    import base64  # noqa: PLC0415
-
-    return base64.b64decode(ca_data).decode()
+async def _handle_fence(**_: Any) -> None: ...

@@ -11,8 +11,10 @@ import pytest
 import webop
 from webop import lifecycles
 
-HANDLERS = [SimpleNamespace(id=id) for id in "abc"]
-STATE = {id: SimpleNamespace(retries=retries) for id, retries in zip("abc", (2, 1, 1), strict=True)}
+HANDLERS = [SimpleNamespace(id=key) for key in "abc"]
+STATE = {
+    key: SimpleNamespace(retries=retries) for key, retries in zip("abc", (2, 1, 1), strict=True)
+}
 
 
 def choose(lifecycle: Any, handlers: Any = tuple(HANDLERS)) -> str:

@@ -34,9 +34,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[webop.OperatorRegistry
 
 
 @pytest.mark.feature("LOD-01", "LOD-03", "HND-13")
-def test_handlers_of_files_are_registered(
-    registry: webop.OperatorRegistry, tmp_path: Path
-) -> None:
+def test_handlers_of_files_are_registered(registry: webop.OperatorRegistry, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(HANDLER)
     (tmp_path / "two.py").write_text(HANDLER)
     load_file(tmp_path / "one.py")
@@ -119,7 +117,10 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("x = 1\nimport nonexistent_module", ["ModuleNotFoundError", "nonexistent_module", "line 2"]),
+        (
+            "x = 1\nimport nonexistent_module",
+            ["ModuleNotFoundError", "nonexistent_module", "line 2"],
+        ),
         ("\n\nx = (1", ["SyntaxError", "never closed", "line 3"]),
         ("if True:\nx = 1", ["IndentationError", "line 2"]),
         ("x = 1\n1/0", ["ZeroDivisionError", "line 2", "1/0"]),

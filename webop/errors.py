@@ -12,6 +12,8 @@
         ├── ConfigurationError     the user's mistake: names the thing and the remedy
         ├── ActivityError          a handler of the operator's own life has failed for good
         ├── LoginError             no credentials for the API server, or none that work
+        ├── ClusterError           a local control plane cannot be had, started or reached
+        │   └── SourceError        one source of its binaries cannot give them
         ├── ReviewError            a request that is not a usable AdmissionReview (4xx)
         └── APIError               a request to the API server failed
             ├── APIConnectionError     no answer: network, TLS, time-out, cut connection
@@ -85,6 +87,14 @@ class ActivityError(WebopError):
 
 class LoginError(WebopError):
     """There are no credentials for the API server, or all of them are refused."""
+
+
+class ClusterError(WebopError):
+    """A local control plane cannot be had, started or reached; the message names the remedy."""
+
+
+class SourceError(ClusterError):
+    """One source of the binaries of the control plane cannot give them; the next one is tried."""
 
 
 class ReviewError(WebopError):

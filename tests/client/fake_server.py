@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 import httpx
-from fake_cluster import FakeCluster, Networking
 
+from tests.client.fake_cluster import FakeCluster, Networking
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 

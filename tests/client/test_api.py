@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
-from virtual_time import in_virtual_time
 
+from tests.client.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
+from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from fake_cluster import Networking
 
+from tests.client.fake_cluster import Networking
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover

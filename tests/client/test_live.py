@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from fake_cluster import Mirror, Networking, Watching, get_versions
 
+from tests.client.fake_cluster import Mirror, Networking, Watching, get_versions
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover

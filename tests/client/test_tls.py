@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from fake_cluster import FakeCluster, Networking, answer_status
-from fake_server import FakeServer
 
+from tests.client.fake_cluster import FakeCluster, Networking, answer_status
+from tests.client.fake_server import FakeServer
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.tls import build_ssl_context

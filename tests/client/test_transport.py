@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import orjson
 import pytest
-from fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
-from fake_server import FakeServer, HalfChunkError
 
+from tests.client.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
+from tests.client.fake_server import FakeServer, HalfChunkError
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.streams import StreamLimits
@@ -32,7 +32,7 @@ async def serving(cluster: FakeCluster) -> AsyncIterator[FakeServer]:
 
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in the server
+        while not condition():
             await asyncio.sleep(0.005)
 
 

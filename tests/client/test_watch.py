@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import orjson
 import pytest
-from fake_cluster import (
+
+from tests.client.fake_cluster import (
     RESOURCE,
     FakeCluster,
     Feed,
@@ -21,8 +22,7 @@ from fake_cluster import (
     answer_status,
     build_status,
 )
-from virtual_time import in_virtual_time
-
+from tests.client.virtual_time import in_virtual_time
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, WatchStatus, watch
 
@@ -43,7 +43,7 @@ async def following(
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - in virtual time, polling costs nothing
+    while not condition():
         await asyncio.sleep(0.01)
 
 

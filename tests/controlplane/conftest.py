@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from controlplane_standins import Recorder, write_assets, write_go
 
+from tests.controlplane.controlplane_standins import Recorder, write_assets, write_go
 from webop.controlplane.binaries import provide_binaries, provide_controller_manager
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.progress import StreamProgress

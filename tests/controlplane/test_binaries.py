@@ -7,12 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from controlplane_standins import Recorder
 
+from tests.controlplane.controlplane_standins import Recorder
 from webop.controlplane import reaper
 from webop.controlplane.binaries import find_binaries, provide_binaries
-from webop.controlplane.failures import ClusterError
-from webop.errors import ConfigurationError
+from webop.errors import ClusterError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,11 +4,11 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 import pytest
-from controlplane_standins import KUBERNETES_GO_MOD, Recorder
 
+from tests.controlplane.controlplane_standins import KUBERNETES_GO_MOD, Recorder
 from webop.controlplane.build import build_binaries, build_go_mod
-from webop.controlplane.failures import ClusterError, SourceError
 from webop.controlplane.versions import PINNED_VERSION
+from webop.errors import ClusterError, SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path

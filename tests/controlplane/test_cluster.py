@@ -21,8 +21,7 @@ import yaml
 
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.failures import ClusterError
-from webop.errors import ConfigurationError
+from webop.errors import ClusterError, ConfigurationError
 from webop.servers.certs import build_ca, build_certificate_signed
 
 if TYPE_CHECKING:

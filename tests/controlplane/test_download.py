@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from controlplane_standins import Recorder
 
+from tests.controlplane.controlplane_standins import Recorder
 from webop.controlplane.binaries import provide_binaries, provide_controller_manager
 from webop.controlplane.download import choose_archive, find_archive
-from webop.controlplane.failures import ClusterError, SourceError
 from webop.controlplane.versions import detect_platform, parse_wanted
+from webop.errors import ClusterError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

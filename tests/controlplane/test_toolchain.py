@@ -4,11 +4,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from controlplane_standins import Recorder
 
+from tests.controlplane.controlplane_standins import Recorder
 from webop.controlplane.build import build_binaries
-from webop.controlplane.failures import SourceError
 from webop.controlplane.toolchain import find_toolchains
+from webop.errors import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path

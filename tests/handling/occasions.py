@@ -121,7 +121,8 @@ def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> lis
 
 
 def select_webhook_ids(
-    registry: webop.OperatorRegistry, cause: WebhookCause, id: str | None = None
+    registry: webop.OperatorRegistry, cause: WebhookCause, key: str | None = None
 ) -> list[str]:
     """Return who is called for a review."""
-    return [h.id for h in select_webhooks(registry.select_webhooks(), cause, id=id)]
+    asked = [handler for handler in registry.select_webhooks() if key in (None, handler.id)]
+    return [handler.id for handler in select_webhooks(asked, cause)]

@@ -103,7 +103,7 @@ async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
         raise exc
 
     webop.on.startup(registry=registry, id="good")(lambda **_: called.append("good"))
-    with pytest.raises(webop.ActivityError, match="startup.*bad.*boo"):
+    with pytest.raises(webop.ActivityError, match=r"startup.*bad.*boo"):
         await run_activity(context, Activity.STARTUP)
     assert called == ["good"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from occasions import build_body, build_change
 
 import webop
+from tests.handling.occasions import build_body, build_change
 from webop import lifecycles
 from webop.handling.execute import Terms, deliver_results, execute
 from webop.handling.handlers import ChangeHandler
@@ -26,18 +26,19 @@ class Chain:
     def __init__(self, failing: str = "", slow: str = "") -> None:
         self.called: list[str] = []
         self.handlers = [
-            ChangeHandler(id=id, fn=self._build(id, failing, slow), selector=None) for id in "abc"
+            ChangeHandler(id=key, fn=self._build(key, failing, slow), selector=None)
+            for key in "abc"
         ]
         self.progress = Progress.start(self.handlers)
 
-    def _build(self, id: str, failing: str, slow: str) -> Callable[..., Any]:
+    def _build(self, key: str, failing: str, slow: str) -> Callable[..., Any]:
         async def fn(**_: Any) -> str:
-            self.called.append(id)
-            if id in slow:
+            self.called.append(key)
+            if key in slow:
                 await asyncio.sleep(0.05)
-            if id in failing:
+            if key in failing:
                 raise webop.TemporaryError("not yet", delay=0)
-            return id
+            return key
 
         return fn
 

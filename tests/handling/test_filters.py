@@ -6,9 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from occasions import build_body, build_change, build_event, select_event_ids, select_ids
 
 import webop
+from tests.handling.occasions import (
+    build_body,
+    build_change,
+    build_event,
+    select_event_ids,
+    select_ids,
+)
 from webop import ABSENT, PRESENT
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""How users' functions are called: in the loop or in threads, with which arguments, for how long."""
+"""How users' functions are called: in the loop or in threads, with what, for how long."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from occasions import build_body, build_change
 
 import webop
+from tests.handling.occasions import build_body, build_change
 from webop.handling.causes import Cause
 from webop.handling.execute import Terms, attempt
 from webop.handling.handlers import ChangeHandler
@@ -140,7 +140,9 @@ async def test_a_handler_gets_its_param_and_its_standing() -> None:
 @pytest.mark.feature("EVT-16", "KWA-15")
 async def test_a_handler_of_a_field_gets_the_change_of_the_field() -> None:
     cause = build_change(build_body({"a": {"x": 2}}), build_body({"a": {"x": 1}}))
-    outcome = await call(lambda old, new, diff, **_: (old, new, diff), cause=cause, field=("spec", "a"))
+    outcome = await call(
+        lambda old, new, diff, **_: (old, new, diff), cause=cause, field=("spec", "a")
+    )
     assert outcome.result == ({"x": 1}, {"x": 2}, (("change", ("x",), 1, 2),))
 
 

@@ -28,7 +28,10 @@ class OwnTemporaryError(webop.TemporaryError):
     pass
 
 
-def judge(exc: Exception, attempt: Attempt = Attempt(0, 0.0), **options: Any) -> Outcome:
+FIRST = Attempt(0, 0.0)
+
+
+def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
     return judge_failure(
         Handler(id="fn", fn=print, **options),
         exc,

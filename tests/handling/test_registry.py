@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from occasions import (
+
+import webop
+from tests.handling.occasions import (
     RESOURCE,
     build_body,
     build_change,
@@ -16,8 +18,6 @@ from occasions import (
     select_ids,
     select_webhook_ids,
 )
-
-import webop
 from webop.handling.handlers import Activity
 from webop.handling.registry import ResourceHandlers
 
@@ -233,8 +233,8 @@ def test_a_review_is_for_one_webhook_or_for_all_that_match(
     webop.on.validate("kex", registry=registry, id="fld", field="spec.a", value=1)(lambda **_: None)
     review = build_review(OLD)
     assert select_webhook_ids(registry, review) == ["v", "m", "fld/spec.a"]
-    assert select_webhook_ids(registry, review, id="m") == ["m"]
-    assert select_webhook_ids(registry, review, id="f") == []
+    assert select_webhook_ids(registry, review, key="m") == ["m"]
+    assert select_webhook_ids(registry, review, key="f") == []
     labelled = build_review(build_body({"a": 2}, labels={"k": "v"}))
     assert select_webhook_ids(registry, labelled) == ["v", "m", "f"]
 

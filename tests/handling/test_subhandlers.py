@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from occasions import build_body, build_change
 
 import webop
+from tests.handling.occasions import build_body, build_change
 from webop.handling.causes import ChangeCause
 from webop.handling.execute import Terms, attempt
 from webop.handling.handlers import ChangeHandler, Reason
@@ -60,12 +60,12 @@ class Fns:
         self.called: list[str] = []
         self.failures = failures
 
-    def __getitem__(self, id: str) -> Callable[..., Any]:
+    def __getitem__(self, key: str) -> Callable[..., Any]:
         def fn(retry: int, **_: Any) -> str:
-            self.called.append(id)
-            if retry < self.failures.get(id, 0):
+            self.called.append(key)
+            if retry < self.failures.get(key, 0):
                 raise webop.TemporaryError("not yet", delay=0)
-            return f"result of {id}"
+            return f"result of {key}"
 
         return fn
 
@@ -147,8 +147,8 @@ async def test_registered_sub_handlers_are_executed_when_the_parent_returns(is_s
     fns = Fns()
 
     def parent(**_: Any) -> None:
-        for id in ("a", "b"):
-            decorated = webop.subhandler(id=id)(fns[id])
+        for key in ("a", "b"):
+            decorated = webop.subhandler(id=key)(fns[key])
             assert callable(decorated)
         assert webop.register(functools.partial(fns["c"], x=1), id="c") is not None
         fns.called.append("parent")
@@ -253,8 +253,8 @@ async def test_fields_of_sub_handlers_mean_what_they_mean_for_the_parent(
     fns = Fns()
 
     def parent(**_: Any) -> None:
-        for id, options in PRESENT_OPTIONS.items():
-            webop.subhandler(id=id, **options)(fns[id])  # type: ignore[arg-type]
+        for key, options in PRESENT_OPTIONS.items():
+            webop.subhandler(id=key, **options)(fns[key])  # type: ignore[arg-type]
 
     before = None if old is None else build_body(old)
     assert (await Cycle(parent, build_body({"a": 1, "u": 1}), before).attempt()).final

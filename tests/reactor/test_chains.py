@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from operating import Calls, Objects, RunOperator, build_settings, eventually, get_progress
 
 import webop
+from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, get_progress
 
 AT_ONCE = {"execution": {"commit_window": 0.0}}
 
@@ -22,16 +22,16 @@ class Chain:
         self.released = asyncio.Event()
         self.released.set()
         self.failing: set[int] = set()
-        for id in "abc":
-            webop.on.create("widgets", registry=registry, id=id)(self._build(id))
-            webop.on.update("widgets", registry=registry, id=id)(self._build(id))
+        for key in "abc":
+            webop.on.create("widgets", registry=registry, id=key)(self._build(key))
+            webop.on.update("widgets", registry=registry, id=key)(self._build(key))
 
-    def _build(self, id: str) -> Any:
+    def _build(self, key: str) -> Any:
         async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
             if name.startswith("fence"):
                 return
-            self.calls.note(id, {**kwargs, "name": name, "spec": spec})
-            if id == "b":
+            self.calls.note(key, {**kwargs, "name": name, "spec": spec})
+            if key == "b":
                 self.entered.set()
                 await self.released.wait()
                 if spec["a"] in self.failing:
@@ -39,9 +39,9 @@ class Chain:
 
         return fn
 
-    def list_values(self, id: str, name: str = "one") -> list[int]:
+    def list_values(self, key: str, name: str = "one") -> list[int]:
         """Return which values of the spec a handler has seen, in order."""
-        return [call["spec"]["a"] for call in self.calls.of(name, id)]
+        return [call["spec"]["a"] for call in self.calls.of(name, key)]
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
         chain.released.set()
         await objects.wait_handled("one")
         await objects.pass_fence()
-    for id in "abc":
-        assert chain.list_values(id)[-1] == 2
-    last = {id: chain.calls.of("one", id)[-1] for id in "abc"}
+    for key in "abc":
+        assert chain.list_values(key)[-1] == 2
+    last = {key: chain.calls.of("one", key)[-1] for key in "abc"}
     # Who has seen the state in between hears of the change since then, others since the last one.
-    seen = {id: 1 if 1 in chain.list_values(id) else 0 for id in "abc"}
-    assert {id: (call["old"], call["new"]) for id, call in last.items()} == {
-        id: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for id, value in seen.items()
+    seen = {key: 1 if 1 in chain.list_values(key) else 0 for key in "abc"}
+    assert {key: (call["old"], call["new"]) for key, call in last.items()} == {
+        key: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for key, value in seen.items()
     }
 
 

@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from operating import (
+
+import webop
+from tests.operating import (
     DIFFBASE,
     FINALIZER,
     Calls,
@@ -16,8 +18,6 @@ from operating import (
     get_annotations,
     get_progress,
 )
-
-import webop
 
 
 @pytest.mark.feature("HND-15", "HND-32", "HND-33", "CON-02", "CFG-65", "EVT-05")
@@ -114,7 +114,10 @@ async def test_only_essential_changes_are_updates(
         await objects.patch("one", {"metadata": {"annotations": {"n": "v"}}})
         await calls.wait("one", count=2)
         await objects.pass_fence()
-    assert [call["path"] for call in calls.of("one")] == [("metadata",), ("metadata", "annotations")]
+    assert [call["path"] for call in calls.of("one")] == [
+        ("metadata",),
+        ("metadata", "annotations"),
+    ]
 
 
 @pytest.mark.feature("HND-31", "D-02")
@@ -232,10 +235,10 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
         raise ValueError("boo")
 
     @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(event: webop.RawEvent, type: str, name: str, **_: Any) -> None:
+    async def fn(event: webop.RawEvent, name: str, **kwargs: Any) -> None:
         if not name.startswith("fence"):
             assert event["object"]["metadata"]["name"] == name
-            seen.append((name, event["type"], type, event["object"]["spec"]))
+            seen.append((name, event["type"], kwargs["type"], event["object"]["spec"]))
 
     await objects.create("old", {"a": 0})
     async with run_operator():

@@ -8,7 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
-from operating import (
+
+import webop
+from tests.operating import (
     FINALIZER,
     Calls,
     Objects,
@@ -17,8 +19,6 @@ from operating import (
     eventually,
     get_progress,
 )
-
-import webop
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")

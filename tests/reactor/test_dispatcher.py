@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.operating import eventually
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.tracking import Tracked, parse_version, repeat_last
 
@@ -251,6 +252,18 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     assert processor.initial == {"listed": True, "added": False, "listed later": False}
 
 
+@pytest.mark.feature("HND-20")
+async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
+    processor: Processor,
+) -> None:
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, is_resuming=False)
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("listed"))
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.initial == {"listed": False}
+
+
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
     dispatcher: Dispatcher, processor: Processor
 ) -> None:
@@ -283,10 +296,8 @@ async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
     dispatcher.feed("ADDED", build("a", 1))
     await settle()
     assert processor.versions("a") == [1]
-    async with asyncio.timeout(5):
-        while len(processor.seen) < 3:
-            await asyncio.sleep(0.001)
-    await asyncio.sleep(0.05)
+    await eventually(lambda: len(processor.seen) == 3)
+    await settle()
     assert processor.versions("a") == [1, 1, 1]
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
-from operating import (
+
+import webop
+from tests.operating import (
     Calls,
     Objects,
     RunOperator,
@@ -17,8 +19,6 @@ from operating import (
     get_progress,
     is_handled,
 )
-
-import webop
 from webop import ErrorsMode
 
 
@@ -228,9 +228,7 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     @webop.on.create("widgets", registry=registry, id="created")
     async def created(**_: Any) -> None: ...
 
-    @webop.on.update(
-        "widgets", registry=registry, id="fn", annotations={marker: webop.ABSENT}
-    )
+    @webop.on.update("widgets", registry=registry, id="fn", annotations={marker: webop.ABSENT})
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.annotations[marker] = "yes"
@@ -291,9 +289,9 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
     async def broken(**_: Any) -> None: ...
 
     @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(name: str, type: str, patch: webop.Patch, **_: Any) -> None:
+    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
         if name == "one":
-            seen.append(type)
+            seen.append(kwargs["type"])
             patch.metadata.labels["not a label!"] = "\n"
 
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):

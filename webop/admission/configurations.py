@@ -43,16 +43,20 @@ def build_configuration(
     Args:
         reason: which of the two.
         name: its name, which is also the suffix of the names of the webhooks.
-        handlers: the handlers of this type.
+        handlers: all handlers; those of the other type are left out.
         resources: those of the cluster; webhooks of handlers that match none are left out.
         client_config: where the server is.
     """
     webhooks: dict[str, dict[str, Any]] = {}
-    for handler in handlers:
-        rules = _build_rules(handler, resources)
+    everything = list(handlers)
+    shared = {handler.id for handler in everything if handler.reason is not reason}
+    for handler in everything:
+        rules = _build_rules(handler, resources) if handler.reason is reason else []
         if rules:
+            path = build_typed_id(handler) if handler.id in shared else handler.id
             unique = build_webhook_name(handler.id, name, taken=webhooks)
-            webhooks[unique] = _build_webhook(handler, unique, rules, client_config)
+            config = _build_client_config(client_config, path)
+            webhooks[unique] = _build_webhook(handler, unique, rules, config)
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": _KINDS[reason],
@@ -79,6 +83,11 @@ def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] =
         number += 1
         name = f"{stem}-{number}.{suffix}{padding}"
     return name
+
+
+def build_typed_id(handler: WebhookHandler) -> str:
+    """Return what tells a handler from one of the other type with the same id."""
+    return f"{handler.reason}/{handler.id}"
 
 
 def build_service_id(handler_id: str) -> str:
@@ -114,7 +123,7 @@ def _build_webhook(
     handler: WebhookHandler,
     name: str,
     rules: list[dict[str, Any]],
-    client_config: WebhookClientConfig,
+    client_config: dict[str, Any],
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -123,7 +132,7 @@ def _build_webhook(
         "matchPolicy": "Equivalent",
         "rules": rules,
         "objectSelector": _build_selector(handler.labels),
-        "clientConfig": _build_client_config(client_config, handler.id),
+        "clientConfig": client_config,
         "timeoutSeconds": _TIMEOUT,
         "admissionReviewVersions": ["v1", "v1beta1"],
     }

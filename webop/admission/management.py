@@ -27,7 +27,7 @@ from webop.servers.base import WebhookClientConfig
 logger = logging.getLogger(__name__)
 
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError)
-_RETRY_PAUSE = 5.0  # seconds; the client has retried for a while already
+_RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 
 _KINDS = {
     WebhookType.VALIDATING: Resource(
@@ -117,7 +117,7 @@ class ConfigurationManager:
             body = build_configuration(
                 reason=reason,
                 name=name,
-                handlers=[handler for handler in handlers if handler.reason is reason],
+                handlers=handlers,
                 resources=self._operator.insights.resources,
                 client_config=config,
             )

@@ -7,6 +7,7 @@ those of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the sam
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ _METADATA_FIELDS = (
     ("labels", dict, False),
     ("annotations", dict, False),
 )
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _TYPES = {dict: "an object", str: "a string", bool: "true or false"}
 
@@ -152,10 +155,10 @@ def build_response(
             error = TypeError(f"The patch cannot be put into JSON: {exc}.")
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
-        response["warnings"] = [_clean(str(warning)) for warning in warnings]
+        response["warnings"] = [_clean_line(str(warning)) for warning in warnings]
     if error is not None:
-        code = error.code if isinstance(error, AdmissionError) else 500
-        response["status"] = {"message": _clean(str(error) or repr(error)), "code": code}
+        message = _clean(str(error) or repr(error))
+        response["status"] = {"message": message, "code": _get_code(error)}
     elif patch is not None:
         response["patch"] = patch
         response["patchType"] = "JSONPatch"
@@ -217,6 +220,17 @@ def _encode(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError  # orjson completes the message
+
+
+def _get_code(error: Exception) -> int:
+    """Return the HTTP status for an error; API servers break on what is not one."""
+    code: object = error.code if isinstance(error, AdmissionError) else 500
+    return code if isinstance(code, int) and 400 <= code <= 599 else 500
+
+
+def _clean_line(text: str) -> str:
+    """Put a text into one line: API servers drop warnings with any control characters."""
+    return _clean(" ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
 
 
 def _clean(text: str) -> str:

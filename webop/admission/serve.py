@@ -6,11 +6,12 @@ Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` →
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from webop.admission.configurations import build_service_id
+from webop.admission.configurations import build_service_id, build_typed_id
 from webop.admission.review import Review, build_response, parse_review, rank_errors
 from webop.errors import ReviewError
 from webop.handling.causes import WebhookCause
@@ -40,14 +41,17 @@ class AdmissionService:
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
         self._handlers: Sequence[WebhookHandler] = ()
-        self._ids: dict[str, str] = {}
+        self._named: dict[str, list[WebhookHandler]] = {}
         self.take_handlers()
 
     def take_handlers(self) -> None:
         """Take over what is registered by now: startup handlers may have registered more."""
         self._handlers = self._operator.registry.select_webhooks()
-        self._ids = {build_service_id(handler.id): handler.id for handler in self._handlers}
-        self._ids |= {handler.id: handler.id for handler in self._handlers}
+        self._named = {}
+        for handler in self._handlers:
+            names = (handler.id, build_typed_id(handler))
+            for name in dict.fromkeys((*names, *map(build_service_id, names))):
+                self._named.setdefault(name, []).append(handler)
 
     @property
     def ids(self) -> list[str]:
@@ -80,11 +84,13 @@ class AdmissionService:
         """
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         review = parse_review(request)
-        handlers = self._find_handlers(review, webhook)
-        cause = self._build_cause(review, headers or {}, sslpeer)
+        named = _name_resource(review.group, review.version, review.plural, review.kind)
+        resource = self._operator.insights.find(named)
+        handlers = self._find_handlers(resource, webhook)
+        cause = self._build_cause(review, resource, headers or {}, sslpeer)
         patch_ops: list[dict[str, Any]] = []
         try:
-            errors = await self._judge(select_webhooks(handlers, cause, id=None), cause)
+            errors = await self._judge(select_webhooks(handlers, cause), cause)
             if not errors:
                 patch_ops = cause.patch.as_json_patch(cause.body)
         except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
@@ -94,18 +100,17 @@ class AdmissionService:
             review, warnings=cause.warnings, patch_ops=patch_ops, error=rank_errors(errors)
         )
 
-    def _find_handlers(self, review: Review, webhook: str | None) -> list[WebhookHandler]:
-        """Return the handlers of the resource of a review.
+    def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
+        """Return the handlers of a resource.
 
         Raises:
             ReviewError: there is no such handler, or none for the resource (404).
         """
-        name = None if webhook is None else self._ids.get(webhook)
-        if webhook is not None and name is None:
+        asked = self._handlers if webhook is None else self._named.get(webhook, ())
+        if webhook is not None and not asked:
             known = ", ".join(self.ids) or "none"
             raise ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
-        asked = [handler for handler in self._handlers if name in (None, handler.id)]
-        resource = self._find_resource(review)
+        name = None if webhook is None else asked[0].id
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
         if not found:
             raise ReviewError(self._explain_absence(asked, resource, name), status=404)
@@ -139,14 +144,12 @@ class AdmissionService:
                 _restore(cause.patch, before)
         return errors
 
-    def _find_resource(self, review: Review) -> Resource:
-        named = Resource(
-            group=review.group, version=review.version, plural=review.plural, kind=review.kind
-        )
-        return self._operator.insights.find(named)
-
     def _build_cause(
-        self, review: Review, headers: Mapping[str, str], sslpeer: Mapping[str, Any] | None
+        self,
+        review: Review,
+        resource: Resource,
+        headers: Mapping[str, str],
+        sslpeer: Mapping[str, Any] | None,
     ) -> WebhookCause:
         body = Body(review.body)
         old, new = review.old_object, review.object
@@ -159,7 +162,7 @@ class AdmissionService:
             logger=LocalObjectLogger(body=body, settings=self._operator.settings),
             memo=self._operator.memos.peek(uid),
             indices=self._operator.indices,
-            resource=self._find_resource(review),
+            resource=resource,
             body=body,
             patch=Patch(body=body),
             old=None if old is None else Body(old),
@@ -172,7 +175,14 @@ class AdmissionService:
             warnings=[],
             headers=headers,
             sslpeer=sslpeer,
+            name=review.name,
+            namespace=review.namespace,
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
+    return Resource(group=group, version=version, plural=plural, kind=kind)
 
 
 def _copy(patch: Patch) -> Patch:

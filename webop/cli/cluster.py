@@ -41,9 +41,8 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, short_help="Run a real Kubernetes API server on this machine.")
 def cluster() -> None:
-    r"""Run a real Kubernetes API server on this machine, with no Docker.
+    """Run a real Kubernetes API server on this machine, with no Docker.
 
-    \b
     etcd and kube-apiserver run as processes of yours, on the loopback interface.
     There are no nodes: pods are stored, but do not run.
 
@@ -56,7 +55,7 @@ def cluster() -> None:
     The binaries are taken from the folder in KUBEBUILDER_ASSETS; or from the cache (WEBOP_CACHE,
     else the platform's folder for caches); else they are downloaded (Kubernetes' archive for
     tests, "envtest"); else they are built from Go modules, which takes some minutes once.
-    """
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
 
 
 @cluster.command(short_help="Start a cluster and wait until it is ready.")
@@ -178,7 +177,7 @@ def list_() -> None:
 def _find_running(name: str) -> LocalCluster | None:
     """Return the cluster of that name if all its processes are alive."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - not for --help
-    from webop.controlplane.failures import ClusterError  # noqa: PLC0415
+    from webop.errors import ClusterError  # noqa: PLC0415
 
     try:
         return LocalCluster.attach(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def run(
             load_module(module)
         from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
 
+        gc.freeze()  # what is imported stays for ever: the collector need not look at it again
         with asyncio.Runner(loop_factory=_detect_loop_factory()) as runner:
             embedding.run(
                 loop=controls.loop or runner.get_loop(),

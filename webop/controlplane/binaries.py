@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webop.errors import ConfigurationError
+from webop.errors import ClusterError, ConfigurationError, SourceError
 
 from . import cache
 from .commands import APISERVER, CONTROLLER_MANAGER, ETCD
-from .failures import ClusterError, SourceError
 from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
 
 if TYPE_CHECKING:

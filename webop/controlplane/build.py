@@ -23,8 +23,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from webop.errors import ClusterError, SourceError
+
 from .cache import get_logs_folder
-from .failures import ClusterError, SourceError
 from .processes import describe_log
 from .toolchain import Toolchain, find_toolchains
 from .versions import detect_platform

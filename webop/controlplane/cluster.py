@@ -12,13 +12,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webop.errors import ConfigurationError
+from webop.errors import ClusterError, ConfigurationError
 
 from . import cache, reaper
 from .binaries import Binaries, provide_binaries
 from .commands import APISERVER
 from .credentials import build_user_fields
-from .failures import ClusterError
 from .processes import dismiss_guard, start_guard
 from .progress import Progress, StreamProgress
 from .runtime import Runtime

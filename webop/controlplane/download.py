@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from .failures import ClusterError, SourceError
+from webop.errors import ClusterError, SourceError
+
 from .versions import Wanted, choose_newest, detect_platform
 
 if TYPE_CHECKING:

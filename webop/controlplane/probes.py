@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from .failures import ClusterError
+from webop.errors import ClusterError
 
 _TIMEOUT = 10.0
 _PORTS = range(20000, 32000)

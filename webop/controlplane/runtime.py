@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from webop.errors import ClusterError
+
 from .binaries import Binaries, provide_controller_manager
 from .commands import (
     APISERVER,
@@ -20,7 +22,6 @@ from .commands import (
     build_etcd_command,
 )
 from .credentials import CredentialFiles, build_kubeconfig, create_credentials, write_private
-from .failures import ClusterError
 from .probes import Prober, find_free_port
 from .processes import (
     describe_log,

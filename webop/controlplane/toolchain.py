@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from webop.errors import SourceError
+
 from .cache import get_scratch_folder
-from .failures import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

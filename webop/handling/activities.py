@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from webop.errors import ActivityError
 from webop.handling.causes import ActivityCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import Terms, execute
-from webop.handling.handlers import Activity, ErrorsMode
+from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.lifecycles import all_at_once
@@ -25,7 +28,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     Raises:
         ActivityError: at least one has failed for good; the others were called all the same.
     """
-    handlers = operator.registry.select_activities(activity)
+    handlers = list(_tell_apart(operator.registry.select_activities(activity)))
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
         memo=operator.memos.operator_memo,
@@ -49,6 +52,15 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
         raise ActivityError(f"The {activity.value} has failed in {listed}")
     return {key: outcome.result for key, outcome in outcomes.items()}
+
+
+def _tell_apart(handlers: Iterable[ActivityHandler]) -> Iterator[ActivityHandler]:
+    """Number the handlers of one id: functions of several modules often have the same name."""
+    counts: Counter[str] = Counter()
+    for handler in handlers:
+        counts[handler.id] += 1
+        count = counts[handler.id]
+        yield handler if count == 1 else replace(handler, id=f"{handler.id}-{count}")
 
 
 def _mode_of(activity: Activity) -> ErrorsMode:

@@ -149,7 +149,11 @@ class ChangeCause(DiffCause):
 
 @dataclass(kw_only=True)
 class WebhookCause(DiffCause):
-    """An admission request, for ``@on.validate`` and ``@on.mutate``."""
+    """An admission request, for ``@on.validate`` and ``@on.mutate``.
+
+    ``name`` and ``namespace`` are those of the request: in some requests, such as the connections
+    to pods, there is an object without metadata.
+    """
 
     operation: str
     subresource: str | None
@@ -158,9 +162,14 @@ class WebhookCause(DiffCause):
     warnings: list[str]
     headers: Mapping[str, str]
     sslpeer: Mapping[str, Any] | None
+    name: str | None = None
+    namespace: str | None = None
 
     def _build_kwargs(self) -> dict[str, Any]:
+        meta = self.body.meta
         return super()._build_kwargs() | {
+            "name": meta.name or self.name,
+            "namespace": meta.namespace or self.namespace,
             "operation": self.operation,
             "subresource": self.subresource,
             "dryrun": self.dryrun,

@@ -123,24 +123,19 @@ class OperatorRegistry:
 
 
 def select_webhooks(
-    handlers: Iterable[WebhookHandler],
-    cause: WebhookCause,
-    *,
-    id: str | None,  # noqa: A002
+    handlers: Iterable[WebhookHandler], cause: WebhookCause
 ) -> list[WebhookHandler]:
     """Return the webhook handlers for a review (ADM-13, 15, 20, 28, 30; D-52, D-53).
 
     Args:
-        handlers: those registered for the resource of the review.
+        handlers: those asked for, which are for the resource of the review.
         cause: the review.
-        id: of the one handler asked for; None for all.
     """
     return list(
         deduplicated(
             handler
             for handler in handlers
-            if (id is None or handler.id == id)
-            and (not handler.operations or cause.operation in handler.operations)
+            if (not handler.operations or cause.operation in handler.operations)
             and handler.subresource in ("*", cause.subresource)
             and _may_run_on(handler, cause.operation)
             and matches(handler, cause)

@@ -9,7 +9,7 @@ from typing import Any
 from webop.client.calls import encode_body
 from webop.errors import APIConflictError, APIUnprocessableError
 from webop.objects.body import Body
-from webop.objects.patch import Patch
+from webop.objects.patch import JSONPatchOp, Patch
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import Tracked
 
@@ -51,16 +51,42 @@ async def apply_patch(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch
 
 
 async def _transform(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch: int) -> bool:
-    """Apply the transformation functions to the freshest state, until it is the freshest."""
+    """Apply the transformation functions; what they do to the status, to its own endpoint."""
+    if "status" not in ctx.resource.subresources:
+        return await _transform_part(ctx, obj, patch, None, epoch=epoch)
+    for subresource in ("status", ""):
+        if not await _transform_part(ctx, obj, patch, subresource, epoch=epoch):
+            return False
+    return True
+
+
+async def _transform_part(
+    ctx: ResourceContext, obj: Tracked, patch: Patch, part: str | None, *, epoch: int
+) -> bool:
+    """Apply the functions to the freshest state, until it is the freshest.
+
+    Args:
+        ctx: the context of the resource.
+        obj: the object.
+        patch: where the functions are.
+        part: "status" for the status only, "" for all but the status, None for everything.
+        epoch: the count of the listing.
+    """
     while obj.raw is not None and obj.event_type != "DELETED":
-        operations = Patch(fns=patch.fns).as_json_patch(obj.raw)
+        try:
+            operations = Patch(fns=patch.fns).as_json_patch(obj.raw)
+        except Exception:
+            logger.exception("A function in the patch of %s has failed; it is left out.", obj)
+            return True
+        if part is not None:
+            operations = [op for op in operations if _is_of_status(op) == (part == "status")]
         if not operations:
             return True
         version = obj.raw["metadata"]["resourceVersion"]
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
         try:
             response = await ctx.client.patch_json(
-                ctx.resource, obj.namespace, obj.name, [test, *operations]
+                ctx.resource, obj.namespace, obj.name, [test, *operations], part or None
             )
         except APIUnprocessableError:
             timeout = ctx.operator.settings.persistence.consistency_timeout
@@ -69,6 +95,11 @@ async def _transform(ctx: ResourceContext, obj: Tracked, patch: Patch, *, epoch:
         else:
             return _take(obj, response, epoch=epoch)
     return False
+
+
+def _is_of_status(operation: JSONPatchOp) -> bool:
+    path: str = operation["path"]
+    return path == "/status" or path.startswith("/status/")
 
 
 async def apply_finalizers(

@@ -44,6 +44,8 @@ class Dispatcher:
         processor: what is done about objects.
         spawn: starts a task in the task group of the stream.
         limit: how many objects are worked on at once; None for no limit.
+        is_resuming: whether the objects of the first listing are older than the operator; they
+            are not if the stream was restarted.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Dispatcher:
         *,
         spawn: Callable[..., asyncio.Task[None]],
         limit: int | None = None,
+        is_resuming: bool = True,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
@@ -61,7 +64,7 @@ class Dispatcher:
         self._workers: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._epoch = 0
-        self._is_complete = False
+        self._is_complete = not is_resuming
 
     def __len__(self) -> int:
         return len(self._objects)

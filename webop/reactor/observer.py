@@ -38,7 +38,8 @@ NAMESPACES = Resource(
 )
 
 _SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
-_RESCAN = 5.0  # seconds; after a failed or incomplete discovery
+_RESCAN = 5.0  # seconds; after a failed discovery
+_SECOND_LOOK = 2.0  # seconds; after a change: the API server serves it when it gets to it
 
 StreamKey = tuple[Resource, str | None]
 
@@ -72,6 +73,7 @@ class Observer:
         self._namespaces: frozenset[str] = frozenset()
         self._streams: dict[StreamKey, asyncio.Task[None]] = {}
         self._running: dict[StreamKey, Resource] = {}
+        self._listed: set[StreamKey] = set()
         self._reported: set[tuple[Selector, str]] = set()
         self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
@@ -82,8 +84,10 @@ class Observer:
             self._spawn(self._watch_definitions, "watch of definitions")
         await self._begin_with_namespaces()
         while True:
+            pause = _SECOND_LOOK if self._changed.is_set() else None
             self._changed.clear()
-            pause = await self._rescan()
+            if not await self._rescan():
+                pause = _RESCAN
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -95,17 +99,17 @@ class Observer:
         """Tell whether everything that is served has been listed."""
         return self.scanned.is_set() and all(s.version for s in self.statuses.values())
 
-    async def _rescan(self) -> float | None:
-        """Discover and adjust; return the seconds after which to try again if it has failed."""
+    async def _rescan(self) -> bool:
+        """Discover and adjust; tell whether it has worked."""
         try:
             resources = await discover(self._client, self._collect_groups())
         except APIError as exc:
             logger.warning("The resources of the cluster cannot be discovered: %s", exc)
-            return _RESCAN
+            return False
         self._operator.insights.update(resources)
         self._adjust()
         self.scanned.set()
-        return None
+        return True
 
     def _collect_groups(self) -> frozenset[str] | None:
         """Return the API groups to be scanned; None for all (RES-19)."""
@@ -187,7 +191,10 @@ class Observer:
         settings = ctx.operator.settings
         async with asyncio.TaskGroup() as group:
             dispatcher = Dispatcher(
-                Processor(ctx), spawn=group.create_task, limit=settings.batching.worker_limit
+                Processor(ctx),
+                spawn=group.create_task,
+                limit=settings.batching.worker_limit,
+                is_resuming=(ctx.resource, namespace) not in self._listed,
             )
             try:
                 await self._feed(dispatcher, ctx, namespace, status)
@@ -209,19 +216,24 @@ class Observer:
                 dispatcher.begin_listing()
             else:
                 dispatcher.finish_listing()
+                self._listed.add((ctx.resource, namespace))
 
     async def _watch_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""
         if not await self._may_watch(CRDS):
             return
-        established: dict[str, bool] = {}
+        known: dict[str, object] = {}
         async for item in watch(self._client, CRDS, None, self._operator.settings.watching):
             if isinstance(item, tuple):
                 event_type, raw = item
-                name, is_served = raw["metadata"]["name"], _is_established(raw)
-                if event_type == "DELETED" or not is_served or not established.get(name):
+                metadata = raw["metadata"]
+                # The generation counts the changes of all but the status and the metadata.
+                state = (_is_established(raw), metadata.get("generation"), event_type == "DELETED")
+                if known.get(metadata["name"]) != state:
+                    known[metadata["name"]] = state
                     self._changed.set()
-                established[name] = is_served and event_type != "DELETED"
+            else:
+                self._changed.set()  # some may have gone while nobody watched
 
     async def _begin_with_namespaces(self) -> None:
         """Know the namespaces before the first streams start."""
@@ -248,8 +260,10 @@ class Observer:
                 name = raw["metadata"]["name"]
                 names.discard(name) if event_type == "DELETED" else names.add(name)
             if not is_listing:
-                self._namespaces = select_namespaces(names, self._scope.patterns)
-                self._changed.set()
+                selected = select_namespaces(names, self._scope.patterns)
+                if selected != self._namespaces:
+                    self._namespaces = selected
+                    self._changed.set()
                 listed.set()
 
     async def _may_watch(self, resource: Resource) -> bool:

@@ -12,7 +12,7 @@ from webop.errors import APIError, LoginError
 from webop.handling.causes import EventCause
 from webop.handling.execute import Terms, deliver_results, execute
 from webop.handling.filters import matches
-from webop.handling.handlers import ErrorsMode, Reason
+from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
@@ -158,14 +158,13 @@ class Processor:
         """
         if not patch:
             return
-        obj.unsaved = patch
+        obj.unsaved = None
         try:
             await save_patch(self.ctx, obj, patch, epoch=epoch)
-        except (APIError, TypeError, ValueError) as exc:
-            if getattr(exc, "status", 0) in _FINAL or not isinstance(exc, APIError):
-                obj.unsaved = None
+        except (APIError, LoginError) as exc:
+            if getattr(exc, "status", 0) not in _FINAL:
+                obj.unsaved = patch
             raise
-        obj.unsaved = None
 
     async def _catch_up(self, obj: Tracked, *, epoch: int) -> None:
         if obj.unsaved is not None and obj.event_type != "DELETED":
@@ -203,13 +202,16 @@ class Processor:
                 type=event_type,
                 event=event,
             )
-            handlers = [h for h in deduplicated(self.ctx.handlers.events) if matches(h, cause)]
+            handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
             outcomes: dict[str, Outcome] = await execute(
                 handlers, cause, Progress.start(handlers), self._event_terms
             )
             deliver_results(outcomes, cause.patch)
             if cause.patch and event_type != "DELETED":
-                await save_patch(self.ctx, obj, cause.patch, epoch=-1)
+                try:
+                    await save_patch(self.ctx, obj, cause.patch, epoch=-1)
+                except (APIError, LoginError) as exc:
+                    cause.logger.warning("The patch of event handlers is not applied: %s", exc)
 
     def _throttle(self, obj: Tracked, exc: Exception) -> float | None:
         """Leave an object alone for a while after an error that is not of its handlers."""
@@ -226,6 +228,15 @@ class Processor:
             exc_info=None if expected else exc,
         )
         return delay
+
+
+def _is_for(handler: EventHandler, cause: EventCause) -> bool:
+    """Check the filters of an event handler; if they fail, only this handler misses the event."""
+    try:
+        return matches(handler, cause)
+    except Exception:
+        cause.logger.exception("The filter of %s has failed.", handler)
+        return False
 
 
 def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:

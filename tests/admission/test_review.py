@@ -1,0 +1,349 @@
+"""Reviews as values: what is refused and why, what the response holds."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from webop.admission.review import Review, build_response, parse_review, rank_errors
+from webop.errors import AdmissionError, PermanentError, ReviewError, TemporaryError
+from webop.objects.body import Body
+
+PAYLOAD: dict[str, Any] = {
+    "kind": "AdmissionReview",
+    "apiVersion": "admission.k8s.io/v1",
+    "request": {
+        "uid": "1ca13837-ad60-4c9e-abb8-86f29d6c0e84",
+        "kind": {"group": "kopf.dev", "version": "v1", "kind": "KopfExample"},
+        "resource": {"group": "kopf.dev", "version": "v1", "resource": "kopfexamples"},
+        "subResource": "status",
+        "requestKind": {"group": "kopf.dev", "version": "v1", "kind": "KopfExample"},
+        "requestResource": {"group": "kopf.dev", "version": "v1", "resource": "kopfexamples"},
+        "name": "kopf-example-1",
+        "namespace": "default",
+        "operation": "UPDATE",
+        "userInfo": {"username": "admin", "uid": "admin", "groups": ["system:masters"]},
+        "object": {"metadata": {"name": "kopf-example-1"}, "spec": {"field": "new"}},
+        "oldObject": {"metadata": {"name": "kopf-example-1"}, "spec": {"field": "old"}},
+        "dryRun": True,
+    },
+}
+
+REVIEW = parse_review(PAYLOAD)
+
+
+def build(**changes: Any) -> dict[str, Any]:
+    """Return the payload with some fields of its request replaced; ... removes a field."""
+    payload = copy.deepcopy(PAYLOAD)
+    for name, value in changes.items():
+        if value is ...:
+            del payload["request"][name]
+        else:
+            payload["request"][name] = value
+    return payload
+
+
+@pytest.mark.feature("ADM-22", "ADM-23", "ADM-24")
+def test_a_review_has_all_that_handlers_are_told() -> None:
+    review = parse_review(PAYLOAD)
+    assert dataclasses.asdict(review) == {
+        "api_version": "admission.k8s.io/v1",
+        "uid": "1ca13837-ad60-4c9e-abb8-86f29d6c0e84",
+        "group": "kopf.dev",
+        "version": "v1",
+        "plural": "kopfexamples",
+        "kind": "KopfExample",
+        "namespace": "default",
+        "name": "kopf-example-1",
+        "operation": "UPDATE",
+        "subresource": "status",
+        "object": PAYLOAD["request"]["object"],
+        "old_object": PAYLOAD["request"]["oldObject"],
+        "userinfo": PAYLOAD["request"]["userInfo"],
+        "dryrun": True,
+    }
+    assert review.object is PAYLOAD["request"]["object"]  # nothing is copied
+
+
+@pytest.mark.feature("ADM-22", "ADM-23")
+@pytest.mark.parametrize("absence", [None, ...])
+def test_optional_fields_can_be_absent_or_null(absence: Any) -> None:
+    names = ("subResource", "name", "namespace", "dryRun", "oldObject")
+    review = parse_review(build(**dict.fromkeys(names, absence)))
+    assert (review.subresource, review.name, review.namespace) == (None, None, None)
+    assert review.dryrun is False
+    assert review.old_object is None
+
+
+def test_empty_names_are_no_names() -> None:
+    review = parse_review(build(subResource="", name="", namespace=""))
+    assert (review.subresource, review.name, review.namespace) == (None, None, None)
+
+
+def test_the_core_group_is_empty() -> None:
+    for resource in ({"version": "v1", "resource": "pods"}, {"group": "", **_PODS}):
+        assert parse_review(build(resource=resource)).group == ""
+
+
+_PODS = {"version": "v1", "resource": "pods"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "new", "old", "expected"),
+    [
+        ("CREATE", {"a": 1}, None, {"a": 1}),
+        ("UPDATE", {"a": 2}, {"a": 1}, {"a": 2}),
+        ("DELETE", None, {"a": 1}, {"a": 1}),
+        ("CONNECT", {"a": 1}, None, {"a": 1}),
+        ("CONNECT", None, None, {}),
+    ],
+)
+def test_the_body_is_the_new_object_or_the_old_one_if_it_is_to_go(
+    operation: str, new: Any, old: Any, expected: Any
+) -> None:
+    review = parse_review(build(operation=operation, object=new, oldObject=old))
+    assert review.body == expected
+
+
+@pytest.mark.feature("ADM-31")
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({}, "kind must be 'AdmissionReview', not None"),
+        ({"kind": "Pod", "apiVersion": "v1"}, "kind must be 'AdmissionReview', not 'Pod'"),
+        ({**PAYLOAD, "kind": 1}, "kind must be"),
+        ({**PAYLOAD, "kind": ["AdmissionReview"]}, "kind must be"),
+        ({**PAYLOAD, "apiVersion": "admission.k8s.io/v2"}, "apiVersion must be .* not '.*/v2'"),
+        ({**PAYLOAD, "apiVersion": None}, "apiVersion must be"),
+        ({**PAYLOAD, "apiVersion": {"a": 1}}, "apiVersion must be"),
+        ({"kind": "AdmissionReview"}, "apiVersion must be .*, not None"),
+    ],
+)
+def test_another_document_is_refused(payload: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReviewError, match=message) as caught:
+        parse_review(payload)
+    assert caught.value.status == 400
+
+
+def test_a_refusal_does_not_repeat_all_that_was_sent() -> None:
+    for payload in ({**PAYLOAD, "kind": "x" * 1_000_000}, build(operation="x" * 1_000_000)):
+        with pytest.raises(ReviewError) as caught:
+            parse_review(payload)
+        assert len(str(caught.value)) < 500
+
+
+def test_a_connection_needs_no_object() -> None:
+    review = parse_review(build(operation="CONNECT", object=None, oldObject=None))
+    assert review.body == {}
+
+
+@pytest.mark.feature("ADM-31", "D-68")
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [(None, "request is missing"), ([], "request must be an object"), ("", "request must be")],
+)
+def test_a_review_without_a_request_is_refused(request_: Any, message: str) -> None:
+    with pytest.raises(ReviewError, match=message) as caught:
+        parse_review({**PAYLOAD, "request": request_})
+    assert caught.value.status == 400
+    with pytest.raises(ReviewError, match="request is missing"):
+        parse_review({"kind": PAYLOAD["kind"], "apiVersion": PAYLOAD["apiVersion"]})
+
+
+@pytest.mark.feature("ADM-31")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"uid": ...}, r"^request\.uid is missing"),
+        ({"uid": None}, r"^request\.uid is missing"),
+        ({"uid": ""}, r"^request\.uid is empty"),
+        ({"uid": 1}, r"^request\.uid must be a string"),
+        ({"resource": ...}, r"^request\.resource is missing"),
+        ({"resource": "pods"}, r"^request\.resource must be an object"),
+        ({"resource": {}}, r"^request\.resource\.version is missing"),
+        ({"resource": {"version": "v1"}}, r"^request\.resource\.resource is missing"),
+        ({"resource": {**_PODS, "group": 1}}, r"^request\.resource\.group must be a string"),
+        ({"resource": {**_PODS, "version": 1}}, r"^request\.resource\.version must be a string"),
+        ({"resource": {**_PODS, "resource": ""}}, r"^request\.resource\.resource is empty"),
+        ({"kind": ...}, r"^request\.kind is missing"),
+        ({"kind": {"kind": None}}, r"^request\.kind\.kind is missing"),
+        ({"operation": ...}, r"^request\.operation is missing"),
+        ({"operation": "create"}, r"^request\.operation must be one of CREATE.*not 'create'"),
+        ({"operation": "*"}, r"^request\.operation must be one of"),
+        ({"operation": ["CREATE"]}, r"^request\.operation must be a string"),
+        ({"userInfo": ...}, r"^request\.userInfo is missing"),
+        ({"userInfo": "admin"}, r"^request\.userInfo must be an object"),
+        ({"namespace": {}}, r"^request\.namespace must be a string"),
+        ({"name": 1}, r"^request\.name must be a string"),
+        ({"subResource": 1}, r"^request\.subResource must be a string"),
+        ({"dryRun": "true"}, r"^request\.dryRun must be true or false"),
+        ({"dryRun": 1}, r"^request\.dryRun must be true or false"),
+        ({"object": []}, r"^request\.object must be an object"),
+        ({"object": "text"}, r"^request\.object must be an object"),
+        ({"oldObject": 0}, r"^request\.oldObject must be an object"),
+        ({"object": {"metadata": "x"}}, r"^request\.object\.metadata must be an object"),
+        (
+            {"object": {"metadata": {"labels": []}}},
+            r"^request\.object\.metadata\.labels must be an object",
+        ),
+        (
+            {"object": {"metadata": {"uid": []}}},
+            r"^request\.object\.metadata\.uid must be a string",
+        ),
+        (
+            {"object": {"metadata": {"name": {}}}},
+            r"^request\.object\.metadata\.name must be a string",
+        ),
+        (
+            {"oldObject": {"metadata": {"namespace": 5}}},
+            r"^request\.oldObject\.metadata\.namespace must be a string",
+        ),
+        (
+            {"oldObject": {"metadata": {"annotations": "x"}}},
+            r"^request\.oldObject\.metadata\.annotations must be an object",
+        ),
+        (
+            {"object": None, "oldObject": None},
+            r"^request\.object or request\.oldObject is needed for UPDATE",
+        ),
+    ],
+)
+def test_a_malformed_request_is_refused_with_the_name_of_the_field(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ReviewError, match=message) as caught:
+        parse_review(build(**changes))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
+@pytest.mark.feature("ADM-29")
+def test_the_response_echoes_the_version_and_the_uid(version: str) -> None:
+    review = parse_review({**PAYLOAD, "apiVersion": version})
+    assert build_response(review) == {
+        "apiVersion": version,
+        "kind": "AdmissionReview",
+        "response": {"uid": PAYLOAD["request"]["uid"], "allowed": True},
+    }
+
+
+def respond(review: Review = REVIEW, **options: Any) -> dict[str, Any]:
+    """Build a response, send it through JSON, return what is in it."""
+    response: dict[str, Any] = orjson.loads(orjson.dumps(build_response(review, **options)))
+    return response["response"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.feature("ADM-07")
+def test_warnings_are_strings() -> None:
+    class Text:
+        def __str__(self) -> str:
+            return "text"
+
+    assert respond(warnings=["one", Text(), 3])["warnings"] == ["one", "text", "3"]
+    assert "warnings" not in respond(warnings=[])
+
+
+@pytest.mark.feature("ADM-07")
+@pytest.mark.parametrize(
+    ("warning", "expected"),
+    [("a\nb", "a b"), ("a\r\n\tb\n", "a b"), ("\x00a\x9f", "a"), ("ä → ö", "ä → ö"), ("", "")],
+)
+def test_warnings_are_single_lines_as_api_servers_drop_others(warning: str, expected: str) -> None:
+    assert respond(warnings=[warning])["warnings"] == [expected]
+
+
+@pytest.mark.feature("ADM-09")
+def test_a_patch_is_a_json_patch_in_base64() -> None:
+    ops = [
+        {"op": "add", "path": "/spec/numbers", "value": [1, 2, 3]},
+        {"op": "remove", "path": "/spec/é"},
+    ]
+    response = respond(patch_ops=ops)
+    assert response["patchType"] == "JSONPatch"
+    text = base64.b64decode(response["patch"])
+    assert json.loads(text) == ops
+    assert b" " not in text
+    assert response["allowed"] is True
+
+
+@pytest.mark.feature("ADM-09")
+def test_without_changes_there_is_no_patch() -> None:
+    assert not {"patch", "patchType"} & set(respond(patch_ops=[]))
+
+
+@pytest.mark.feature("ADM-09")
+def test_a_patch_can_hold_views_of_the_object() -> None:
+    spec = Body({"spec": {"a": {"b": [1]}}}).spec
+    response = respond(patch_ops=[{"op": "add", "path": "/x", "value": spec}])
+    assert json.loads(base64.b64decode(response["patch"]))[0]["value"] == {"a": {"b": [1]}}
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), {1: 2}, "\udc80"])
+def test_a_patch_that_json_cannot_hold_is_a_refusal(value: object) -> None:
+    response = respond(patch_ops=[{"op": "add", "path": "/x", "value": value}])
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 500
+    assert "The patch cannot be put into JSON" in response["status"]["message"]
+    assert "patch" not in response
+
+
+@pytest.mark.feature("ADM-02", "ADM-03", "ADM-04", "ADM-05")
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (AdmissionError("Meh!", code=499), "Meh!", 499),
+        (AdmissionError("Meh!"), "Meh!", 500),
+        (AdmissionError("Meh!", code=None), "Meh!", 500),
+        (AdmissionError(code=400), "AdmissionError()", 400),
+        (AdmissionError("Meh!", code=200), "Meh!", 500),
+        (AdmissionError("Meh!", code=1000), "Meh!", 500),
+        (PermanentError("permanent"), "permanent", 500),
+        (TemporaryError("temporary"), "temporary", 500),
+        (ValueError("any"), "any", 500),
+        (ValueError(), "ValueError()", 500),
+        (KeyError("key"), "'key'", 500),
+        (ValueError("\udc80"), "?", 500),
+    ],
+)
+def test_an_error_is_a_refusal_with_its_message_and_code(
+    error: Exception, message: str, code: int
+) -> None:
+    response = respond(error=error)
+    assert response["allowed"] is False
+    assert response["status"] == {"message": message, "code": code}
+
+
+@pytest.mark.feature("ADM-07", "ADM-09")
+def test_a_refusal_has_warnings_but_no_patch() -> None:
+    ops = [{"op": "add", "path": "/x", "value": 1}]
+    response = respond(error=ValueError("any"), warnings=["w"], patch_ops=ops)
+    assert response["warnings"] == ["w"]
+    assert not {"patch", "patchType"} & set(response)
+
+
+_ADMISSION, _PERMANENT = AdmissionError("a"), PermanentError("p")
+_TEMPORARY, _ANY, _ANOTHER = TemporaryError("t"), ValueError("v"), KeyError("k")
+
+
+@pytest.mark.feature("ADM-06")
+@pytest.mark.parametrize(
+    ("errors", "chosen"),
+    [
+        ([], None),
+        ([_ANY, _TEMPORARY, _PERMANENT, _ADMISSION], _ADMISSION),
+        ([_ANY, _TEMPORARY, _PERMANENT], _PERMANENT),
+        ([_ANY, _TEMPORARY], _TEMPORARY),
+        ([_ANY, _ANOTHER], _ANY),
+        ([_ANOTHER, _ANY], _ANOTHER),
+    ],
+)
+def test_of_several_errors_the_most_telling_one_is_reported(
+    errors: list[Exception], chosen: Exception | None
+) -> None:
+    assert rank_errors(errors) is chosen

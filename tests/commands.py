@@ -1,0 +1,127 @@
+"""``webop run`` in a process of its own, for tests of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+PATIENCE = 30.0  # seconds
+
+HANDLERS = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+
+@webop.on.create('widgets')
+def created(name, logger, **_):
+    logger.info(f'created {name}')
+    return 'done'
+
+@webop.on.cleanup()
+def clean(logger, **_):
+    logger.info('cleaned up')
+"""
+
+
+class Command:
+    """A running command with all of its output."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def output(self) -> str:
+        """What it has written so far, to both streams."""
+        return self._log.read_text()
+
+    async def wait_for(self, text: str) -> None:
+        """Wait until a text is written."""
+        await self._wait_until(lambda: text in self.output, f"{text!r}")
+
+    async def wait_for_exit(self) -> int:
+        """Wait until the process ends, and return its code."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self.process.wait()
+        except TimeoutError:
+            raise AssertionError(f"It does not end. Output:\n{self.output}") from None
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop it by a signal, and return its exit code."""
+        self.process.send_signal(number)
+        return await self.wait_for_exit()
+
+    async def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            is_over = self.process.returncode is not None or time.monotonic() > deadline
+            assert condition() or not is_over, f"{what} is not in the output:\n{self.output}"
+            await asyncio.sleep(0.02)
+
+
+class Workshop:
+    """A folder to run commands in, with no cluster and no settings but those that are given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
+        self._environment = {**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1"}
+
+    def write(self, code: str) -> Path:
+        """Write a file with handlers."""
+        path = self.folder / "my_handlers.py"
+        path.write_text(code)
+        return path
+
+    @asynccontextmanager
+    async def start(self, *args: str | Path, **variables: str) -> AsyncIterator[Command]:
+        """Start ``webop run`` with arguments; the process is killed at the end of the block."""
+        log = self.folder / "output.log"
+        with log.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "webop", "run", *map(str, args)),
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                env={**self._environment, **variables},
+            )
+        try:
+            yield Command(process, log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def fail(self, *args: str | Path, **variables: str) -> str:
+        """Run a command that is to fail because of a mistake of the user; return what it says."""
+        async with self.start(*args, **variables) as command:
+            code = await command.wait_for_exit()
+        output = command.output
+        assert code > 0, output
+        assert "Traceback" not in output
+        assert "Error" in output
+        return output
+
+
+@contextmanager
+def take_port() -> Iterator[int]:
+    """Listen at a port, so that nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def find_free_port() -> int:
+    with take_port() as port:
+        return port

@@ -1,0 +1,290 @@
+"""What handlers want changed in their objects, and how it gets there (PAT, RST)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import (
+    DIFFBASE,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+)
+from webop.client.api import Client
+
+
+@pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
+async def test_a_patch_is_merged_into_the_object(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        assert not patch
+        patch.spec["added"] = {"x": 1}
+        patch.spec["removed"] = None
+        patch.metadata.labels["label"] = "v"
+        patch.meta.annotations["tests.webop.dev/note"] = "v"
+        patch.status["phase"] = "done"
+        patch["spec"]["list"] = [1, 2]
+        assert patch
+
+    async with run_operator():
+        await objects.create("one", {"removed": 1, "kept": {"y": 1}})
+        body = await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
+        await objects.pass_fence()
+    assert body["spec"] == {"kept": {"y": 1}, "added": {"x": 1}, "list": [1, 2]}
+    assert body["status"] == {"phase": "done"}
+    assert body["metadata"]["labels"] == {"label": "v"}
+    assert get_annotations(body)["tests.webop.dev/note"] == "v"
+
+
+@pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14", "D-05")
+async def test_functions_change_the_freshest_state(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    def append(body: webop.RawBody) -> None:
+        items = body["spec"].setdefault("items", [])
+        if "mine" not in items:
+            items.append("mine")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name == "one":
+            patch.fns.append(append)
+            assert patch
+            patch.status["too"] = "yes"
+            await objects.patch("one", {"spec": {"items": ["theirs", "others"]}})
+
+    async with run_operator():
+        await objects.create("one", {"items": ["theirs"]})
+        body = await objects.wait("one", lambda body: "mine" in body["spec"]["items"])
+        await objects.pass_fence()
+    assert body["spec"]["items"] == ["theirs", "others", "mine"]
+    assert body["status"]["too"] == "yes"
+
+
+@pytest.mark.feature("PAT-07", "PAT-09")
+async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    rivals = 0
+
+    def append(body: webop.RawBody) -> None:
+        nonlocal rivals
+        rivals += 1
+        body["spec"]["by"] = [*body["spec"].get("by", []), "fn"][:5]
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name == "one":
+            patch.fns.append(append)
+            started.set()
+
+    started = asyncio.Event()
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+
+        async def disturb() -> None:
+            await started.wait()
+            for value in range(20):
+                await objects.patch("one", {"spec": {"a": value}})
+
+        await asyncio.gather(disturb(), objects.wait("one", lambda body: body["spec"].get("by")))
+        await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
+        await objects.pass_fence()
+        body = await objects.get("one")
+    assert body["spec"] == {"a": 19, "by": ["fn"]}
+    assert rivals
+
+
+@pytest.mark.feature("PAT-03", "RST-09")
+async def test_functions_change_the_status_behind_its_own_endpoint_too(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    local_namespace: str,
+) -> None:
+    def transform(body: webop.RawBody) -> None:
+        body.setdefault("status", {})["phase"] = "done"
+        body["spec"]["added"] = "yes"
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(transform)
+
+    objects = Objects(client, gadgets, local_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body["spec"].get("added"))
+        await objects.pass_fence()
+        body = await objects.get("one")
+    assert body["spec"] == {"added": "yes"}
+    assert body["status"] == {"phase": "done"}
+
+
+@pytest.mark.feature("PAT-03", "ERR-01")
+@pytest.mark.parametrize("exc", [KeyError("boo"), TypeError("boo"), ZeroDivisionError("boo")])
+async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    exc: Exception,
+) -> None:
+    def fail(body: webop.RawBody) -> None:
+        raise exc
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(name: str, patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("created", {**kwargs, "name": name})
+        if name == "one":
+            patch.fns.append(fail)
+        return "done"
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
+    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
+        await objects.create("one", {"a": 0})
+        body = await objects.wait_handled("one")
+        await eventually(lambda: "boo" in caplog.text)
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert body["status"] == {"created": "done"}
+    assert calls.handlers("one") == ["created", "updated"]
+
+
+@pytest.mark.feature("PAT-13", "RST-01")
+async def test_a_patch_for_an_object_that_is_gone_is_dropped(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **kwargs: Any) -> str:
+        if name == "one":
+            calls.note("fn", {**kwargs, "name": name})
+            await objects.delete("one")
+        return "result"
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+    assert not [r for r in caplog.records if r.levelno >= 30]
+
+
+@pytest.mark.feature("RST-08")
+async def test_a_status_that_the_schema_does_not_know_is_told_of(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gizmos: Kind,
+    local_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("gizmos", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        return "result"
+
+    objects = Objects(client, gizmos, local_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert "status" not in body
+    assert len(calls.of("one")) == 1
+    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
+    assert "status.fn" in warning
+    assert "x-kubernetes-preserve-unknown-fields" in warning
+
+
+@pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
+async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    local_namespace: str,
+    calls: Calls,
+) -> None:
+    @webop.on.create("gadgets", registry=registry, id="created")
+    @webop.on.update("gadgets", registry=registry, id="updated")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        patch.spec["patched"] = "yes"
+        return "result"
+
+    objects = Objects(client, gadgets, local_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: len(body.get("status", {})) == 2)
+        await objects.pass_fence()
+    assert body["status"] == {"created": "result", "updated": "result"}
+    assert body["spec"] == {"patched": "yes"}
+    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
+
+
+@pytest.mark.feature("PAT-01", "ERR-01", "CFG-52")
+async def test_a_patch_that_the_api_server_refuses_holds_up_only_its_object(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", {**kwargs, "name": name})
+        if name == "one" and len(calls.of("one")) == 1:
+            patch.metadata.labels["not a label!"] = "x"
+
+    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
+        await objects.create("one")
+        await eventually(lambda: "HTTP 422" in caplog.text)
+        await objects.create("two")
+        await objects.wait_handled("two")
+        await objects.wait_handled("one")
+    assert len(calls.of("one")) <= 2
+
+
+@pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
+async def test_children_are_adopted_by_the_object_of_the_handler(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    children: list[dict[str, Any]] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    def fn(name: str, **_: Any) -> None:
+        if name == "one":
+            child: dict[str, Any] = {"kind": "ConfigMap"}
+            webop.adopt(child)
+            children.append(child)
+
+    async with run_operator():
+        parent = await objects.create("one", labels={"l": "v"})
+        await objects.wait_handled("one")
+    (child,) = children
+    assert child["metadata"]["namespace"] == objects.namespace
+    assert child["metadata"]["generateName"] == "one-"
+    assert child["metadata"]["labels"] == {"l": "v"}
+    (owner,) = child["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Widget", "one")
+    assert owner["uid"] == parent["metadata"]["uid"]

@@ -1,0 +1,152 @@
+"""What the tests of the webhook servers share: a review, a function that records, clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+import webop
+from webop.keymaterial import load_key_material
+from webop.servers.certs import KeyPair
+
+REVIEW = {
+    "kind": "AdmissionReview",
+    "apiVersion": "admission.k8s.io/v1",
+    "request": {"uid": "1ca13837-ad60-4c9e-abb8-86f29d6c0e84", "operation": "CREATE"},
+}
+RESPONSE = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "response": {"uid": "1"},
+}
+
+
+@dataclass
+class Call:
+    """What the function was called with."""
+
+    request: Mapping[str, Any]
+    webhook: str | None
+    headers: Mapping[str, str]
+    sslpeer: Mapping[str, Any] | None
+
+
+@dataclass
+class Recorder:
+    """A ``WebhookFn`` that remembers its calls, and does what it is told to."""
+
+    calls: list[Call] = field(default_factory=list)
+    response: Any = field(default_factory=lambda: RESPONSE)
+    error: BaseException | None = None
+    #: Set when it is called; with ``gate``, it waits there.
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    gate: asyncio.Event | None = None
+
+    async def __call__(
+        self,
+        request: Mapping[str, Any],
+        *,
+        webhook: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        sslpeer: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        self.calls.append(Call(request, webhook, headers or {}, sslpeer))
+        self.called.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        response: dict[str, Any] = self.response
+        return response
+
+
+def trust(
+    authorities: bytes, *, client: KeyPair | None = None, checks_hostname: bool = True
+) -> ssl.SSLContext:
+    """Make a client's context that trusts only these authorities, as an API server does."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = checks_hostname
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does by default
+    context.load_verify_locations(cadata=authorities.decode())
+    if client is not None:
+        load_key_material(context, client.cert, client.key)
+    return context
+
+
+async def post(
+    url: str, context: ssl.SSLContext | None = None, *, auth: tuple[str, str] | None = None
+) -> httpx.Response:
+    """Send the review to a server."""
+    async with httpx.AsyncClient(verify=context or False, auth=auth, trust_env=False) as client:
+        return await client.post(url, json=REVIEW)
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    server: webop.WebhookServerProtocol, fn: webop.WebhookFn
+) -> AsyncIterator[webop.WebhookClientConfig]:
+    """Run a server until its first config, and close it afterwards."""
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(server, contextlib.AbstractAsyncContextManager):
+            server = await stack.enter_async_context(server)
+        async for config in server(fn):
+            yield config
+            break
+
+
+def get_url(config: webop.WebhookClientConfig) -> str:
+    assert config["url"] is not None
+    return config["url"]
+
+
+def get_port(config: webop.WebhookClientConfig) -> int:
+    return urlsplit(get_url(config)).port or 0
+
+
+def get_bundle(config: webop.WebhookClientConfig) -> bytes:
+    assert config["caBundle"] is not None
+    return base64.b64decode(config["caBundle"])
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    port: int, context: ssl.SSLContext | None = None, hostname: str = "localhost"
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a connection without any HTTP client in between."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=hostname if context else None
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def read_head(reader: asyncio.StreamReader) -> str:
+    """Read the status line and the headers of a response."""
+    return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the time limit of the test ends it otherwise."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def save(pair: KeyPair, folder: Path, stem: str = "server") -> tuple[Path, Path]:
+    """Write a certificate and its key to files."""
+    certfile, pkeyfile = folder / f"{stem}-cert.pem", folder / f"{stem}-key.pem"
+    certfile.write_bytes(pair.cert)
+    pkeyfile.write_bytes(pair.key)
+    return certfile, pkeyfile

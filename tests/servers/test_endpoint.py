@@ -1,0 +1,364 @@
+"""Reviews over HTTP: paths, sizes, malformed bodies, statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, read_head, until
+from webop.errors import ReviewError
+from webop.servers.endpoint import MAX_BODY, ReviewEndpoint
+from webop.servers.listener import ASGIApp, Listener
+
+
+@contextlib.asynccontextmanager
+async def serve(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        Listener(app, "127.0.0.1", 0) as listener,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", verify=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def fn() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def client(fn: Recorder) -> AsyncIterator[httpx.AsyncClient]:
+    async with serve(ReviewEndpoint(fn)) as client:
+        yield client
+
+
+@pytest.fixture
+async def port(fn: Recorder) -> AsyncIterator[int]:
+    async with Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener:
+        yield listener.port
+
+
+def get_reason(response: httpx.Response) -> str:
+    """Check that a refusal is a Kubernetes Status; return its message."""
+    status = response.json()
+    assert response.headers["content-type"] == "application/json"
+    assert status.keys() == {"kind", "apiVersion", "status", "message", "code"}
+    assert status["kind"] == "Status"
+    assert status["apiVersion"] == "v1"
+    assert status["status"] == "Failure"
+    assert status["code"] == response.status_code
+    return str(status["message"])
+
+
+@pytest.mark.feature("ADM-62", "ADM-88")
+async def test_a_posted_review_is_answered(client: httpx.AsyncClient, fn: Recorder) -> None:
+    response = await client.post("/", json=REVIEW)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == RESPONSE
+    assert fn.calls[0].request == REVIEW
+
+
+@pytest.mark.feature("ADM-88")
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/x-www-form-urlencoded", "text/plain", None]
+)
+async def test_the_content_type_does_not_matter(
+    client: httpx.AsyncClient, content_type: str | None
+) -> None:
+    headers = {"Content-Type": content_type} if content_type else {}
+    response = await client.post("/", content=json.dumps(REVIEW), headers=headers)
+    assert response.status_code == 200
+
+
+@pytest.mark.feature("ADM-10", "ADM-30", "ADM-45")
+@pytest.mark.parametrize(
+    ("path", "webhook"),
+    [
+        ("", None),
+        ("/", None),
+        ("/validate1", "validate1"),
+        ("/validate1/", "validate1"),
+        ("/fn/spec.field", "fn/spec.field"),
+        ("/fn%2Fspec.field", "fn/spec.field"),
+        ("/outer.%3Clocals%3E.fn", "outer.<locals>.fn"),
+        ("/lambda%3A/app/handlers.py%3A12", "lambda:/app/handlers.py:12"),
+        ("/na%C3%AFve", "naïve"),
+        ("/a%2525b", "a%25b"),
+        ("/fn?timeout=30s", "fn"),
+    ],
+)
+async def test_the_path_is_the_id_of_the_webhook(
+    client: httpx.AsyncClient, fn: Recorder, path: str, webhook: str | None
+) -> None:
+    assert (await client.post(path, json=REVIEW)).status_code == 200
+    assert fn.calls[0].webhook == webhook
+
+
+@pytest.mark.feature("ADM-70")
+@pytest.mark.parametrize("root", ["p", "/p", "/p/", "p/"])
+@pytest.mark.parametrize(
+    ("path", "webhook"), [("/p", None), ("/p/", None), ("/p/fn/spec", "fn/spec"), ("/p/p", "p")]
+)
+async def test_a_root_path_precedes_the_id(
+    fn: Recorder, root: str, path: str, webhook: str | None
+) -> None:
+    async with serve(ReviewEndpoint(fn, path=root)) as client:
+        assert (await client.post(path, json=REVIEW)).status_code == 200
+    assert fn.calls[0].webhook == webhook
+
+
+@pytest.mark.feature("ADM-70")
+@pytest.mark.parametrize("path", ["/", "/fn", "/px", "/px/fn", "/q/p"])
+async def test_there_is_nothing_outside_of_the_root_path(fn: Recorder, path: str) -> None:
+    async with serve(ReviewEndpoint(fn, path="/p")) as client:
+        response = await client.post(path, json=REVIEW)
+    assert response.status_code == 404
+    assert path in get_reason(response)
+    assert fn.calls == []
+
+
+async def test_it_can_be_mounted_into_another_app(fn: Recorder) -> None:
+    app = Starlette(routes=[Mount("/hooks", app=ReviewEndpoint(fn, path="/p"))])
+    async with serve(app) as client:
+        assert (await client.post("/hooks/p/fn", json=REVIEW)).status_code == 200
+    assert fn.calls[0].webhook == "fn"
+
+
+@pytest.mark.feature("ADM-25", "ADM-89")
+async def test_headers_reach_the_function(client: httpx.AsyncClient, fn: Recorder) -> None:
+    await client.post("/", json=REVIEW, auth=("ussser", "passsw"), headers={"X-Extra": "Value"})
+    headers = fn.calls[0].headers
+    assert headers["Authorization"] == "Basic dXNzc2VyOnBhc3Nzdw=="
+    assert headers["Host"] == client.base_url.netloc.decode()
+    assert headers["X-Extra"] == "Value"
+    assert headers["Content-Length"].isdigit()
+
+
+@pytest.mark.feature("ADM-26")
+async def test_there_is_no_peer_without_tls(client: httpx.AsyncClient, fn: Recorder) -> None:
+    await client.post("/", json=REVIEW)
+    assert fn.calls[0].sslpeer is None
+
+
+@pytest.mark.feature("ADM-31")
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not valid JSON"),
+        (b" ", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'{"kind": "AdmissionReview",}', "not valid JSON"),
+        (b"{'kind': 1}", "not valid JSON"),
+        (b'{"kind": 1} {"kind": 2}', "not valid JSON"),
+        (b'{"kind": NaN}', "not valid JSON"),
+        (b'{"kind": nul', "not valid JSON"),
+        (b'{"kind": "\xff\xfe"}', "not valid JSON"),
+        (b'{"kind": "\\ud800"}', "not valid JSON"),
+        (b'{"kind": "a\x00b"}', "not valid JSON"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"a":' * 100_000, "not valid JSON"),
+        (b"kind=AdmissionReview", "not valid JSON"),
+        (b"\x1f\x8b\x08\x00", "not valid JSON"),
+        (b"null", "must be a JSON object"),
+        (b"[]", "must be a JSON object"),
+        (b'"text"', "must be a JSON object"),
+        (b"1", "must be a JSON object"),
+        (b"true", "must be a JSON object"),
+    ],
+)
+async def test_a_malformed_body_is_refused_with_the_reason(
+    client: httpx.AsyncClient, fn: Recorder, body: bytes, reason: str
+) -> None:
+    response = await client.post("/", content=body)
+    assert response.status_code == 400
+    assert reason in get_reason(response)
+    assert fn.calls == []
+    assert (await client.post("/", json=REVIEW)).status_code == 200
+
+
+@pytest.mark.feature("ADM-31")
+@pytest.mark.parametrize("status", [400, 404, 409, 422])
+async def test_a_refusal_has_the_status_and_the_reason_of_its_error(
+    client: httpx.AsyncClient, fn: Recorder, status: int
+) -> None:
+    fn.error = ReviewError("There is no such webhook: 'fn'.", status=status)
+    response = await client.post("/fn", json=REVIEW)
+    assert response.status_code == status
+    assert get_reason(response) == "There is no such webhook: 'fn'."
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"])
+async def test_other_methods_are_not_allowed(
+    client: httpx.AsyncClient, fn: Recorder, method: str
+) -> None:
+    response = await client.request(method, "/fn", json=REVIEW)
+    # An unknown method is not even HTTP for the parser.
+    assert response.status_code == (400 if method == "BREW" else 405)
+    if method != "BREW":
+        assert method in get_reason(response)
+        assert response.headers["allow"] == "POST"
+    assert fn.calls == []
+
+
+async def test_a_head_request_is_answered_without_a_body(client: httpx.AsyncClient) -> None:
+    response = await client.head("/")
+    assert response.status_code == 405
+    assert response.content == b""
+
+
+async def test_a_failure_is_logged_with_a_traceback_and_answered_with_a_reason_only(
+    client: httpx.AsyncClient, fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    fn.error = ZeroDivisionError("the secret")
+    response = await client.post("/fn", json=REVIEW)
+    assert response.status_code == 500
+    assert "ZeroDivisionError" in get_reason(response)
+    assert "secret" not in response.text
+    assert [record.levelno for record in caplog.records if record.exc_info] == [logging.ERROR]
+    assert "ZeroDivisionError: the secret" in caplog.text
+    assert "/fn" in caplog.text
+
+
+async def test_a_response_that_json_cannot_hold_is_a_failure(
+    client: httpx.AsyncClient, fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    fn.response = {"response": {1, 2, 3}}
+    response = await client.post("/fn", json=REVIEW)
+    assert response.status_code == 500
+    assert "TypeError" in caplog.text
+
+
+async def test_a_review_of_the_greatest_size_is_served(
+    client: httpx.AsyncClient, fn: Recorder
+) -> None:
+    body = json.dumps(REVIEW).encode().ljust(MAX_BODY)
+    assert len(body) == 7 * 1024 * 1024
+    assert (await client.post("/", content=body)).status_code == 200
+    assert fn.calls[0].request == REVIEW
+
+
+async def test_a_chunked_review_is_served(client: httpx.AsyncClient, fn: Recorder) -> None:
+    async def generate() -> AsyncIterator[bytes]:
+        for char in json.dumps(REVIEW):
+            yield char.encode()
+
+    assert (await client.post("/", content=generate())).status_code == 200
+    assert fn.calls[0].request == REVIEW
+
+
+async def test_a_larger_review_is_refused_before_it_is_sent(port: int, fn: Recorder) -> None:
+    async with connect(port) as (reader, writer):
+        length = MAX_BODY + 1
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+        head = await read_head(reader)
+        assert head.startswith("HTTP/1.1 413 ")
+        assert "connection: close" in head
+    assert fn.calls == []
+
+
+async def test_a_client_with_a_larger_review_sees_the_refusal(
+    client: httpx.AsyncClient, fn: Recorder
+) -> None:
+    response = await client.post("/", content=b" " * (MAX_BODY + 1))
+    assert response.status_code == 413
+    assert f"{MAX_BODY} bytes at most" in get_reason(response)
+    assert fn.calls == []
+    assert (await client.post("/", json=REVIEW)).status_code == 200
+
+
+async def test_a_larger_chunked_review_is_refused_as_soon_as_it_is_too_large(
+    client: httpx.AsyncClient, fn: Recorder
+) -> None:
+    sent = 0
+
+    async def generate() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            yield b" " * 1024 * 1024
+            sent += 1
+
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError):
+        response = await client.post("/", content=generate())
+        assert response.status_code == 413
+    assert 7 <= sent < 200  # it is not read for ever
+    assert fn.calls == []
+
+
+async def test_a_client_that_expects_a_permission_does_not_get_it_for_a_larger_review(
+    port: int,
+) -> None:
+    async with connect(port) as (reader, writer):
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Content-Length: 99999999\r\n\r\n"
+        )
+        assert (await read_head(reader)).startswith("HTTP/1.1 413 ")
+
+
+async def test_a_client_that_expects_a_permission_gets_it(port: int) -> None:
+    body = json.dumps(REVIEW).encode()
+    async with connect(port) as (reader, writer):
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body)
+        )
+        assert (await read_head(reader)).startswith("HTTP/1.1 100 ")
+        writer.write(body)
+        assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+
+
+async def test_a_client_that_leaves_in_the_middle_is_forgotten(
+    fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "webop.servers.endpoint")
+    async with Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener:
+        async with connect(listener.port) as (_, writer):
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
+        await until(lambda: "has disconnected" in caplog.text)
+    assert fn.calls == []
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+async def test_a_connection_serves_many_reviews_also_after_refusals(
+    port: int, fn: Recorder
+) -> None:
+    good = json.dumps(REVIEW).encode()
+    async with connect(port) as (reader, writer):
+        for body, status in [(good, 200), (b"{", 400), (good, 200), (b"[]", 400), (good, 200)]:
+            length = len(body)
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+            writer.write(body)
+            head = await read_head(reader)
+            assert head.startswith(f"HTTP/1.1 {status} ")
+            await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+    assert len(fn.calls) == 3
+
+
+async def test_reviews_are_served_in_parallel(client: httpx.AsyncClient, fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(client.post(f"/fn{i}", json=REVIEW)) for i in range(10)]
+        await until(lambda: len(fn.calls) == 10)
+        fn.gate.set()
+    assert {task.result().status_code for task in tasks} == {200}
+
+
+async def test_only_http_is_served(fn: Recorder) -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(RuntimeError, match="'lifespan'"):
+        await ReviewEndpoint(fn)({"type": "lifespan"}, receive, send)

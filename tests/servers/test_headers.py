@@ -1,0 +1,50 @@
+"""The mapping of HTTP headers that handlers see."""
+
+from __future__ import annotations
+
+import pytest
+
+from webop.servers.headers import RequestHeaders
+
+RAW = [
+    (b"host", b"localhost:54321"),
+    (b"authorization", b"Basic dXNzc2VyOnBhc3Nzdw=="),
+    (b"content-type", b"application/x-www-form-urlencoded"),
+    (b"x-forwarded-for", b"10.0.0.1"),
+    (b"x-forwarded-for", b"10.0.0.2"),
+    (b"x-name", "Jürgen".encode("latin-1")),
+]
+
+
+@pytest.mark.feature("ADM-25")
+def test_names_are_spelled_as_in_the_manual() -> None:
+    assert dict(RequestHeaders(RAW)) == {
+        "Host": "localhost:54321",
+        "Authorization": "Basic dXNzc2VyOnBhc3Nzdw==",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "X-Forwarded-For": "10.0.0.1, 10.0.0.2",
+        "X-Name": "Jürgen",
+    }
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "content-type", "CONTENT-TYPE"])
+def test_names_are_found_in_any_spelling(name: str) -> None:
+    headers = RequestHeaders(RAW)
+    assert headers[name] == "application/x-www-form-urlencoded"
+    assert name in headers
+    assert headers.get(name) == "application/x-www-form-urlencoded"
+
+
+def test_absent_names_are_absent() -> None:
+    headers = RequestHeaders(RAW)
+    assert "Cookie" not in headers
+    assert headers.get("Cookie", "none") == "none"
+    with pytest.raises(KeyError, match="Cookie"):
+        headers["cookie"]
+
+
+def test_it_looks_like_a_dict() -> None:
+    headers = RequestHeaders(RAW[:1])
+    assert repr(headers) == "{'Host': 'localhost:54321'}"
+    assert headers == {"Host": "localhost:54321"}
+    assert len(headers) == 1

@@ -1,0 +1,328 @@
+"""The certificates of ``webop.WebhookServer``: its own ones, and those of its clients."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.servers.reviewing import (
+    Recorder,
+    connect,
+    get_bundle,
+    get_port,
+    get_url,
+    post,
+    save,
+    serve,
+    trust,
+)
+from webop.errors import ConfigurationError
+from webop.keymaterial import load_key_material
+from webop.servers.certs import (
+    KeyPair,
+    build_ca,
+    build_certificate_self_signed,
+    build_certificate_signed,
+)
+
+
+@pytest.fixture
+def fn() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def ca() -> KeyPair:
+    return build_ca("the-authority")
+
+
+@pytest.fixture(scope="module")
+def pair(ca: KeyPair) -> KeyPair:
+    return build_certificate_signed(ca, common_name="server", hostnames=["localhost"])
+
+
+@pytest.fixture(scope="module")
+def client_pair(ca: KeyPair) -> KeyPair:
+    return build_certificate_signed(ca, common_name="Example Common Name", client=True)
+
+
+# The server's certificate.
+
+
+@pytest.mark.feature("ADM-74")
+async def test_the_self_signed_authority_is_dumped_for_other_clients(
+    fn: Recorder, tmp_path: Path
+) -> None:
+    cadump = tmp_path / "selfsigned.pem"
+    async with serve(webop.WebhookServer(port=0, cadump=cadump), fn) as config:
+        assert cadump.read_bytes() == get_bundle(config)
+        assert b"PRIVATE" not in cadump.read_bytes()
+        context = ssl.create_default_context(cafile=str(cadump))
+        assert (await post(get_url(config), context)).status_code == 200
+
+
+@pytest.mark.feature("ADM-76")
+async def test_extra_names_get_into_the_self_signed_certificate(fn: Recorder) -> None:
+    sans = ["hooks.example", "10.1.2.3"]
+    async with serve(webop.WebhookServer(port=0, extra_sans=sans), fn) as config:
+        for hostname in (*sans, "localhost"):
+            async with connect(get_port(config), trust(get_bundle(config)), hostname):
+                pass
+
+
+@pytest.mark.feature("ADM-75")
+async def test_a_self_signed_certificate_works_with_a_password(fn: Recorder) -> None:
+    async with serve(webop.WebhookServer(port=0, password="secret"), fn) as config:
+        response = await post(get_url(config), trust(get_bundle(config)))
+    assert response.status_code == 200
+
+
+@pytest.mark.feature("ADM-81")
+def test_a_certificate_can_be_built_for_other_uses() -> None:
+    cert, key = webop.WebhookServer.build_certificate(["a.example", "10.0.0.1"], "secret")
+    assert isinstance(cert, bytes)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_key_material(context, cert, key, "secret")
+
+
+@pytest.mark.feature("ADM-66", "ADM-81")
+async def test_a_subclass_can_build_certificates_its_own_way(
+    fn: Recorder, pair: KeyPair, ca: KeyPair
+) -> None:
+    class Server(webop.WebhookServer):
+        @staticmethod
+        def build_certificate(hostnames: Any, password: str | None = None) -> tuple[bytes, bytes]:
+            assert list(hostnames) == ["localhost", "localhost"]
+            return pair.cert, pair.key
+
+    async with serve(Server(port=0), fn) as config:
+        assert get_bundle(config) == pair.cert
+        assert (await post(get_url(config), trust(ca.cert))).status_code == 200
+
+
+@pytest.mark.feature("ADM-82")
+def test_without_the_library_for_certificates_the_startup_fails_with_advice() -> None:
+    script = """
+import asyncio, sys
+sys.modules["cryptography"] = None
+from webop.servers.local import WebhookServer
+async def main(**options):
+    async for _ in WebhookServer(port=0, **options)(None):
+        return
+asyncio.run(main(insecure=True))
+asyncio.run(main())
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert "ConfigurationError" in result.stderr
+    assert "pip install cryptography" in result.stderr
+    assert "insecure=True" in result.stderr
+
+
+@pytest.mark.feature("ADM-73", "ADM-75", "ADM-80")
+@pytest.mark.parametrize("password", [None, "secret"])
+async def test_a_certificate_from_files_is_served(
+    fn: Recorder, tmp_path: Path, password: str | None
+) -> None:
+    own = build_certificate_self_signed(["localhost"], password)
+    certfile, pkeyfile = save(own, tmp_path)
+    cafile = tmp_path / "ca.pem"
+    cafile.write_bytes(own.cert)
+    for options in ({}, {"cafile": cafile}, {"cadata": own.cert}):
+        server = webop.WebhookServer(
+            port=0,
+            certfile=str(certfile),
+            pkeyfile=pkeyfile,
+            password=password,
+            **options,
+        )
+        async with serve(server, fn) as config:
+            assert get_bundle(config).strip() == own.cert.strip()
+            response = await post(get_url(config), trust(get_bundle(config)))
+            assert response.status_code == 200
+
+
+@pytest.mark.feature("ADM-73", "ADM-74")
+async def test_given_authorities_are_passed_on_and_dumped(
+    fn: Recorder, tmp_path: Path, ca: KeyPair, pair: KeyPair
+) -> None:
+    certfile, pkeyfile = save(pair, tmp_path)
+    cafile, cadump = tmp_path / "ca.pem", tmp_path / "dump.pem"
+    cafile.write_bytes(ca.cert)
+    server = webop.WebhookServer(
+        port=0, cafile=cafile, cadump=cadump, certfile=certfile, pkeyfile=pkeyfile
+    )
+    async with serve(server, fn) as config:
+        assert get_bundle(config) == ca.cert
+        assert cadump.read_bytes() == ca.cert
+        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
+
+
+@pytest.mark.feature("ADM-72", "ADM-73")
+async def test_given_authorities_come_with_the_self_signed_certificate(
+    fn: Recorder, ca: KeyPair
+) -> None:
+    async with serve(webop.WebhookServer(port=0, cadata=ca.cert), fn) as config:
+        assert get_bundle(config).startswith(ca.cert.strip())
+        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
+
+
+@pytest.mark.feature("ADM-75", "ADM-80")
+async def test_a_key_in_the_file_of_the_certificate_is_not_published(
+    fn: Recorder, tmp_path: Path
+) -> None:
+    own = build_certificate_self_signed(["localhost"])
+    certfile, cadump = tmp_path / "both.pem", tmp_path / "dump.pem"
+    certfile.write_bytes(own.key + own.cert)
+    async with serve(webop.WebhookServer(port=0, certfile=certfile, cadump=cadump), fn) as config:
+        assert b"PRIVATE" not in get_bundle(config)
+        assert b"PRIVATE" not in cadump.read_bytes()
+        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
+
+
+@pytest.mark.feature("ADM-75")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"certfile": "absent.pem"}, "certfile='absent.pem'.*No such file"),
+        ({"pkeyfile": "absent.pem"}, "pkeyfile='absent.pem'.*No such file"),
+        ({"cafile": "absent.pem"}, "cafile='absent.pem'.*No such file"),
+        ({"cadump": "absent/dump.pem"}, "cadump='absent/dump.pem'.*No such file"),
+        ({"certfile": None}, "pkeyfile= needs certfile="),
+        ({"password": None}, "encrypted: give its password"),
+        ({"password": "wrong"}, "server-key.pem.*password of the key"),
+        ({"pkeyfile": "other-key.pem"}, "other-key.pem.*its own private key"),
+        ({"certfile": "server-key.pem"}, "certfile='server-key.pem'"),
+        ({"verify_cafile": "absent.pem"}, "verify_cafile='absent.pem'.*No such file"),
+        ({"verify_cadata": "no PEM"}, "verify_cadata"),
+        ({"verify_cadata": b"no DER"}, "verify_cadata"),
+    ],
+)
+async def test_a_wrong_file_is_named_with_the_reason_at_startup(
+    fn: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(build_certificate_self_signed(["localhost"], "secret"), tmp_path)
+    save(build_certificate_self_signed(["localhost"]), tmp_path, "other")
+    options = {"certfile": "server-cert.pem", "pkeyfile": "server-key.pem", "password": "secret"}
+    with pytest.raises(ConfigurationError, match=message):
+        async with serve(webop.WebhookServer(port=0, **{**options, **changes}), fn):
+            pass
+
+
+# A context of the user.
+
+
+@pytest.mark.feature("ADM-79", "ADM-80")
+async def test_a_ready_context_is_used_as_it_is(fn: Recorder, ca: KeyPair, pair: KeyPair) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_key_material(context, pair.cert, pair.key)
+    async with serve(webop.WebhookServer(port=0, context=context), fn) as config:
+        assert set(config) == {"url"}
+        assert (await post(get_url(config), trust(ca.cert))).status_code == 200
+    async with serve(webop.WebhookServer(port=0, context=context, cadata=ca.cert), fn) as config:
+        assert get_bundle(config) == ca.cert
+
+
+@pytest.mark.feature("ADM-79")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_context_without_a_certificate_gets_one(
+    fn: Recorder, version: ssl.TLSVersion
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = context.maximum_version = version
+    async with serve(webop.WebhookServer(port=0, context=context), fn) as config:
+        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
+
+
+@pytest.mark.feature("ADM-79")
+async def test_a_context_for_clients_is_an_error_with_advice(fn: Recorder) -> None:
+    server = webop.WebhookServer(port=0, context=ssl.create_default_context())
+    with pytest.raises(ConfigurationError, match="CLIENT_AUTH"):
+        async with serve(server, fn):
+            pass
+
+
+# Certificates of clients.
+
+
+@pytest.mark.feature("ADM-26", "ADM-77")
+@pytest.mark.parametrize("kind", ["verify_cafile", "verify_cadata-str", "verify_cadata-bytes"])
+async def test_a_verified_client_is_shown_to_the_function(
+    fn: Recorder, tmp_path: Path, ca: KeyPair, client_pair: KeyPair, kind: str
+) -> None:
+    option, _, form = kind.partition("-")
+    cafile = tmp_path / "clients.pem"
+    cafile.write_bytes(ca.cert)
+    value = {"": cafile, "str": ca.cert.decode(), "bytes": ca.cert}[form]
+    server = webop.WebhookServer(port=0, **{option: value})  # type: ignore[arg-type]
+    async with serve(server, fn) as config:
+        url, bundle = get_url(config), get_bundle(config)
+        assert (await post(url, trust(bundle, client=client_pair))).status_code == 200
+        assert (await post(url, trust(bundle))).status_code == 200
+    peer = fn.calls[0].sslpeer
+    assert peer is not None
+    assert peer["subject"] == ((("commonName", "Example Common Name"),),)
+    assert peer["issuer"] == ((("commonName", "the-authority"),),)
+    assert {"version", "serialNumber", "notBefore", "notAfter"} <= set(peer)
+    assert fn.calls[1].sslpeer is None
+
+
+@pytest.mark.feature("ADM-26", "ADM-73", "ADM-77")
+async def test_a_client_that_is_not_verified_is_not_shown(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair
+) -> None:
+    # The authorities for the clients to trust do not verify the clients (D-14).
+    async with serve(webop.WebhookServer(port=0, cadata=ca.cert), fn) as config:
+        response = await post(get_url(config), trust(get_bundle(config), client=client_pair))
+    assert response.status_code == 200
+    assert fn.calls[0].sslpeer is None
+
+
+@pytest.mark.feature("ADM-77")
+async def test_a_client_of_an_unknown_authority_is_refused(
+    fn: Recorder, client_pair: KeyPair
+) -> None:
+    others = build_ca("another-authority").cert
+    async with serve(webop.WebhookServer(port=0, verify_cadata=others), fn) as config:
+        with pytest.raises(httpx.TransportError):
+            await post(get_url(config), trust(get_bundle(config), client=client_pair))
+    assert fn.calls == []
+
+
+@pytest.mark.feature("ADM-77")
+async def test_client_certificates_can_be_required(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair
+) -> None:
+    server = webop.WebhookServer(port=0, verify_mode=ssl.CERT_REQUIRED, verify_cadata=ca.cert)
+    async with serve(server, fn) as config:
+        with pytest.raises(httpx.TransportError):
+            await post(get_url(config), trust(get_bundle(config)))
+        assert fn.calls == []
+        response = await post(get_url(config), trust(get_bundle(config), client=client_pair))
+        assert response.status_code == 200
+    assert fn.calls[0].sslpeer
+
+
+@pytest.mark.feature("ADM-77", "ADM-79")
+async def test_verification_is_added_to_a_context_of_the_user(
+    fn: Recorder, ca: KeyPair, pair: KeyPair, client_pair: KeyPair
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_key_material(context, pair.cert, pair.key)
+    server = webop.WebhookServer(port=0, context=context, verify_cadata=ca.cert)
+    async with serve(server, fn) as config:
+        await post(get_url(config), trust(ca.cert, client=client_pair))
+    assert fn.calls[0].sslpeer

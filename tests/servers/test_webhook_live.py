@@ -1,0 +1,184 @@
+"""The webhook server and the built configurations against a real API server."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from webop.admission.configurations import build_configuration
+from webop.admission.review import build_response, parse_review
+from webop.errors import AdmissionError, ReviewError
+from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.objects.resources import Resource, parse_selector
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
+CONFIG_MAPS = Resource("", "v1", "configmaps", kind="ConfigMap")
+
+VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
+URL_PATHS = {VALIDATING: "validating", MUTATING: "mutating"}
+
+
+@pytest.fixture
+async def api(local_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API server."""
+    authorities = base64.b64decode(local_cluster.ca_data).decode()
+    context = ssl.create_default_context(cadata=authorities)
+    headers = {"Authorization": f"Bearer {local_cluster.token}"}
+    async with httpx.AsyncClient(
+        base_url=local_cluster.server, headers=headers, verify=context, trust_env=False
+    ) as client:
+        yield client
+
+
+def build(
+    *handlers: WebhookHandler, config: webop.WebhookClientConfig, name: str
+) -> dict[str, Any]:
+    return build_configuration(
+        reason=handlers[0].reason,
+        name=name,
+        handlers=handlers,
+        resources=[CONFIG_MAPS],
+        client_config=config,
+    )
+
+
+def build_handler(id: str, **options: Any) -> WebhookHandler:
+    options = {"reason": VALIDATING, "selector": parse_selector("configmaps"), **options}
+    return WebhookHandler(id=id, fn=lambda **_: None, **options)
+
+
+class Judge:
+    """A ``WebhookFn`` that decides by the name of the object."""
+
+    def __init__(self) -> None:
+        self.webhooks: list[str | None] = []
+
+    async def __call__(
+        self,
+        request: Mapping[str, Any],
+        *,
+        webhook: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        sslpeer: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        self.webhooks.append(webhook)
+        review = parse_review(request)
+        if review.name == "refused":
+            error = AdmissionError("Meh! I don't like it.", code=422)
+            return build_response(review, warnings=["a warning"], error=error)
+        if review.name == "unknown":
+            raise ReviewError("There is no such webhook.", status=404)
+        if webhook == "mutate_it":
+            ops = [{"op": "add", "path": "/data", "value": {"added": "ü"}}]
+            return build_response(review, patch_ops=ops)
+        return build_response(review, warnings=["a warning"])
+
+
+@contextlib.asynccontextmanager
+async def manage(
+    api: httpx.AsyncClient, judge: Judge, handler: WebhookHandler, namespace: str
+) -> AsyncIterator[None]:
+    """Serve, and register a handler in the cluster for one namespace."""
+    path = CONFIGURATIONS.format(URL_PATHS[handler.reason])
+    name = f"{namespace}.webop.test"
+    async with webop.WebhookServer(port=0) as server:
+        async for config in server(judge):
+            body = build(handler, config=config, name=name)
+            labels = {"kubernetes.io/metadata.name": namespace}
+            body["webhooks"][0]["namespaceSelector"] = {"matchLabels": labels}
+            (await api.post(path, json=body)).raise_for_status()
+            try:
+                while not judge.webhooks:  # the API server takes it over after a while
+                    await create(api, namespace, "probe", dry=True)
+                yield
+            finally:
+                await api.delete(f"{path}/{name}")
+            break
+
+
+async def create(
+    api: httpx.AsyncClient, namespace: str, name: str, *, dry: bool = False
+) -> httpx.Response:
+    return await api.post(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        params={"dryRun": "All"} if dry else {},
+        json={"metadata": {"name": name}},
+    )
+
+
+@pytest.mark.feature("ADM-03", "ADM-07", "ADM-31", "ADM-44", "ADM-64", "ADM-72")
+async def test_a_validating_webhook_is_called_and_heard(
+    api: httpx.AsyncClient, local_namespace: str
+) -> None:
+    judge = Judge()
+    async with manage(api, judge, build_handler("check_numbers"), local_namespace):
+        allowed = await create(api, local_namespace, "allowed")
+        refused = await create(api, local_namespace, "refused")
+        unknown = await create(api, local_namespace, "unknown")
+    assert allowed.status_code == 201
+    assert allowed.headers["warning"] == '299 - "a warning"'
+    assert refused.status_code == 422
+    assert refused.headers["warning"] == '299 - "a warning"'
+    webhook = f"check-numbers.{local_namespace}.webop.test"
+    assert refused.json()["message"] == (
+        f'admission webhook "{webhook}" denied the request: Meh! I don\'t like it.'
+    )
+    assert unknown.status_code == 500
+    assert f'failed calling webhook "{webhook}"' in unknown.json()["message"]
+    assert "There is no such webhook." in unknown.json()["message"]
+    assert set(judge.webhooks) == {"check_numbers"}
+
+
+@pytest.mark.feature("ADM-09")
+async def test_a_mutating_webhook_changes_the_object(
+    api: httpx.AsyncClient, local_namespace: str
+) -> None:
+    handler = build_handler("mutate_it", reason=MUTATING)
+    async with manage(api, Judge(), handler, local_namespace):
+        created = await create(api, local_namespace, "mutated")
+    assert created.json()["data"] == {"added": "ü"}
+
+
+@pytest.mark.feature("ADM-44", "ADM-45", "ADM-46")
+@pytest.mark.parametrize("reason", [VALIDATING, MUTATING])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"url": "https://localhost:9443/p", "caBundle": ""},
+        {"service": {"namespace": "ns", "name": "svc"}},
+        {"service": {"namespace": "ns", "name": "svc", "path": "/p/", "port": 8443}},
+    ],
+)
+@pytest.mark.parametrize("name", ["auto.kopf.dev", "operator"])
+async def test_handlers_of_any_names_and_options_are_accepted(
+    api: httpx.AsyncClient, config: webop.WebhookClientConfig, name: str, reason: WebhookType
+) -> None:
+    handlers = [
+        build_handler("validate1", reason=reason),
+        build_handler("validate1", reason=reason, operations=frozenset({"CREATE", "DELETE"})),
+        build_handler("check_numbers", reason=reason, subresource="*"),
+        build_handler("check-numbers", reason=reason, subresource="status"),
+        build_handler("CheckNumbers.run", reason=reason, side_effects=True),
+        build_handler("outer.<locals>.fn/spec.field", reason=reason, ignore_failures=True),
+        build_handler("lambda:/app/handlers.py:12", reason=reason, labels={"a": "b"}),
+        build_handler("__init__", reason=reason, labels={"a": webop.PRESENT, "b": webop.ABSENT}),
+        build_handler("naïve", reason=reason),
+        build_handler("x" * 300, reason=reason),
+    ]
+    response = await api.post(
+        CONFIGURATIONS.format(URL_PATHS[reason]),
+        params={"dryRun": "All"},
+        json=build(*handlers, config=config, name=name),
+    )
+    assert response.status_code == 201, response.text
+    assert len(response.json()["webhooks"]) == len(handlers)

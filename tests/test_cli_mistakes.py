@@ -1,0 +1,171 @@
+"""Mistakes of users: each is told with the thing and the remedy, and never by a bare traceback."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.commands import HANDLERS, Workshop, find_free_port, take_port
+from tests.operating import Objects
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.mark.feature("LOD-01", "CLI-18")
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import nonexistent_module", ["nonexistent_module", "line 1"]),
+        ("def fn(:", ["SyntaxError", "line 1"]),
+        (
+            "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
+            ["'retires'", "did you mean 'retries'?", "line 2"],
+        ),
+    ],
+)
+async def test_a_file_with_a_mistake_is_told_with_the_line(
+    workshop: Workshop, code: str, expected: list[str]
+) -> None:
+    path = workshop.write(code)
+    output = await workshop.fail("-A", path)
+    for part in (str(path), *expected):
+        assert part in output
+
+
+@pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18")
+async def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(workshop: Workshop) -> None:
+    assert "nowhere.py" in await workshop.fail("-A", "nowhere.py")
+    assert "nonexistent_module" in await workshop.fail("-A", "-m", "nonexistent_module")
+
+
+@pytest.mark.feature("SCP-15", "CLI-08")
+async def test_some_namespaces_and_all_of_them_exclude_each_other(workshop: Workshop) -> None:
+    output = await workshop.fail("-A", "-n", "ns")
+    assert "--namespace" in output
+    assert "--all-namespaces" in output
+
+
+@pytest.mark.feature("D-54", "AUT-18", "CLI-18", "AUT-02")
+async def test_without_credentials_it_says_where_they_can_come_from(workshop: Workshop) -> None:
+    path = workshop.write(HANDLERS)
+    output = await workshop.fail("-A", path)
+    for part in ("credentials", "KUBECONFIG", "~/.kube/config", "service account", "on.login"):
+        assert part in output
+    nowhere = str(workshop.folder / "nowhere.yaml")
+    assert nowhere in await workshop.fail("-A", path, KUBECONFIG=nowhere)
+
+
+@pytest.mark.feature("D-54", "AUT-05", "CLI-18")
+async def test_a_login_handler_that_fails_for_good_ends_the_operator(workshop: Workshop) -> None:
+    code = f"""{HANDLERS}
+@webop.on.login()
+def my_login(**_):
+    raise webop.PermanentError('no luck today')
+"""
+    output = await workshop.fail("-A", workshop.write(code))
+    assert "my_login" in output
+    assert "no luck today" in output
+
+
+@pytest.mark.feature("STA-02", "CLI-18", "D-64")
+async def test_a_startup_handler_that_fails_for_good_ends_the_operator(workshop: Workshop) -> None:
+    code = f"""{HANDLERS}
+@webop.on.startup()
+def my_startup(**_):
+    raise webop.PermanentError('no database')
+"""
+    output = await workshop.fail("-A", workshop.write(code))
+    assert "my_startup" in output
+    assert "no database" in output
+    assert "cleaned up" not in output
+
+
+@pytest.mark.feature("ADM-48", "CLI-18")
+async def test_admission_handlers_without_a_server_are_told_of(workshop: Workshop) -> None:
+    code = "import webop\n@webop.on.validate('widgets')\ndef check(**_): ..."
+    output = await workshop.fail("-A", workshop.write(code))
+    assert "check" in output
+    assert "settings.admission.server" in output
+
+
+@pytest.mark.feature("CFG-51", "CLI-18")
+async def test_a_setting_in_the_environment_with_a_mistake_is_told_with_the_variable(
+    workshop: Workshop,
+) -> None:
+    output = await workshop.fail("-A", workshop.write(HANDLERS), WEBOP_POSTING__LEVEL="loud")
+    assert "WEBOP_POSTING__LEVEL" in output
+    assert "loud" in output
+
+
+async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop: Workshop) -> None:
+    port = find_free_port()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    (workshop.folder / "kubeconfig").write_text(json.dumps(config))
+    kubeconfig = str(workshop.folder / "kubeconfig")
+    variables = {"KUBECONFIG": kubeconfig, "WEBOP_NETWORKING__ERROR_BACKOFFS": "none"}
+    async with workshop.start("-A", workshop.write(HANDLERS), **variables) as command:
+        await command.wait_for(f"127.0.0.1:{port}")
+        assert await command.stop() == 0
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.feature("D-56", "DEP-07")
+async def test_a_permission_that_is_missing_is_told_with_the_remedy(
+    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+) -> None:
+    kubeconfig = str(local_cluster.kubeconfig_for("nobody-in-particular"))
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("Grant the verb 'list' on 'widgets'")
+        assert await command.stop() == 0
+    assert "HTTP 403" in command.output
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
+async def test_a_liveness_endpoint_must_be_http(workshop: Workshop) -> None:
+    output = await workshop.fail(
+        "-A", "--liveness=https://0.0.0.0:8080/healthz", workshop.write(HANDLERS)
+    )
+    assert "https://0.0.0.0:8080/healthz" in output
+    assert "http://" in output
+
+
+@pytest.mark.feature("PRB-01", "CLI-18")
+async def test_a_port_in_use_is_told_by_its_number(
+    workshop: Workshop, local_cluster: LocalCluster
+) -> None:
+    kubeconfig = str(local_cluster.kubeconfig)
+    with take_port() as port:
+        liveness = f"--liveness=http://127.0.0.1:{port}/healthz"
+        output = await workshop.fail(
+            "-A", liveness, workshop.write(HANDLERS), KUBECONFIG=kubeconfig
+        )
+        assert str(port) in output
+        assert "in use" in output
+        code = f"""
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(addr='127.0.0.1', port={port})
+@webop.on.validate('widgets')
+def check(**_): ...
+"""
+        output = await workshop.fail("-A", workshop.write(code), KUBECONFIG=kubeconfig)
+        assert str(port) in output
+        assert "in use" in output
+
+
+@pytest.mark.feature("CLI-06", "CLI-20")
+async def test_an_unknown_log_format_is_told_with_the_known_ones(workshop: Workshop) -> None:
+    output = await workshop.fail("--log-format=xml")
+    for name in ("xml", "plain", "full", "json"):
+        assert name in output

@@ -1,0 +1,200 @@
+"""``webop run`` as users start it: with files, options and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.commands import HANDLERS, PATIENCE, Command, Workshop, find_free_port
+from tests.operating import Kind, Objects
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.mark.feature("CLI-18", "STA-05", "STA-09", "CLI-01", "CLI-07", "LOG-11", "CLI-21")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+async def test_a_signal_ends_an_operator_with_code_0(
+    workshop: Workshop,
+    local_cluster: LocalCluster,
+    objects: Objects,
+    number: signal.Signals,
+) -> None:
+    kubeconfig = str(local_cluster.kubeconfig)
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop(number) == 0
+    assert f"[{objects.namespace}/one] created one" in command.output
+    assert "cleaned up" in command.output
+    assert number.name in command.output
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.feature("STA-10")
+async def test_a_second_signal_ends_an_operator_at_once(workshop: Workshop) -> None:
+    code = """
+import asyncio, webop
+@webop.on.startup()
+async def start(**_): ...
+@webop.on.cleanup()
+async def clean(**_):
+    print('cleaning', flush=True)
+    await asyncio.Event().wait()
+"""
+    async with workshop.start("-A", workshop.write(code)) as command:
+        await command.wait_for("'start' succeeded")
+        command.process.send_signal(signal.SIGINT)
+        await command.wait_for("cleaning")
+        assert await command.stop(signal.SIGINT) == 128 + signal.SIGINT
+
+
+@pytest.mark.feature("RES-17")
+async def test_a_kind_that_is_not_there_yet_is_told_of_and_served_when_it_appears(
+    workshop: Workshop,
+    local_cluster: LocalCluster,
+    client: Client,
+    local_namespace: str,
+) -> None:
+    kind = Kind(f"{local_namespace}.cli.webop.dev", plural="latecomers", kind="Latecomer")
+    code = HANDLERS.replace("'widgets'", f"{kind.crd_name!r}")
+    kubeconfig = str(local_cluster.kubeconfig)
+    arguments = ("-n", local_namespace, workshop.write(code))
+    objects = Objects(client, kind, local_namespace)
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("latecomers")
+        await kind.define(client)
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    assert "WARNING" in command.output
+
+
+PROBES = """
+import asyncio, webop
+calls = 0
+
+@webop.on.probe(id='count')
+async def count(**_):
+    global calls
+    calls += 1
+    await asyncio.sleep(0.2)
+    return calls
+
+@webop.on.probe(id='sync')
+def sync(memo, settings, **_):
+    return {'works': True}
+"""
+
+
+@pytest.mark.feature("PRB-01", "PRB-03", "PRB-04", "PRB-05", "PRB-06", "PRB-08", "PRB-10", "CLI-09")
+async def test_probes_are_served_and_shared_by_those_who_ask_at_once(workshop: Workshop) -> None:
+    port = find_free_port()
+    url = f"http://127.0.0.1:{port}/my/healthz"
+    async with workshop.start("-A", f"--liveness={url}", workshop.write(PROBES)) as command:
+        responses = await ask(command, url, times=5)
+        assert await command.stop() == 0
+    assert {response.status_code for response in responses} == {200}
+    assert [r.json() for r in responses] == [{"count": 1, "sync": {"works": True}}] * 5
+
+
+@pytest.mark.feature("PRB-03", "PRB-09", "STA-02")
+async def test_probes_are_served_when_the_startup_is_over(workshop: Workshop) -> None:
+    code = """
+import asyncio, pathlib, webop
+@webop.on.startup()
+async def wait(**_):
+    print('starting', flush=True)
+    while not pathlib.Path('go').exists():
+        await asyncio.sleep(0.01)
+"""
+    url = f"http://127.0.0.1:{find_free_port()}/healthz"
+    async with workshop.start("-A", f"--liveness={url}", workshop.write(code)) as command:
+        await command.wait_for("starting")
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(url)
+        (workshop.folder / "go").touch()
+        (response,) = await ask(command, url, times=1)
+        assert await command.stop() == 0
+    assert (response.status_code, response.json()) == (200, {})
+
+
+async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]:
+    """Ask for a URL so many times at once, as soon as there is somebody to answer."""
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                await http.get(url.rpartition("/")[0] + "/nothing-here")
+                break
+            except httpx.ConnectError:
+                assert command.process.returncode is None, command.output
+                assert time.monotonic() < deadline, command.output
+                await asyncio.sleep(0.05)
+        return await asyncio.gather(*(http.get(url) for _ in range(times)))
+
+
+@pytest.mark.feature("LOG-03", "LOG-04", "LOG-05", "LOG-06", "CLI-05", "CLI-06", "CLI-16", "LOD-02")
+async def test_logs_can_be_json_with_everything_about_the_object(
+    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+) -> None:
+    module = workshop.write(HANDLERS).stem
+    arguments = ("--log-format=json", "--log-refkey=k8s-obj", "--verbose", "-m", module)
+    variables = {
+        "KUBECONFIG": str(local_cluster.kubeconfig),
+        "WEBOP_RUN_NAMESPACES": objects.namespace,
+    }
+    async with workshop.start(*arguments, **variables) as command:
+        body = await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    lines = [json.loads(line) for line in command.output.splitlines()]
+    assert all({"message", "severity", "timestamp"} <= line.keys() for line in lines)
+    assert {"debug", "info"} <= {line["severity"] for line in lines}
+    (line,) = (line for line in lines if line["message"] == "created one")
+    assert line["k8s-obj"] == {
+        "apiVersion": objects.resource.api_version,
+        "kind": "Widget",
+        "name": "one",
+        "namespace": objects.namespace,
+        "uid": body["metadata"]["uid"],
+    }
+
+
+@pytest.mark.feature("LOG-02", "LOG-06", "LOG-07", "CLI-05", "CLI-06")
+async def test_logs_can_be_plain_and_quiet(
+    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+) -> None:
+    code = HANDLERS.replace("logger.info(f'created", "logger.warning(f'created")
+    arguments = ("--log-format=plain", "--no-log-prefix", "-q", "-n", objects.namespace)
+    kubeconfig = str(local_cluster.kubeconfig)
+    async with workshop.start(*arguments, workshop.write(code), KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    assert command.output == "created one\n"
+
+
+@pytest.mark.feature("CLI-01", "CLI-03", "CLI-04", "CLI-05", "CLI-06", "CLI-07", "CLI-08", "CLI-09")
+@pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13")
+async def test_the_help_tells_of_all_options(workshop: Workshop) -> None:
+    async with workshop.start("--help") as command:
+        assert await command.wait_for_exit() == 0
+    options = (
+        *("-m, --module", "-A, --all-namespaces", "-n, --namespace", "-L, --liveness"),
+        *("-v, --verbose", "-d, --debug", "-q, --quiet", "--log-format", "--log-refkey"),
+        *("--log-prefix / --no-log-prefix", "--standalone", "--dev", "-p, --priority"),
+        *("-P, --peering", "[plain|full|json]", "[PATHS]..."),
+    )
+    text = re.sub(r"\s+", " ", command.output)
+    assert [option for option in options if option not in text] == []
