@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 12  # of the tests here, at least
+_COUNT = 16  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ async def test_handlers_and_their_options_are_in_the_configurations(
         await site.wait_for_names("check-it check.status", "fill")
         validating = await site.get_webhooks(VALIDATING)
         mutating = await site.get_webhooks(MUTATING)
-        assert validating is not None
-        assert mutating is not None
+        assert validating
+        assert mutating
         first, second = validating
         assert first["failurePolicy"] == "Fail"
         assert first["sideEffects"] == "None"
@@ -129,13 +129,11 @@ async def test_the_api_server_goes_by_the_verdicts(
     async with site.run(registry):
         await site.wait_for_names("check", "fill-in")
         answer = await site.create("good", {"obsolete": 1})
-        assert answer.status_code == 201
         assert answer.json()["spec"] == {"numbers": [1, 2, 3]}
         assert answer.json()["metadata"]["annotations"] == {"webop.dev/filled": "yes"}
         assert answer.headers.get_list("warning") == ['299 - "Checked the CREATE of Ä."']
         (call,) = calls.of("good")
-        assert call["dryrun"] is False
-        assert call["spec"] == {"numbers": [1, 2, 3]}
+        assert (call["spec"], call["dryrun"]) == ({"numbers": [1, 2, 3]}, False)
         assert call["user"]
 
         refusal = await site.create("bad", {"bad": True})

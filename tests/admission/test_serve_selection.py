@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.admissions import build_object, build_review, serve
+from tests.admissions import build_object, build_review, read_patch, serve
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -82,6 +82,21 @@ async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(
         for name in ("check_it", "check-it"):
             await site.review(path=f"/{build_service_id(name)}")
     assert called == ["check_it", "check-it"]
+
+
+@pytest.mark.feature("ADM-10")
+async def test_a_function_that_validates_and_mutates_has_a_path_for_either(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", id="fn", operation="UPDATE", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fn", operation="CREATE", registry=registry)
+    def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    async with serve(registry=registry) as site:
+        assert read_patch(await site.review(path="/mutate/fn"))
+        assert not read_patch(await site.review(path="/validate/fn"))  # only for updates
+        assert read_patch(await site.review(path="/fn"))
 
 
 @pytest.mark.feature("ADM-31")

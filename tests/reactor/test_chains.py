@@ -153,6 +153,26 @@ async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_thos
     assert chain.list_values("c") == [0, 1, 0]
 
 
+@pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
+async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    late = Calls()
+
+    @webop.on.create("widgets", registry=registry, id="late", labels={"late": "yes"})
+    async def on_label(**kwargs: Any) -> None:
+        late.note("late", kwargs)
+
+    chain.failing = {0}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.patch("one", {"metadata": {"labels": {"late": "yes"}}})
+        await eventually(lambda: late.of("one"), "the handler of the label is called")
+        await objects.pass_fence()
+    assert [call["reason"] for call in late.of("one")] == ["create"]
+
+
 @pytest.mark.feature("ERR-20", "ERR-18")
 async def test_a_deletion_supersedes_what_waits_for_its_retry(
     chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

@@ -141,7 +141,7 @@ def test_a_generated_key_is_encrypted_by_the_password() -> None:
     pair = build_certificate_self_signed(["localhost"], "secret")
     assert b"ENCRYPTED" in pair.key
     serialization.load_pem_private_key(pair.key, b"secret")
-    with pytest.raises(ValueError, match="password"):
+    with pytest.raises(ValueError):  # noqa: PT011  one wrong password in 256 yields other garbage
         serialization.load_pem_private_key(pair.key, b"wrong")
 
 

@@ -81,7 +81,9 @@ def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
     """Go on with a cycle under way, in the course of which the object may have changed."""
     plan.cycle = cycle
     if plan.cause.reason is Reason.CREATE:
-        plan.handlers = [h for h in plan.handlers if h.id in cycle.handler_ids]
+        # What has changed in the meantime is an update afterwards, also for handlers of fields.
+        ids = cycle.handler_ids
+        plan.handlers = [h for h in plan.handlers if h.id in ids or not h.needs_change]
     elif plan.cause.reason is Reason.UPDATE and plan.cause.new != cycle.essence:
         missed = ctx.handlers.select_changes(plan.cause.since(cycle.essence))
         plan.missed = frozenset(handler.id for handler in missed)
