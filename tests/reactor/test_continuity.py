@@ -219,7 +219,10 @@ async def test_a_finalizer_that_is_not_needed_any_more_is_removed(
 
 @pytest.mark.feature("TRB-01")
 async def test_a_finalizer_removed_by_hand_is_not_put_back_on_an_object_being_deleted(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     entered = asyncio.Event()
 
@@ -240,6 +243,7 @@ async def test_a_finalizer_removed_by_hand_is_not_put_back_on_an_object_being_de
         assert (await objects.get("one"))["metadata"]["finalizers"] == [other]
         await objects.patch("one", {"metadata": {"finalizers": []}})
         await objects.wait_gone("one")
+    assert "HTTP" not in caplog.text  # the API server would not have let it
 
 
 @pytest.mark.feature("ERR-19", "ERR-02", "CON-03", "CON-04", "D-01", "D-41", "CFG-58", "CFG-68")
