@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test parity lint format bench docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -24,6 +24,9 @@ demo: $(VENV)/.installed ## Play the main story on a real API server; ARGS=--onc
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+parity: $(VENV)/.installed ## Run all tests, and write what they show into docs/parity.md.
+	@$(BIN)/python -m pytest -n $(WORKERS) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
+
 lint: $(VENV)/.installed ## Check the style, the types, the layers.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,5 +40,12 @@ format: $(VENV)/.installed ## Bring the code into shape.
 bench: $(VENV)/.installed ## Measure beside kopf on the same API server; ARGS=--help shows how.
 	@$(BIN)/python -m bench $(ARGS)
 
+$(VENV)/.documented: $(VENV)/.installed
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.documented ## Build the documentation into site/; broken links are errors.
+	@$(BIN)/mkdocs build --strict $(ARGS)
+
 clean: ## Remove what was made here (not the cached control plane).
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site

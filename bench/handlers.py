@@ -16,8 +16,10 @@ else:
     import kopf
 
 _WORKDIR = Path(os.environ["BENCH_WORKDIR"])
+_TICKS_AT_ONCE = 500  # so many between two notes of their number
 _latency = (_WORKDIR / "latency.txt").open("w", buffering=1)
 _calls = 0
+_ticks = 0
 
 
 @kopf.on.startup()
@@ -32,6 +34,23 @@ async def handle(spec: kopf.Spec, **_: Any) -> None:
     _calls += 1
     if "sent" in spec:
         _latency.write(f"{spec['sent']} {time.time_ns()}\n")
+
+
+if os.environ["BENCH_EXTRA"] == "timer":
+
+    @kopf.timer("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"], interval=1)
+    async def tick(**_: Any) -> None:
+        global _ticks  # noqa: PLW0603 - the cheapest counter there is
+        _ticks += 1
+        if _ticks % _TICKS_AT_ONCE == 0:
+            (_WORKDIR / "ticks.txt").write_text(str(_ticks))
+
+
+if os.environ["BENCH_EXTRA"] == "daemon":
+
+    @kopf.daemon("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+    async def accompany(stopped: kopf.DaemonStopped, **_: Any) -> None:
+        await stopped.wait()
 
 
 @kopf.on.cleanup()

@@ -24,10 +24,11 @@ _STOP_SECONDS = 15.0
 class Operator:
     """A running operator."""
 
-    def __init__(self, process: subprocess.Popen[bytes], calls: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], calls: Path, ticks: Path) -> None:
         self._process = process
         self._proc = Path(f"/proc/{process.pid}")
         self._calls = calls
+        self._ticks = ticks
 
     def read_cpu(self) -> float:
         """Return ms of user and system time since the start, all threads: proc_pid_stat(5)."""
@@ -42,6 +43,15 @@ class Operator:
     def read_calls(self) -> int:
         """Return the number of calls of the handler; it is told when the operator has stopped."""
         return int(self._calls.read_text())
+
+    async def wait_for_ticks(self, count: int) -> int:
+        """Return how many calls of timers there were when they are more than so many."""
+        ticks = 0
+        while ticks <= count:
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(FileNotFoundError, ValueError):  # it is being written
+                ticks = int(self._ticks.read_text())
+        return ticks
 
     async def settle(self, seconds: float = 2.0) -> None:
         """Return when the startup handler has run and the process has been idle for so long.
@@ -59,11 +69,20 @@ class Operator:
 
 
 @contextlib.contextmanager
-def run_operator(bench: Bench, side: Side, plural: str) -> Iterator[Operator]:
-    """Run one side with the handlers of the bench for one of its collections."""
-    calls = bench.workdir / "calls.txt"
-    calls.unlink(missing_ok=True)
-    variables = {"SIDE": side.name, "PLURAL": plural, "WORKDIR": str(bench.workdir)}
+def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iterator[Operator]:
+    """Run one side with the handlers of the bench for one of its collections.
+
+    There is always one of creations; ``extra`` asks for a "timer" or a "daemon" beside it.
+    """
+    calls, ticks = bench.workdir / "calls.txt", bench.workdir / "ticks.txt"
+    for path in (calls, ticks):
+        path.unlink(missing_ok=True)
+    variables = {
+        "SIDE": side.name,
+        "PLURAL": plural,
+        "WORKDIR": str(bench.workdir),
+        "EXTRA": extra,
+    }
     with (bench.workdir / LOG).open("wb") as log:
         process = subprocess.Popen(
             side.argv,
@@ -78,7 +97,7 @@ def run_operator(bench: Bench, side: Side, plural: str) -> Iterator[Operator]:
             start_new_session=True,  # Ctrl-C is for the bench, which stops the operator itself
         )
     try:
-        yield Operator(process, calls)
+        yield Operator(process, calls, ticks)
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

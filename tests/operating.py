@@ -125,6 +125,10 @@ class Kind:
     async def define(self, client: Client) -> None:
         """Put the definition into the cluster, and wait until it is served."""
         await client.create(CRDS, None, self.build_crd())
+        await self.wait_served(client)
+
+    async def wait_served(self, client: Client) -> None:
+        """Wait until the definition, once it is in the cluster, is served."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             with contextlib.suppress(APINotFoundError, APITooManyRequestsError):
@@ -243,7 +247,9 @@ def get_progress(body: Json) -> Json:
 def is_handled(body: Json) -> bool:
     """Tell whether the present spec of an object is stored as handled, with no progress left."""
     stored = webop.AnnotationsDiffBaseStorage().fetch(body=webop.Body(body))
-    return stored is not None and stored.get("spec") == body["spec"] and not get_progress(body)
+    return (
+        isinstance(stored, dict) and stored.get("spec") == body["spec"] and not get_progress(body)
+    )
 
 
 @dataclass

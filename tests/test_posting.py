@@ -3,62 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import webop
-from tests.operating import eventually
-from webop.client.api import Client
-from webop.errors import APIServerError
-from webop.posting import EVENTS, Poster, current_poster
-
-BODY: dict[str, Any] = {
-    "apiVersion": "kopf.dev/v1",
-    "kind": "KopfExample",
-    "metadata": {"name": "kex", "namespace": "ns", "uid": "u1"},
-}
-REFERENCE = {
-    "apiVersion": "kopf.dev/v1",
-    "kind": "KopfExample",
-    "name": "kex",
-    "uid": "u1",
-    "namespace": "ns",
-}
-
-
-class Recorder:
-    """Stands for the client: keeps what is posted."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.failures: list[Exception] = []
-
-    async def create(self, resource: Any, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        assert resource == EVENTS
-        assert namespace == body["metadata"]["namespace"]
-        if self.failures:
-            raise self.failures.pop(0)
-        self.events.append(body)
-        return body
-
-    async def wait(self, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until so many events are posted, and see that there are no more."""
-        await eventually(lambda: len(self.events) >= count)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(self.events) == count
-        return self.events
-
-    @property
-    def texts(self) -> list[tuple[str, str, str]]:
-        """The types, reasons and messages of the events."""
-        return [(event["type"], event["reason"], event["message"]) for event in self.events]
+from tests.posting import BODY, REFERENCE, Recorder, post
 
 
 @pytest.fixture
@@ -69,14 +22,9 @@ def settings() -> webop.OperatorSettings:
 @pytest.fixture
 async def posted(settings: webop.OperatorSettings) -> AsyncIterator[Recorder]:
     """A poster at work; what is posted is kept."""
-    recorder, poster = Recorder(), Poster(settings)
-    current_poster.set(poster)
-    task = asyncio.create_task(poster.run(cast("Client", recorder)))
-    await asyncio.sleep(0)
-    yield recorder
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    recorder = Recorder()
+    async with post(settings, recorder):
+        yield recorder
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +43,10 @@ async def test_an_event_has_all_that_kubernetes_wants(posted: Recorder) -> None:
     (event,) = await posted.wait()
     moments = {key: event.pop(key) for key in ("eventTime", "firstTimestamp", "lastTimestamp")}
     assert event.pop("action")
+    assert event["metadata"].pop("name").startswith("webop-event-")
     assert event == {
-        "metadata": {"namespace": "ns", "generateName": "webop-event-"},
+        "metadata": {"namespace": "ns"},
+        "count": 1,
         "type": "Own",
         "reason": "Because",
         "message": "hello",
@@ -153,47 +103,6 @@ async def test_settings_silence_events(
     webop.exception(BODY, reason="exception", exc=ValueError())
     await posted.wait(len(expected))
     assert [event["reason"] for event in posted.events] == expected
-
-
-@pytest.mark.feature("KEV-04")
-async def test_events_are_about_one_object_or_many(posted: Recorder) -> None:
-    others = [{**BODY, "metadata": {**BODY["metadata"], "name": name}} for name in "ab"]
-    webop.info(webop.Body(BODY), reason="body")
-    webop.info(others, reason="list")
-    webop.info((item for item in [*others, [BODY]]), reason="nested")
-    webop.info(SimpleNamespace(obj=BODY), reason="pykube")
-    await posted.wait(7)
-    names = [event["involvedObject"]["name"] for event in posted.events]
-    assert names == ["kex", "a", "b", "a", "b", "kex", "kex"]
-
-
-@pytest.mark.feature("KEV-04")
-async def test_events_can_be_about_models_of_the_client_library(posted: Recorder) -> None:
-    class Model:
-        """As V1Pod of ``kubernetes``: attributes and ``to_dict()`` are in snake case."""
-
-        def to_dict(self) -> dict[str, Any]:
-            metadata = {"name": "pod", "namespace": "ns", "uid": "u2"}
-            return {"api_version": "v1", "kind": "Pod", "metadata": metadata}
-
-    webop.info(Model(), reason="model")
-    webop.info(Model().to_dict(), reason="dict")
-    await posted.wait(2)
-    for event in posted.events:
-        assert event["involvedObject"] == {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": "pod",
-            "namespace": "ns",
-            "uid": "u2",
-        }
-
-
-@pytest.mark.feature("KEV-04")
-@pytest.mark.parametrize("obj", [5, None, "text", b"bytes", [5]])
-async def test_what_is_not_an_object_is_refused(obj: Any) -> None:
-    with pytest.raises(TypeError, match="not a Kubernetes object"):
-        webop.info(obj, reason="x")
 
 
 @pytest.mark.feature("KEV-07")
@@ -295,18 +204,6 @@ def test_a_message_that_cannot_be_formatted_breaks_no_handler(
     monkeypatch.setattr(logging, "raiseExceptions", False)
     monkeypatch.setattr(logging.getLogger("webop.objects"), "disabled", True)
     logger.info(*args)
-
-
-@pytest.mark.feature("KEV-09")
-async def test_failures_to_post_are_logged_and_forgotten(
-    posted: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    posted.failures = [APIServerError("boo", status=500), webop.LoginError("boo"), TypeError("boo")]
-    for number in range(4):
-        webop.info(BODY, reason=f"R{number}")
-    (event,) = await posted.wait()
-    assert event["reason"] == "R3"
-    assert caplog.text.count("Failed to post an event") == 3
 
 
 @pytest.mark.feature("KEV-09", "ERR-01")

@@ -40,7 +40,14 @@ from webop.errors import (
 )
 from webop.handling.filters import ABSENT, PRESENT, all_, any_, none_, not_
 from webop.handling.handlers import ErrorsMode, Reason
+from webop.handling.indexes import Index, Store
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
+from webop.handling.stopping import (
+    AsyncDaemonStopped,
+    DaemonStopped,
+    DaemonStoppingReason,
+    SyncDaemonStopped,
+)
 from webop.handling.stores import Memo
 from webop.handling.subhandlers import execute
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
@@ -124,6 +131,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+# The names of before; both kinds of flags are annotated as ``webop.DaemonStopped``.
+AsyncDaemonStopperChecker = AsyncDaemonStopped
+SyncDaemonStopperChecker = SyncDaemonStopped
+
 __all__ = [
     "ABSENT",
     "EVERYTHING",
@@ -134,10 +145,13 @@ __all__ = [
     "Annotations",
     "AnnotationsDiffBaseStorage",
     "AnnotationsProgressStorage",
+    "AsyncDaemonStopperChecker",
     "Body",
     "BodyEssence",
     "ConfigurationError",
     "ConnectionInfo",
+    "DaemonStopped",
+    "DaemonStoppingReason",
     "Diff",
     "DiffBaseStorage",
     "DiffItem",
@@ -148,6 +162,7 @@ __all__ = [
     "HandlerRetriesError",
     "HandlerTimeoutError",
     "Headers",
+    "Index",
     "Labels",
     "LocalObjectLogger",
     "LogFormat",
@@ -178,6 +193,8 @@ __all__ = [
     "Status",
     "StatusDiffBaseStorage",
     "StatusProgressStorage",
+    "Store",
+    "SyncDaemonStopperChecker",
     "TemporaryError",
     "Vault",
     "WebhookClientConfig",

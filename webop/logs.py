@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
+_TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "k8s_ref"}
 
 
@@ -87,13 +89,35 @@ def configure(
     else:
         handler.setFormatter(TextFormatter(log_format.value, has_prefix=bool(log_prefix)))
     root = logging.getLogger()
-    for existing in [h for h in root.handlers if isinstance(h, _OwnHandler)]:
+    for existing in _list_own_handlers():
         root.removeHandler(existing)
     root.addHandler(handler)
     level = logging.DEBUG if debug or verbose else logging.WARNING if quiet else logging.INFO
     root.setLevel(level)
-    for name in ("asyncio", "aiohttp", "httpx", "httpcore"):
+    for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
+
+
+@contextlib.contextmanager
+def preserve() -> Iterator[None]:
+    """Undo what :func:`configure` does within the block: for commands run by tests."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, _TALKATIVE)]
+    levels = [existing.level for existing in loggers]
+    handlers = _list_own_handlers()
+    try:
+        yield
+    finally:
+        for added in _list_own_handlers():
+            root.removeHandler(added)
+        for handler in handlers:
+            root.addHandler(handler)
+        for existing, level in zip(loggers, levels, strict=True):
+            existing.setLevel(level)
+
+
+def _list_own_handlers() -> list[logging.Handler]:
+    return [h for h in logging.getLogger().handlers if isinstance(h, _OwnHandler)]
 
 
 class _OwnHandler(logging.StreamHandler[Any]):

@@ -9,18 +9,32 @@ delays nor breaks a handler.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
-from webop.errors import APIError, LoginError
+from webop.correlation import Correlator, Entry, Loss, Message
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIError,
+    APINotFoundError,
+    APIServerError,
+    APIStatusError,
+    APITooManyRequestsError,
+    LoginError,
+)
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
-from webop.settings import OperatorSettings
+from webop.settings import OperatorSettings, PostingSettings
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -30,7 +44,11 @@ Logger = logging.Logger | logging.LoggerAdapter[Any]
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True)
 
 _MESSAGE_LIMIT = 1024  # core/v1 Event: longer messages are refused
-_QUEUE_LIMIT = 10_000
+_TIMEOUT = 30.0  # seconds, of one request
+_RETRIES = 6  # with pauses of 1, 2, 4, … seconds: half a minute and more in all
+_PAUSE_LIMIT = 30.0  # seconds
+
+_VERSION_OF_MODEL = re.compile(r"^[A-Za-z]*?V\d+((alpha|beta)\d+)?(?=[A-Z])")
 
 logger = logging.getLogger(__name__)
 _objects_logger = logging.getLogger("webop.objects")
@@ -68,8 +86,9 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message, and post it as an Event of the object if it is important enough."""
-        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # whose line it is: the caller's
-        super().log(level, msg, *args, **kwargs)
+        if self.logger.isEnabledFor(level):
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # whose line: the caller's
+            super().log(level, msg, *args, **kwargs)
         posting = self._settings.posting
         if level >= posting.level and posting.enabled and posting.loggers and not self.is_local:
             text = _format(msg, args) or logging.getLevelName(level)
@@ -82,18 +101,19 @@ class LocalObjectLogger(ObjectLogger):
     is_local = True
 
 
-class Posted(NamedTuple):
-    """An Event on its way."""
-
-    reference: ObjectReference
-    type: str
-    reason: str
-    message: str
-    moment: datetime
-
-
 class Poster:
     """Posts Events in the background: :meth:`put` from anywhere, :meth:`run` as a task.
+
+    Flow: a message is correlated with the earlier ones at once, in the thread that tells it; what
+    comes of it is sent by :meth:`run`, one request at a time.
+
+    Guarantees:
+        - :meth:`put` never waits and never fails for reasons of the cluster.
+        - The Events of one object are sent in the order of its messages.
+        - Whatever is not posted is told in one line a minute, with figures.
+
+    Caveats:
+        What still waits when the operator exits is not posted.
 
     Args:
         settings: the operator's settings, of which ``posting`` matters.
@@ -101,60 +121,109 @@ class Poster:
 
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
+        self._correlator = Correlator(settings.posting, time.monotonic())
+        self._losses = self._correlator.losses
+        self._lock = threading.Lock()  # of the three above and the flag below
+        self._is_idle = False
+        self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        self._queue: asyncio.Queue[Posted] = asyncio.Queue(_QUEUE_LIMIT)
-        self._dropped = 0
 
-    def put(self, item: Posted) -> None:
-        """Take an Event in from any thread; drop it if there are too many on their way."""
-        if self._loop is None or self._loop.is_closed():
+    def put(self, message: Message) -> None:
+        """Take a message in, from any thread."""
+        loop = self._loop
+        if loop is None:
             return  # there is no cluster to post to
-        if threading.get_ident() == self._thread:
-            self._put(item)
-        else:
-            self._loop.call_soon_threadsafe(self._put, item)
+        with self._lock:
+            self._correlator.take_in(message, time.monotonic())
+            was_idle, self._is_idle = self._is_idle, False
+        if was_idle:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, but threads are alive
+                loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self, client: Client) -> None:
         """Post for ever; failures are logged, and nothing else."""
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        while True:
-            item = await self._queue.get()
-            namespace = item.reference.get("namespace") or "default"
-            try:
-                await client.create(EVENTS, namespace, self._build_event(item, namespace))
-            except (APIError, LoginError) as exc:
-                logger.warning("Failed to post an event: %s", exc)
-            except Exception:
-                logger.exception("Failed to post an event: %r", item)
-
-    def _put(self, item: Posted) -> None:
+        self._loop = asyncio.get_running_loop()
         try:
-            self._queue.put_nowait(item)
-        except asyncio.QueueFull:
-            self._dropped += 1
-            if self._dropped == 1:
-                logger.warning("Too many events are waiting to be posted; some are dropped.")
+            while True:
+                self._report()
+                entry, pause = self._pick()
+                if entry is None:
+                    await self._wait(pause)
+                else:
+                    await self._send(client, entry)
+        finally:
+            self._loop = None
+            self._report(is_last=True)
 
-    def _build_event(self, item: Posted, namespace: str) -> dict[str, Any]:
-        """Return the Event (Kubernetes API, core/v1 Event)."""
-        posting = self.settings.posting
-        moment = item.moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        second = item.moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-        return {
-            "metadata": {"namespace": namespace, "generateName": posting.event_name_prefix},
-            "type": item.type,
-            "reason": item.reason,
-            "message": _cut(item.message),
-            "action": "Handle",
-            "reportingComponent": posting.reporting_component,
-            "reportingInstance": posting.reporting_instance,
-            "source": {"component": posting.reporting_component},
-            "involvedObject": {"namespace": namespace, **item.reference},
-            "eventTime": moment,
-            "firstTimestamp": second,
-            "lastTimestamp": second,
-        }
+    def _pick(self) -> tuple[Entry | None, float | None]:
+        """Return what is to be sent; if nothing, the seconds until there may be, or a report."""
+        now = time.monotonic()
+        with self._lock:
+            entry = self._correlator.pick(now)
+            if entry is not None:
+                return entry, 0
+            self._is_idle = not self._correlator.has_waiting
+            self._wake.clear()
+            pauses = (self._correlator.compute_pause(now), self._losses.compute_pause(now))
+        return None, min((pause for pause in pauses if pause is not None), default=None)
+
+    async def _wait(self, pause: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+
+    async def _send(self, client: Client, entry: Entry) -> None:
+        """Send an Event as it is now; if the API server cannot take it, make a pause."""
+        try:
+            await self._perform(client, entry)
+            entry.failures = 0
+        except (APIConnectionError, APIServerError, APITooManyRequestsError) as exc:
+            await self._retry(entry, exc)
+        except (APIError, LoginError) as exc:
+            is_terminating = _is_about_terminating_namespace(exc)
+            self._note(Loss.NAMESPACE if is_terminating else Loss.FAILURE, str(exc))
+        except Exception as exc:
+            logger.debug("Failed to post an event: %r", entry, exc_info=True)
+            self._note(Loss.FAILURE, repr(exc))
+
+    async def _perform(self, client: Client, entry: Entry) -> None:
+        namespace = _get_namespace(entry)
+        if entry.is_posted:
+            path = EVENTS.get_url(namespace=namespace, name=entry.name)
+            with contextlib.suppress(APINotFoundError):
+                await _request(client, "PATCH", path, build_update(entry))
+                return
+            entry.is_posted = False  # events do not live long in a cluster
+        # The name is chosen here: a request that is repeated makes no second event.
+        entry.name = entry.name or f"{self.settings.posting.event_name_prefix}{token_hex(8)}"
+        path = EVENTS.get_url(namespace=namespace)
+        with contextlib.suppress(APIConflictError):
+            await _request(client, "POST", path, build_event(entry, self.settings.posting))
+        entry.is_posted = True
+
+    async def _retry(self, entry: Entry, exc: APIError) -> None:
+        entry.failures += 1
+        if entry.failures > _RETRIES:
+            entry.failures = 0
+            self._note(Loss.FAILURE, str(exc))
+            return
+        with self._lock:
+            self._correlator.put_back(entry)
+        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+        await asyncio.sleep(min(_PAUSE_LIMIT, max(wish or 0, 2 ** (entry.failures - 1))))
+
+    def _note(self, loss: Loss, failure: str) -> None:
+        with self._lock:
+            self._losses.note(loss, time.monotonic(), failure)
+
+    def _report(self, *, is_last: bool = False) -> None:
+        now = time.monotonic()
+        with self._lock:
+            is_due = is_last or self._losses.compute_pause(now) == 0
+            level = logging.WARNING if self._losses.is_alarming else logging.INFO
+            text = self._losses.pop_report(now) if is_due else ""
+        if text:
+            logger.log(level, "%s", text)
 
 
 current_poster: ContextVar[Poster] = ContextVar("current_poster")
@@ -207,7 +276,7 @@ def _post(reference: ObjectReference, *, type: str, reason: str, message: str) -
     poster = current_poster.get(None)
     if poster is None or not reference.get("uid") or _is_about_event(reference):
         return
-    poster.put(Posted(reference, type, reason, message, datetime.now(UTC)))
+    poster.put(Message(reference, type, reason, message, time.time()))
 
 
 def _is_about_event(reference: ObjectReference) -> bool:
@@ -220,15 +289,27 @@ def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(objs, Mapping):
         # Models of the client library make dicts with names as in Python.
         yield {**objs, "apiVersion": objs["api_version"]} if "api_version" in objs else objs
+    elif isinstance(getattr(objs, "obj", None), Mapping):
+        # Of pykube, where the items of lists come without apiVersion and kind.
+        yield {"apiVersion": objs.version, "kind": objs.kind, **objs.obj}
+    elif hasattr(objs, "metadata"):
+        yield _read_model(objs)
     elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes)):
         for obj in objs:
             yield from _iter_objects(obj)
-    elif hasattr(objs, "to_dict"):
-        yield from _iter_objects(objs.to_dict())
-    elif hasattr(objs, "obj"):
-        yield objs.obj
     else:
         raise TypeError(f"An event cannot be about {objs!r}: it is not a Kubernetes object.")
+
+
+def _read_model(obj: Any) -> Mapping[str, Any]:
+    """Return what an Event needs of an object with attributes, such as V1Pod of ``kubernetes``."""
+    version = getattr(obj, "api_version", None) or getattr(obj, "apiVersion", None)
+    # Items of lists have no kind of their own; the classes are V1Pod, CoreV1Event and so on.
+    kind = getattr(obj, "kind", None) or _VERSION_OF_MODEL.sub("", type(obj).__name__)
+    meta = obj.metadata
+    if meta is not None and not isinstance(meta, Mapping):
+        meta = {name: getattr(meta, name, None) for name in ("name", "namespace", "uid")}
+    return {"apiVersion": version, "kind": kind, "metadata": meta}
 
 
 def _format(msg: object, args: tuple[object, ...]) -> str:
@@ -246,8 +327,64 @@ def _type_of(level: int) -> str:
     return "Warning" if level >= logging.WARNING else "Normal"
 
 
-def _cut(message: str) -> str:
-    if len(message) <= _MESSAGE_LIMIT:
-        return message
+def build_event(entry: Entry, settings: PostingSettings) -> dict[str, Any]:
+    """Return a new Event (Kubernetes API, core/v1 Event)."""
+    namespace = _get_namespace(entry)
+    return {
+        "metadata": {"namespace": namespace, "name": entry.name},
+        "type": entry.type,
+        "reason": entry.reason,
+        "message": _build_text(entry),
+        "action": "Handle",
+        "count": entry.count,
+        "reportingComponent": settings.reporting_component,
+        "reportingInstance": settings.reporting_instance,
+        "source": {"component": settings.reporting_component},
+        "involvedObject": {"namespace": namespace, **entry.stream.reference},
+        "eventTime": _format_moment(entry.first, "microseconds"),
+        "firstTimestamp": _format_moment(entry.first, "seconds"),
+        "lastTimestamp": _format_moment(entry.last, "seconds"),
+    }
+
+
+def build_update(entry: Entry) -> dict[str, Any]:
+    """Return the merge patch for an Event that stands for more messages than before."""
+    update = {"count": entry.count, "lastTimestamp": _format_moment(entry.last, "seconds")}
+    return {**update, "message": _build_text(entry)} if entry.is_combined else update
+
+
+async def _request(client: Client, method: str, path: str, body: Mapping[str, Any]) -> None:
+    """Send a request once: when to try again is decided here, not by ``settings.networking``."""
+    from webop.client import calls  # noqa: PLC0415 - handler files are imported without HTTP
+
+    content_type = calls.MERGE_PATCH if method == "PATCH" else calls.JSON
+    content = calls.encode_body(body)
+    await client.perform(
+        calls.Call(method, path, None, content, content_type, timeout=_TIMEOUT, is_retried=False)
+    )
+
+
+def _build_text(entry: Entry) -> str:
+    text = f"(combined from similar events): {entry.text}" if entry.is_combined else entry.text
+    if len(text) <= _MESSAGE_LIMIT:
+        return text
     half = (_MESSAGE_LIMIT - 3) // 2
-    return f"{message[:half]}...{message[-half:]}"
+    return f"{text[:half]}...{text[-half:]}"
+
+
+def _get_namespace(entry: Entry) -> str:
+    return entry.stream.reference.get("namespace") or "default"
+
+
+def _format_moment(moment: float, precision: str) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=precision)[:-6] + "Z"
+
+
+def _is_about_terminating_namespace(exc: Exception) -> bool:
+    """Tell whether an Event is refused because its namespace is going, or gone."""
+    if not isinstance(exc, APIStatusError):
+        return False
+    causes = exc.details.get("causes")
+    reasons = [cause.get("reason") for cause in causes] if isinstance(causes, list) else []
+    is_gone = exc.status == 404 and exc.details.get("kind") == "namespaces"
+    return is_gone or "NamespaceTerminating" in reasons

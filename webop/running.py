@@ -27,6 +27,7 @@ from webop.errors import ActivityError, ConfigurationError, LoginError, WebopErr
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
+from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stores import Memo, Memos
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
@@ -92,6 +93,7 @@ class Operator:
             lifecycle=options.lifecycle or get_default_lifecycle(),
             identity=options.identity or detect_identity(),
             poster=Poster(settings),
+            indices=Indexes(registry.select_indexers()),
         )
         self.review = AdmissionService(self.context)
         self.is_started = False
@@ -150,6 +152,9 @@ class Operator:
         else:
             if not self.observer.scanned.is_set():
                 obstacles.append("the resources of the cluster are not discovered yet")
+            unindexed = self.observer.list_unindexed()
+            if unindexed:
+                obstacles.append(f"the indexes are not filled yet: {', '.join(unindexed)}")
             obstacles += [
                 f"the watch of {resource.name} is not up: {status.error or 'listing'}"
                 for (resource, _), status in self.observer.statuses.items()
@@ -171,10 +176,6 @@ class Operator:
         return bool(self.review.ids and admission.managed and admission.server)
 
     def _check_configuration(self) -> None:
-        unsupported = self.context.registry.select_unsupported()
-        if unsupported:
-            listed = ", ".join(handler.id for handler in unsupported)
-            logger.warning("Daemons, timers and indexes are not run by this version: %s.", listed)
         admission = self.context.settings.admission
         if not self.review.ids or admission.server is not None:
             return
@@ -265,7 +266,7 @@ class Operator:
         results = await run_activity(self.context, Activity.AUTHENTICATION)
         await vault.populate({key: info for key, info in results.items() if info is not None})
         if vault.is_empty():
-            raise LoginError(_NO_CREDENTIALS)
+            raise LoginError(_NO_CREDENTIALS.format(os.environ.get("KUBECONFIG", "not set")))
 
     async def _withdraw(self) -> None:
         """Remove the webhooks from the cluster; to fail in that is no reason to fail in all."""
@@ -280,7 +281,8 @@ class Operator:
 
 
 _NO_CREDENTIALS = (
-    "There are no credentials for the API server: no kubeconfig (KUBECONFIG or ~/.kube/config) "
+    "There are no credentials for the API server: no kubeconfig (KUBECONFIG, which is "
+    "{}, or ~/.kube/config) "
     "and no service account of a pod. Provide one of them, or a @webop.on.login() handler."
 )
 

@@ -23,6 +23,7 @@ from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
 # Iterables of delays may be infinite or stateful: they are only ever iterated at use.
 Delays = Annotated[float | Iterable[float], SkipValidation]
 
+_DAEMON_THREADS = 1000
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 
@@ -55,6 +56,22 @@ class PostingSettings(Section):
     reporting_component: str = "webop"
     reporting_instance: str = "dev"
     event_name_prefix: str = "webop-event-"
+    rate: float = Field(default=50.0, gt=0, allow_inf_nan=False)
+    """Requests per second that the operator spends on events in the long run."""
+    burst: int = Field(default=500, ge=1)
+    """Requests that it may spend at once after a quiet time."""
+    object_burst: int = Field(default=25, ge=1)
+    """Requests that one object may cause at once, for each type of events."""
+    object_interval: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    """Seconds per request of an object that has used up its burst."""
+    aggregation_interval: float = Field(default=600.0, ge=0)
+    """Seconds within which a repeated message counts for the same event."""
+    aggregation_limit: int = Field(default=20, ge=1)
+    """Different messages of an object with one type and reason; more share a combined event."""
+    queue_limit: int = Field(default=2_000, ge=1)
+    """Requests that wait, at most; messages of the type Normal get only half of the places."""
+    memory_limit: int = Field(default=10_000, ge=1)
+    """Posted events that are remembered, so that their repetitions are recognised."""
 
 
 class PeeringSettings(Section):
@@ -87,6 +104,11 @@ class WatchingSettings(Section):
     reconnect_backoff: float = 0.1
     inactivity_timeout: float | None = 70.0
     """A stream that is silent for longer is taken for dead; bookmarks come once a minute."""
+    streaming_list: bool = True
+    """Existing objects come at the beginning of the watch, where the server has that (Kubernetes
+    API concepts: "Streaming lists"), instead of pages of a list before it."""
+    managed_fields: bool = False
+    """Whether handlers get ``metadata.managedFields``: often the larger part of an object."""
 
 
 class BatchingSettings(Section):
@@ -113,14 +135,18 @@ class AdmissionSettings(Section):
     managed: str | None = None
 
 
+def _build_pool(name: str, size: int | None = None) -> concurrent.futures.Executor:
+    """Return a pool of threads, which are started only as they are needed."""
+    if size is not None and size < 1:
+        raise ValueError(f"At least one thread is needed for sync {name}, not {size}.")
+    return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{name}")
+
+
 class ExecutionSettings(Section):
     """The calls of handlers."""
 
-    executor: concurrent.futures.Executor = Field(
-        default_factory=lambda: concurrent.futures.ThreadPoolExecutor(
-            thread_name_prefix="webop-handlers"
-        )
-    )
+    executor: concurrent.futures.Executor = Field(default_factory=lambda: _build_pool("handlers"))
+    """The threads of sync handlers, timers included."""
     default_backoff: float = 60
     commit_window: float = Field(default=0.2, ge=0)
     """Handlers of one object that finish within this time share one patch of it."""
@@ -132,19 +158,28 @@ class ExecutionSettings(Section):
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
-        if value is not None and value < 1:
-            raise ValueError(f"At least one thread is needed for sync handlers, not {value}.")
-        self.executor = concurrent.futures.ThreadPoolExecutor(
-            max_workers=value, thread_name_prefix="webop-handlers"
-        )
+        self.executor = _build_pool("handlers", value)
 
 
 class BackgroundSettings(Section):
     """Daemons and timers."""
 
+    executor: concurrent.futures.Executor = Field(
+        default_factory=lambda: _build_pool("daemons", _DAEMON_THREADS)
+    )
+    """The threads of sync daemons, each of which keeps one as long as it runs."""
     cancellation_polling: float = 60
     instant_exit_timeout: float | None = None
     instant_exit_zero_time_cycles: int | None = 10
+
+    @property
+    def max_workers(self) -> int | None:
+        """The size of the thread pool of sync daemons: how many can run at once."""
+        return getattr(self.executor, "_max_workers", None)
+
+    @max_workers.setter
+    def max_workers(self, value: int | None) -> None:
+        self.executor = _build_pool("daemons", value)
 
 
 class NetworkingSettings(Section):

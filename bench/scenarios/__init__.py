@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench.scenarios import create, idle, imports, latency, restart
+from bench.scenarios import create, daemon, idle, imports, latency, restart, timer
 
 SCENARIOS = {
-    module.SCENARIO.name: module.SCENARIO for module in (create, restart, imports, latency, idle)
+    module.SCENARIO.name: module.SCENARIO
+    for module in (create, restart, timer, daemon, imports, latency, idle)
 }

@@ -7,9 +7,10 @@ It keeps a history as etcd does, and serves lists in pages and watches. It is se
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import orjson
@@ -19,6 +20,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.watch import (
     ListingFinished,
     ListingStarted,
+    State,
     WatchItem,
     WatchStatus,
     watch,
@@ -30,6 +32,11 @@ PATH = "/apis/kopf.dev/v1/kopfexamples"
 SERVER = "https://fake.cluster"
 
 Answer = Callable[[], httpx.Response]
+
+# What becomes of the wish for a streaming list: it is granted, it is ignored although existing
+# objects are sent as in old versions of the API, or nothing is sent at all. Or it is refused with
+# this status.
+StreamingLists = Literal["granted", "ignored", "mute", 400, 422]
 
 
 @dataclasses.dataclass
@@ -48,6 +55,8 @@ class Watching:
     connect_timeout: float | None = None
     reconnect_backoff: float = 0.1
     inactivity_timeout: float | None = 70
+    streaming_list: bool = False
+    managed_fields: bool = False
 
 
 class Feed:
@@ -78,6 +87,7 @@ class FakeCluster:
         self.requests: list[httpx.Request] = []
         self.refusals: list[tuple[str, Answer]] = []
         self.is_gone_by_event = False
+        self.streaming_lists: StreamingLists = "granted"
         for name in names:
             self.apply(name)
 
@@ -98,8 +108,7 @@ class FakeCluster:
         self.history.clear()
 
     def bookmark(self) -> None:
-        metadata = {"resourceVersion": str(self.version), "creationTimestamp": None}
-        self.send({"type": "BOOKMARK", "object": {"kind": "KopfExample", "metadata": metadata}})
+        self.send_raw(build_bookmark(self.version))
 
     def send(self, event: object) -> None:
         """Send to all watches anything that JSON can hold, as one line."""
@@ -121,7 +130,7 @@ class FakeCluster:
         self.feeds.clear()
 
     def refuse(self, what: str, answer: Answer, times: int = 1) -> None:
-        """Answer otherwise to the next requests: of "watch", "list", or "all"."""
+        """Answer otherwise to the next requests: of "watch", "list", "pages", "stream", "all"."""
         self.refusals += [(what, answer)] * times
 
     def connect(self, networking: Networking | None = None, vault: Vault | None = None) -> Client:
@@ -135,12 +144,14 @@ class FakeCluster:
     async def handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         params = request.url.params
-        kind = "watch" if params.get("watch") == "true" else "list"
+        kinds = get_kinds(params)
         for index, (what, answer) in enumerate(self.refusals):
-            if what in {kind, "all"}:
+            if what in kinds:
                 del self.refusals[index]
                 return answer()
-        return self._watch(params) if kind == "watch" else self._list(params)
+        if "stream" in kinds:
+            return self._stream_list(params)
+        return self._watch(params) if "watch" in kinds else self._list(params)
 
     def _list(self, params: httpx.QueryParams) -> httpx.Response:
         start, limit = int(params.get("continue", 0)), int(params["limit"])
@@ -153,6 +164,21 @@ class FakeCluster:
             "items": objects[start : start + limit],
         }
         return httpx.Response(200, content=orjson.dumps(body))
+
+    def _stream_list(self, params: httpx.QueryParams) -> httpx.Response:
+        assert params["resourceVersionMatch"] == "NotOlderThan"
+        assert params["allowWatchBookmarks"] == "true"
+        assert "resourceVersion" not in params
+        if isinstance(self.streaming_lists, int):
+            return answer_status(self.streaming_lists, message="sendInitialEvents: Forbidden")()
+        feed = Feed()
+        if self.streaming_lists != "mute":
+            for raw in self.objects.values():
+                feed.put(orjson.dumps({"type": "ADDED", "object": raw}) + b"\n")
+        if self.streaming_lists == "granted":
+            feed.put(build_bookmark(self.version, is_end_of_list=True))
+        self.feeds.append(feed)
+        return httpx.Response(200, content=aiter(feed))
 
     def _watch(self, params: httpx.QueryParams) -> httpx.Response:
         since = int(params["resourceVersion"])
@@ -200,6 +226,7 @@ class Mirror:
         self.deleted: list[str] = []
         self.items: list[WatchItem] = []
         self.status = WatchStatus()
+        self.options = Watching()
         self._seen: set[str] = set()
         self._changed = asyncio.Condition()
 
@@ -210,7 +237,8 @@ class Mirror:
         resource: Resource = RESOURCE,
         namespace: str | None = None,
     ) -> None:
-        items = watch(client, resource, namespace, options or Watching(), self.status)
+        self.options = options or self.options
+        items = watch(client, resource, namespace, self.options, self.status)
         async for item in items:
             self.items.append(item)
             self._accept(item)
@@ -227,7 +255,7 @@ class Mirror:
             case ("DELETED", raw):
                 self._forget(raw["metadata"]["name"])
             case (_, raw):
-                assert "managedFields" not in raw["metadata"]
+                assert ("managedFields" in raw["metadata"]) == self.options.managed_fields
                 self._seen.add(raw["metadata"]["name"])
                 self.objects[raw["metadata"]["name"]] = raw
 
@@ -252,6 +280,21 @@ def get_versions(objects: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: raw["metadata"]["resourceVersion"] for name, raw in objects.items()}
 
 
+def get_kinds(params: httpx.QueryParams) -> set[str]:
+    """Tell what a request is, in the words of :meth:`FakeCluster.refuse`."""
+    if params.get("watch") != "true":
+        return {"all", "list", "pages"}
+    return {"all", "list", "stream"} if "sendInitialEvents" in params else {"all", "watch"}
+
+
+def build_bookmark(version: int, *, is_end_of_list: bool = False) -> bytes:
+    metadata: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+    if is_end_of_list:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    event = {"type": "BOOKMARK", "object": {"kind": "KopfExample", "metadata": metadata}}
+    return orjson.dumps(event) + b"\n"
+
+
 def build_status(code: int, reason: str, message: str, **details: Any) -> dict[str, Any]:
     return {
         "kind": "Status",
@@ -269,3 +312,21 @@ def answer_status(code: int, reason: str = "", message: str = "", **headers: str
     content = orjson.dumps(build_status(code, reason, message))
     names = {key.replace("_", "-"): value for key, value in headers.items()}
     return lambda: httpx.Response(code, content=content, headers=names)
+
+
+@contextlib.asynccontextmanager
+async def following(
+    cluster: FakeCluster, options: Watching | None = None, vault: Vault | None = None
+) -> AsyncIterator[Mirror]:
+    mirror = Mirror()
+    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, options))
+        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
+        await wait_until(lambda: bool(cluster.feeds))
+        yield mirror
+        task.cancel()
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)

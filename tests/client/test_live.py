@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,7 +17,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.kubeconfig import login_with_kubeconfig
 from webop.client.transport import build_transport
-from webop.client.watch import ListingStarted
+from webop.client.watch import ListingStarted, State
 from webop.errors import (
     APIConflictError,
     APIForbiddenError,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 MAPS = Resource("", "v1", "configmaps", namespaced=True)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+IN_BOTH_MODES = pytest.mark.parametrize(
+    "is_streaming", [False, True], ids=["pages", "streaming list"]
+)
 NETWORKING = Networking(request_timeout=30, error_backoffs=[0.5] * 60)
 
 
@@ -75,11 +79,12 @@ def build_crd(plural: str, *versions: str) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def following(
-    client: Client, resource: Resource, namespace: str | None
+    client: Client, resource: Resource, namespace: str | None, is_streaming: bool
 ) -> AsyncIterator[Mirror]:
     mirror = Mirror()
+    options = Watching(streaming_list=is_streaming)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, Watching(), resource, namespace))
+        task = group.create_task(mirror.follow(client, options, resource, namespace))
         yield mirror
         task.cancel()
 
@@ -254,13 +259,14 @@ async def test_both_forms_of_discovery_tell_the_same(local_cluster: LocalCluster
     assert {r.version: r.preferred for r in resources} == {"v1": True, "v1beta1": False}
 
 
+@IN_BOTH_MODES
 @pytest.mark.feature("EVT-01", "EVT-02", "EVT-03")
 async def test_a_watch_sees_what_is_and_what_comes(
-    local_cluster: LocalCluster, local_namespace: str
+    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
 ) -> None:
     async with connect(local_cluster) as client:
         await client.create(MAPS, local_namespace, build_map("before"))
-        async with following(client, MAPS, local_namespace) as mirror:
+        async with following(client, MAPS, local_namespace, is_streaming) as mirror:
             await mirror.wait_for(lambda: "before" in mirror.objects)
             await client.create(MAPS, local_namespace, build_map("large", x="y" * 900_000))
             await client.patch_merge(MAPS, local_namespace, "before", {"data": {"a": "1"}})
@@ -278,13 +284,14 @@ async def test_a_watch_sees_what_is_and_what_comes(
         assert {raw["apiVersion"] for _, raw in events} == {"v1"}
 
 
+@IN_BOTH_MODES
 async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
-    local_cluster: LocalCluster, local_namespace: str
+    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
 ) -> None:
     async with connect(local_cluster) as client:
         for name in ("kept", "changed", "deleted"):
             await client.create(MAPS, local_namespace, build_map(name))
-        async with following(client, MAPS, local_namespace) as mirror:
+        async with following(client, MAPS, local_namespace, is_streaming) as mirror:
             await mirror.wait_for(lambda: len(mirror.objects) == 3)
             await asyncio.to_thread(local_cluster.kill_apiserver)
             deleting = asyncio.create_task(client.delete(MAPS, local_namespace, "deleted"))
@@ -312,8 +319,9 @@ class _GatedTransport(httpx.AsyncBaseTransport):
         await self.transport.aclose()
 
 
+@IN_BOTH_MODES
 async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    local_cluster: LocalCluster, local_namespace: str
+    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
 ) -> None:
     """A restarted API server knows nothing of the changes before its start: 410."""
     gate = asyncio.Event()
@@ -326,7 +334,7 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             NETWORKING,
             transport_factory=lambda info: _GatedTransport(info, gate),
         )
-        async with watching, following(watching, MAPS, local_namespace) as mirror:
+        async with watching, following(watching, MAPS, local_namespace, is_streaming) as mirror:
             await client.patch_merge(MAPS, local_namespace, "kept", {"data": {"a": "1"}})
             await mirror.wait_for(lambda: len(mirror.items) >= 4)
             gate.clear()
@@ -340,3 +348,63 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             await mirror.wait_for(lambda: mirror.versions == expected)
             assert mirror.deleted == ["deleted"]
             assert mirror.items.count(ListingStarted()) >= 2
+
+
+class _CountingTransport(httpx.AsyncBaseTransport):
+    """Notes the queries of all requests."""
+
+    def __init__(self, info: ConnectionInfo, queries: list[httpx.QueryParams]) -> None:
+        self.transport = build_transport(info)
+        self.queries = queries
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.queries.append(httpx.URL(str(request.url)).params)
+        return await self.transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.transport.aclose()
+
+
+@pytest.mark.feature("EVT-02", "EVT-03")
+async def test_both_ways_of_listing_bring_the_same_objects(
+    local_cluster: LocalCluster, local_namespace: str
+) -> None:
+    async with connect(local_cluster) as client:
+        for index in range(1010):
+            await client.create(MAPS, local_namespace, build_map(f"x{index}", a="1"))
+        found, queries = [], []
+        for is_streaming in (False, True):
+            sent: list[httpx.QueryParams] = []
+            counting = Client(
+                client.vault,
+                NETWORKING,
+                transport_factory=partial(_CountingTransport, queries=sent),
+            )
+            async with (
+                counting,
+                following(counting, MAPS, local_namespace, is_streaming) as mirror,
+            ):
+                await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
+                await client.patch_merge(MAPS, local_namespace, "x0", {"data": {"a": None}})
+                await mirror.wait_for(lambda: len(mirror.items) == 1013)
+                await client.patch_merge(MAPS, local_namespace, "x0", {"data": {"a": "1"}})
+                assert not counting.paging_groups
+            found.append({k: v for k, v in mirror.objects.items() if k != "x0"})
+            queries.append(sent)
+        assert found[0] == found[1]
+        assert [query.get("limit") for query in queries[0]] == ["500"] * 3 + [None]
+        assert ["sendInitialEvents" in query for query in queries[1]] == [True]
+
+
+async def test_a_server_without_streaming_lists_is_asked_for_pages() -> None:
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
+
+    flags = ["--feature-gates=WatchList=false"]
+    with await asyncio.to_thread(LocalCluster(apiserver_flags=flags).start) as cluster:
+        async with connect(cluster) as client, following(client, NAMESPACES, None, True) as mirror:
+            await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
+            assert "kube-system" in mirror.objects
+            assert client.paging_groups == {""}
+            assert mirror.items.count(ListingStarted()) == 1
+            assert mirror.status.failures == 0
+        await asyncio.to_thread(cluster.stop)

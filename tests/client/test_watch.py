@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import httpx
 import orjson
@@ -21,6 +21,8 @@ from tests.client.fake_cluster import (
     Watching,
     answer_status,
     build_status,
+    following,
+    wait_until,
 )
 from tests.client.virtual_time import in_virtual_time
 from webop.client.credentials import ConnectionInfo, Vault
@@ -28,23 +30,9 @@ from webop.client.watch import ListingFinished, ListingStarted, State, WatchStat
 
 Fault = Callable[[FakeCluster], None]
 
-
-@contextlib.asynccontextmanager
-async def following(
-    cluster: FakeCluster, options: Watching | None = None, vault: Vault | None = None
-) -> AsyncIterator[Mirror]:
-    mirror = Mirror()
-    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, options))
-        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-        await wait_until(lambda: bool(cluster.feeds))
-        yield mirror
-        task.cancel()
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
+IN_BOTH_MODES = pytest.mark.parametrize(
+    "is_streaming", [False, True], ids=["pages", "streaming list"]
+)
 
 
 def fail(error: Exception) -> Callable[[], httpx.Response]:
@@ -83,6 +71,15 @@ def cut_and_refuse(what: str, answer: Callable[[], httpx.Response], times: int =
     return fault
 
 
+def cut_and_list_with(answer: Callable[[], httpx.Response]) -> Fault:
+    def fault(cluster: FakeCluster) -> None:
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.refuse("list", answer)
+        cluster.cut(httpx.ReadError("reset"))
+
+    return fault
+
+
 FAULTS: dict[str, Fault] = {
     "end": cut_with(None),
     "reset": cut_with(httpx.ReadError("Connection reset by peer")),
@@ -112,6 +109,11 @@ FAULTS: dict[str, Fault] = {
     "403 flap": cut_and_refuse("all", answer_status(403, "Forbidden", "no"), 4),
     "404": cut_and_refuse("all", answer_status(404), 2),
     "one stray 401": cut_and_refuse("watch", answer_status(401)),
+    "one stray 401 on a list": cut_and_list_with(answer_status(401)),
+    "JSON that is no list": cut_and_list_with(
+        lambda: httpx.Response(200, content=orjson.dumps(build_status(200, "", "")))
+    ),
+    "502 for long": cut_and_refuse("all", answer_status(502, message="bad gateway"), 9),
     "not JSON, on any request": cut_and_refuse(
         "all", lambda: httpx.Response(200, content=b"<html>captive portal</html>\n"), 3
     ),
@@ -121,14 +123,15 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.feature("RES-18")
+@IN_BOTH_MODES
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 @in_virtual_time
 async def test_the_memory_equals_the_cluster_after_a_fault(
-    fault: Fault, is_compacted: bool
+    fault: Fault, is_compacted: bool, is_streaming: bool
 ) -> None:
     cluster = FakeCluster("kept", "changed", "deleted")
-    async with following(cluster) as mirror:
+    async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
         await mirror.catch_up(cluster)
 
         fault(cluster)
@@ -151,11 +154,12 @@ async def test_the_memory_equals_the_cluster_after_a_fault(
         assert mirror.status.error == ""
 
 
+@IN_BOTH_MODES
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 @in_virtual_time
-async def test_it_recovers_from_a_fault_that_repeats(fault: Fault) -> None:
+async def test_it_recovers_from_a_fault_that_repeats(fault: Fault, is_streaming: bool) -> None:
     cluster = FakeCluster("kept", "deleted")
-    async with following(cluster) as mirror:
+    async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
         for _ in range(4):
             fault(cluster)
             await asyncio.sleep(200)
@@ -264,7 +268,7 @@ async def test_a_long_list_is_read_in_pages() -> None:
 @in_virtual_time
 async def test_a_broken_listing_starts_anew() -> None:
     cluster = FakeCluster(*(f"x{i}" for i in range(700)))
-    first_page = {"metadata": {"resourceVersion": "800", "continue": "500"}}
+    first_page = {"metadata": {"resourceVersion": "800", "continue": "500"}, "items": []}
     cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(first_page)))
     cluster.refuse("list", answer_status(410, "Expired", "The provided continue is too old"))
     async with following(cluster) as mirror:
@@ -559,3 +563,95 @@ async def test_items_of_builtin_resources_get_their_kind() -> None:
             "kind": "Pod",
             "metadata": {"name": "p"},
         }
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"},
+        {"metadata": {"resourceVersion": "5"}},
+        {"metadata": {"resourceVersion": "5"}, "items": {"a": 1}},
+        {"items": []},
+        [],
+        None,
+    ],
+    ids=["a status", "no items", "a mapping", "no metadata", "an array", "null"],
+)
+@in_virtual_time
+async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: object) -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.compact()
+        cluster.version += 1
+        cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(answer)), 3)
+        cluster.cut()
+        await wait_until(lambda: not cluster.refusals and bool(cluster.feeds))
+        await mirror.catch_up(cluster)
+        assert not mirror.deleted
+
+
+@in_virtual_time
+async def test_a_list_of_nothing_may_be_null() -> None:
+    body = {"kind": "KopfExampleList", "metadata": {"resourceVersion": "5"}, "items": None}
+    cluster = FakeCluster()
+    cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(body)))
+    async with following(cluster) as mirror:
+        assert mirror.items == [ListingStarted(), ListingFinished("5")]
+
+
+@in_virtual_time
+async def test_a_consumer_that_starts_anew_gets_everything_anew() -> None:
+    cluster = FakeCluster("a")
+    async with cluster.connect() as client:
+        status = WatchStatus()
+        for _ in range(2):
+            items = watch(client, RESOURCE, None, Watching(), status)
+            async with contextlib.aclosing(items):
+                assert await anext(items) == ListingStarted()
+                assert status == WatchStatus(State.LISTING)
+                await anext(items)
+                assert await anext(items) == ListingFinished("101")
+                cluster.apply("b")
+                await anext(items)
+            cluster.delete("b")
+            cluster.version = 101
+
+
+@in_virtual_time
+async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        for _ in range(10):
+            await wait_until(lambda: bool(cluster.feeds))
+            cluster.feeds.clear()  # silent from now on, and replaced by the client
+            begin = asyncio.get_running_loop().time()
+            await wait_until(lambda: bool(cluster.feeds))
+            assert 70 <= asyncio.get_running_loop().time() - begin <= 72
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+
+
+@in_virtual_time
+async def test_a_stream_with_nothing_new_in_it_that_ends_at_once_is_not_asked_for_in_a_flood() -> (
+    None
+):
+    """As a cache answers that somebody has put between."""
+    cluster = FakeCluster("a")
+    async with following(cluster):
+        line = cluster.history[-1][1]
+        cluster.refuse("watch", lambda: httpx.Response(200, content=line), 1000)
+        cluster.cut()
+        await asyncio.sleep(600)
+        assert len(cluster.requests) < 50
+
+
+@pytest.mark.feature("CFG-52")
+@in_virtual_time
+async def test_a_server_that_is_away_is_not_burdened_with_lists_when_it_comes_back() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(503, message="overloaded"), 9)
+        cluster.cut()
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert mirror.items.count(ListingStarted()) == 1

@@ -11,10 +11,11 @@ import pytest
 import webop
 from tests.handling.occasions import build_body, build_change
 from webop import lifecycles
-from webop.handling.execute import Terms, deliver_results, execute
+from webop.handling.execute import deliver_results, execute
 from webop.handling.handlers import ChangeHandler
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
+from webop.handling.terms import Terms
 from webop.objects.patch import Patch
 
 SETTINGS = webop.OperatorSettings()

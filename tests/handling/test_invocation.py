@@ -16,11 +16,12 @@ import pytest
 import webop
 from tests.handling.occasions import build_body, build_change
 from webop.handling.causes import Cause
-from webop.handling.execute import Terms, attempt
+from webop.handling.execute import attempt
 from webop.handling.handlers import ChangeHandler
 from webop.handling.invocation import is_async
 from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState
+from webop.handling.terms import Terms
 
 BODY = build_body({"a": 2}, labels={"l": "1"})
 

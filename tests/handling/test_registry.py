@@ -151,8 +151,11 @@ def test_fields_of_handlers_are_visible_to_the_detection_of_changes(
     webop.on.update("kex", registry=registry, id="1", field="status")(lambda **_: None)
     webop.on.field("kex", registry=registry, id="2", field="metadata.x")(lambda **_: None)
     webop.on.event("kex", registry=registry, id="3", field="status.e")(lambda **_: None)
+    webop.daemon("kex", registry=registry, id="4", field="status.d")(lambda **_: None)
+    webop.index("kex", registry=registry, id="5", field="status.i")(lambda **_: None)
     handlers = ResourceHandlers(registry.select_resource_handlers())
-    assert handlers.extra_fields == {("status",), ("metadata", "x")}
+    fields = {("status",), ("metadata", "x"), ("status", "e"), ("status", "d")}
+    assert handlers.extra_fields == fields
 
 
 @pytest.mark.feature("HND-12")

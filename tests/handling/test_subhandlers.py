@@ -11,12 +11,13 @@ import pytest
 import webop
 from tests.handling.occasions import build_body, build_change
 from webop.handling.causes import ChangeCause
-from webop.handling.execute import Terms, attempt
+from webop.handling.execute import attempt
 from webop.handling.handlers import ChangeHandler, Reason
 from webop.handling.policy import ChildrenRetryError, Outcome
 from webop.handling.progress import Progress
+from webop.handling.terms import Terms
 from webop.objects.body import Body
-from webop.objects.patch import apply_merge_patch
+from webop.objects.patch import apply_merge_patch, merge_patches
 
 SETTINGS = webop.OperatorSettings()
 STORAGE = SETTINGS.persistence.progress_storage
@@ -42,8 +43,8 @@ class Cycle:
         )
         outcome = await attempt(self.handler, self.cause, progress["parent"], Terms(SETTINGS))
         progress.record(self.handler, outcome)
-        progress.store(body=Body(self.new), patch=self.cause.patch, storage=STORAGE)
-        self.new = apply_merge_patch(self.new, self.cause.patch)
+        progress.store(body=Body(self.new), patch=self.cause.own, storage=STORAGE)
+        self.new = apply_merge_patch(self.new, merge_patches(self.cause.patch, self.cause.own))
         return outcome
 
     @property

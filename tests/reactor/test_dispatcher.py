@@ -11,6 +11,7 @@ import pytest
 
 from tests.operating import eventually
 from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.gate import Gate
 from webop.reactor.tracking import Tracked, parse_version, repeat_last
 
 
@@ -24,9 +25,12 @@ class Processor:
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
         self.wants_every_event = wants_every_event
+        self.has_indexes = False
         self.seen: list[tuple[str, Any, int]] = []
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
+        self.indexed: list[str] = []
+        self.withdrawn: list[str] = []
         self.inside: list[str] = []
         self.violations: list[str] = []
         self.crowd = 0
@@ -40,10 +44,17 @@ class Processor:
     def has_work(self, obj: Tracked) -> bool:
         return bool(obj.events) or self.is_needed(obj)
 
+    async def index(self, raw: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        self.indexed.append(raw["metadata"]["uid"])
+
+    def withdraw(self, obj: Tracked) -> None:
+        self.withdrawn.append(obj.uid)
+
     def forget(self, obj: Tracked) -> None:
         self.forgotten.append(obj.uid)
 
-    async def process(self, obj: Tracked, *, epoch: int) -> float | None:
+    async def process(self, obj: Tracked) -> float | None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
@@ -53,11 +64,18 @@ class Processor:
         self.shown += [(obj.uid, event_type) for event_type, _ in events]
         self.seen.append((obj.uid, obj.event_type, obj.version))
         await self.work(obj)
+        obj.is_unindexed = False
         self.inside.remove(obj.uid)
         return (self.delays.get(obj.uid) or [None]).pop(0)
 
     def versions(self, uid: str) -> list[int]:
         return [version for seen, _, version in self.seen if seen == uid]
+
+
+def open_gate() -> Gate[str]:
+    gate: Gate[str] = Gate()
+    gate.expect([])
+    return gate
 
 
 @pytest.fixture
@@ -70,7 +88,7 @@ def processor() -> Iterator[Processor]:
 
 @pytest.fixture
 def dispatcher(processor: Processor) -> Dispatcher:
-    return Dispatcher(processor, spawn=asyncio.create_task)
+    return Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate())
 
 
 async def settle() -> None:
@@ -120,7 +138,7 @@ async def test_what_is_known_already_is_no_news(
 ) -> None:
     async def patch(obj: Tracked) -> None:
         if obj.version == 1:
-            obj.accept_own(build("a", 7), epoch=0)
+            obj.accept_own(build("a", 7))
 
     processor.work = patch
     dispatcher.feed("ADDED", build("a", 1))
@@ -140,7 +158,7 @@ async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
 ) -> None:
     async def patch_late(obj: Tracked) -> None:
         dispatcher.feed("MODIFIED", build("a", 9))
-        obj.accept_own(build("a", 8), epoch=0)
+        obj.accept_own(build("a", 8))
         processor.work = processor.nothing
 
     processor.work = patch_late
@@ -170,7 +188,7 @@ async def test_those_who_want_every_event_get_every_event(processor: Processor) 
     processor.wants_every_event = True
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task)
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate())
     for event_type, version in ((None, 1), ("MODIFIED", 2), ("MODIFIED", 3), ("DELETED", 4)):
         dispatcher.feed(event_type, build("a", version))  # type: ignore[arg-type]
     released.set()
@@ -261,7 +279,9 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, is_resuming=False)
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), is_resuming=False
+    )
     dispatcher.begin_listing()
     dispatcher.feed(None, build("listed"))
     dispatcher.finish_listing()
@@ -281,7 +301,7 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
 
     async def patch(obj: Tracked) -> None:
         if obj.version == 51:
-            obj.accept_own(build("patched", 60), epoch=2)
+            obj.accept_own(build("patched", 60))
 
     processor.work = patch
     dispatcher.feed("MODIFIED", build("patched", 51))
@@ -326,7 +346,7 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
         await asyncio.sleep(0)
 
     processor.work = work
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, limit=limit)
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), limit=limit)
     for number in range(20):
         dispatcher.feed("ADDED", build(f"u{number}"))
     for _ in range(10):
@@ -339,7 +359,7 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
 async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, limit=1)
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), limit=1)
 
     async def work(obj: Tracked) -> None:
         if obj.uid == "a":
@@ -398,3 +418,53 @@ def test_versions_are_numbers_where_they_can_be() -> None:
     assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
     assert parse_version({"metadata": {}}) == 0
     assert parse_version({}) == 0
+
+
+@pytest.mark.feature("IDX-22")
+async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
+    gate: Gate[str] = Gate()
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=gate)
+    gate.expect(["one", "two"])
+    for number in range(250):
+        dispatcher.feed(None, build(f"{number}"))
+    gate.arrive("one")
+    await settle()
+    assert processor.seen == []
+    gate.arrive("two")
+    await eventually(lambda: len(processor.seen) == 250, "all objects are worked on")
+
+
+@pytest.mark.feature("IDX-22", "IDX-23")
+async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_worked_on(
+    processor: Processor, dispatcher: Dispatcher
+) -> None:
+    processor.has_indexes = True
+    dispatcher.begin_listing()
+    await dispatcher.take(None, build("a"))
+    await dispatcher.take(None, build("b"))
+    await settle()
+    assert processor.indexed == ["a", "b"]
+    assert processor.seen == []
+    dispatcher.finish_listing()
+    await settle()
+    assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
+    processor.is_needed = lambda obj: obj.is_unindexed
+    await dispatcher.take("MODIFIED", build("a", 2))
+    await settle()
+    assert processor.indexed == ["a", "b"], "later states are up to the worker"
+    assert processor.versions("a") == [1, 2]
+
+
+@pytest.mark.feature("IDX-15")
+async def test_what_is_gone_leaves_the_indexes_at_once(
+    processor: Processor, dispatcher: Dispatcher
+) -> None:
+    dispatcher.begin_listing()
+    dispatcher.feed(None, build("a"))
+    dispatcher.feed(None, build("b"))
+    dispatcher.finish_listing()
+    dispatcher.feed("DELETED", build("a", 2))
+    assert processor.withdrawn == ["a"]
+    dispatcher.begin_listing()
+    dispatcher.finish_listing()
+    assert processor.withdrawn == ["a", "b"]

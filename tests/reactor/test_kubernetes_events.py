@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
-from tests.operating import Objects, RunOperator
+from tests.operating import Kind, Objects, RunOperator, eventually
+from tests.reactor.test_requests import count_requests
+from webop.objects.resources import Resource
 from webop.posting import EVENTS
 
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
 Json = dict[str, Any]
+
+NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 
 
 def build_settings(**posting: Any) -> webop.OperatorSettings:
@@ -58,6 +66,7 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     async with run_operator(build_settings()):
         parent = await objects.create("one")
         events = await wait_for_events(objects, "one", lambda found: len(found) >= 6)
+        await objects.wait_handled("one")
     told = [(event["type"], event["reason"], event["message"]) for event in events]
     assert told == [
         ("Normal", "Own", "hello"),
@@ -105,6 +114,7 @@ async def test_events_are_as_loud_as_the_settings_say(
         events = await wait_for_events(
             objects, "one", lambda found: found and found[-1]["reason"] == "last"
         )
+        await objects.wait_handled("one")
     assert [event.get("message") or event["reason"] for event in events] == [
         "always",
         "warning",
@@ -129,4 +139,101 @@ async def test_events_that_are_refused_hold_up_nobody(
         await objects.wait_handled("one")
         (event,) = await wait_for_events(objects, "one", lambda found: found)
     assert event["reason"] == "Fine"
-    assert "Failed to post an event" in caplog.text
+    assert "1 Kubernetes Event was not posted: 1 failed." in caplog.text
+
+
+async def count_writes(cluster: LocalCluster) -> dict[str, int]:
+    """Return how many events the API server has been asked to make or to change so far."""
+    counts = await count_requests(cluster, Kind(group="", plural="events", kind="Event"))
+    return {verb: counts.get(verb, 0) for verb in ("POST", "PATCH")}
+
+
+@pytest.mark.feature("D-60", "KEV-05")
+async def test_a_message_that_is_repeated_is_one_event_with_a_count(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(retry: int, logger: webop.Logger, name: str, **_: Any) -> None:
+        if name == "one":
+            logger.info("attempt %d", retry)
+            raise webop.TemporaryError("boo", delay=0.01) if retry < 39 else webop.PermanentError
+
+    settings = build_settings(object_interval=0.5, aggregation_limit=10)
+    async with run_operator(settings):
+        await objects.create("one")
+        events = await wait_for_events(
+            objects,
+            "one",
+            lambda found: (
+                [event["count"] for event in found if "boo" in event["message"]] == [39]
+                and [event["count"] for event in found if "combined" in event["message"]] == [31]
+            ),
+        )
+    told = [event["message"] for event in events if event["type"] == "Normal"]
+    assert told[:10] == [f"attempt {number}" for number in range(10)]
+    assert told[10] == (
+        "(combined from similar events): Creation is processed: 0 succeeded; 1 failed."
+    )
+    boo = next(event for event in events if "boo" in event["message"])
+    assert boo["message"] == "Handler 'fn' failed temporarily: boo"
+    assert boo["firstTimestamp"] <= boo["lastTimestamp"]
+
+
+@pytest.mark.feature("D-60", "KEV-09")
+async def test_many_failing_objects_do_not_flood_the_api_server(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    local_cluster: LocalCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        calls[name] += 1
+        raise webop.TemporaryError("boo", delay=0.1) if calls[name] < 5 else webop.PermanentError
+
+    before = await count_writes(local_cluster)
+    begin = time.monotonic()
+    names = [f"many-{number}" for number in range(200)]
+    async with run_operator(build_settings(rate=20, burst=40, queue_limit=50)):
+        await asyncio.gather(*(objects.create(name) for name in names))
+        await eventually(lambda: [calls[name] for name in names] == [5] * 200)  # 1 200 messages
+        writes = await count_writes(local_cluster)
+        sent = {verb: count - before[verb] for verb, count in writes.items()}
+        passed = time.monotonic() - begin
+    # Under load there are less: one request at a time has to queue up with those of the work.
+    assert 1 <= sum(sent.values()) <= 40 + 20 * passed + 1, f"{sent} in {passed:.1f} s"
+    reports = [text for text in caplog.messages if "Kubernetes Events were not posted" in text]
+    assert 1 <= len(reports) <= 2  # after a second, and at the exit
+    assert "with too many waiting already" in reports[0]
+
+
+@pytest.mark.feature("KEV-09", "D-60")
+async def test_events_in_a_namespace_that_is_going_are_no_storm(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(body: webop.Body, **_: Any) -> None:
+        gone: Any = {**body, "metadata": {**body["metadata"], "namespace": going}}
+        for number in range(20):
+            webop.warn(gone, reason=f"R{number}")
+        webop.info(body, reason="Last")
+
+    going = f"{objects.namespace}-going"
+    metadata = {"name": going, "finalizers": ["tests.webop.dev/stay"]}
+    await objects.client.create(NAMESPACES, None, {"metadata": metadata})
+    await objects.client.delete(NAMESPACES, None, going)
+    caplog.set_level(logging.INFO)
+    async with run_operator(build_settings(loggers=False)):
+        await objects.create("one")
+        await wait_for_events(objects, "one", lambda found: found)
+    (report,) = [record for record in caplog.records if "not posted" in record.getMessage()]
+    assert report.levelno == logging.INFO
+    assert report.getMessage().startswith(
+        "20 Kubernetes Events were not posted: 20 in namespaces that are deleted."
+    )

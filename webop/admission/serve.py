@@ -16,10 +16,11 @@ from webop.admission.review import Review, build_response, parse_review, rank_er
 from webop.errors import ReviewError
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import Terms, attempt
+from webop.handling.execute import attempt
 from webop.handling.handlers import ErrorsMode, WebhookHandler
 from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
+from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.diffs import diff
 from webop.objects.fields import clone

@@ -12,6 +12,7 @@ import click
 from webop.cli.controls import CLIControls
 from webop.cli.logging import logging_options
 from webop.errors import WebopError
+from webop.handling.registry import set_default_registry
 from webop.loading import load_file, load_module
 
 
@@ -74,6 +75,8 @@ def run(
     """
     if clusterwide and namespaces:
         raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
+    if controls.registry is not None:
+        set_default_registry(controls.registry)  # the files' handlers go there
     try:
         for path in paths:
             load_file(Path(path))

@@ -25,14 +25,15 @@ from webop.client.calls import (
     encode_body,
     parse_page,
 )
-from webop.client.failures import CONNECTION_ERRORS, build_connection_error, build_status_error
+from webop.client.failures import CONNECTION_ERRORS, build_connection_error
 from webop.client.sessions import Session, SessionPool
 from webop.client.streams import (
     Deadlines,
     LineStream,
     StreamLimits,
-    close_response,
-    iterate_content,
+    build_refusal,
+    open_response,
+    read_content,
 )
 from webop.client.transport import build_transport
 from webop.errors import (
@@ -105,6 +106,10 @@ class Client:
         A request that is retried can have been done by the first attempt, the answer lost. Thus,
         a creation can end in 409, and a JSON patch with a test in 422.
 
+    Attributes:
+        paging_groups: the API groups known to have no streaming lists, so that no watch asks for
+            one again. They are told apart, as aggregated groups have servers of their own.
+
     Args:
         vault: where to take credentials from.
         options: the time-outs and pauses, such as ``settings.networking``.
@@ -120,6 +125,7 @@ class Client:
     ) -> None:
         self.vault = vault
         self.options = options
+        self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
 
     async def __aenter__(self) -> Self:
@@ -213,7 +219,7 @@ class Client:
         deadlines = Deadlines(limits)
         session = await self._pool.acquire()
         try:
-            async with _respond(session, call, limits, deadlines) as response:
+            async with open_response(session, call, limits.connect, deadlines) as response:
                 yield LineStream(call, response, deadlines)
         except APIUnauthorizedError as exc:
             if not is_trusting:
@@ -233,6 +239,7 @@ class Client:
         limit: int = PAGE_SIZE,
         *,
         is_retried: bool = True,
+        is_trusting: bool = False,
     ) -> AsyncIterator[Page]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
@@ -241,6 +248,7 @@ class Client:
             namespace: where; None for the whole cluster.
             limit: how many objects there are on a page, at most.
             is_retried: whether network errors and 5xx are retried, as in all requests.
+            is_trusting: do not hold a 401 against the credentials.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -252,7 +260,7 @@ class Client:
             params = {"limit": str(limit)}
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried)
+            call = Call("GET", path, params, is_retried=is_retried, is_trusting=is_trusting)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:
@@ -338,9 +346,11 @@ class Client:
             try:
                 response, content = await self._send(session, call)
                 if response.status_code >= 300:
-                    raise _build_refusal(call, response, content)
+                    raise build_refusal(call, response, content)
                 return orjson.loads(content) if content else None
             except APIUnauthorizedError as exc:
+                if call.is_trusting:
+                    raise
                 await self.vault.invalidate(session.info, error=exc)
             except (*CONNECTION_ERRORS, orjson.JSONDecodeError) as exc:
                 raise build_connection_error(call.attempt, exc) from exc
@@ -352,40 +362,7 @@ class Client:
         request = session.build_request(call, options.connect_timeout)
         async with session.gate, asyncio.timeout(call.timeout or options.request_timeout):
             response = await session.transport.handle_async_request(request)
-            return response, await _read(response)
-
-
-@contextlib.asynccontextmanager
-async def _respond(
-    session: Session, call: Call, limits: StreamLimits, deadlines: Deadlines
-) -> AsyncIterator[httpx.Response]:
-    """Send a request, give its response to be streamed."""
-    response: httpx.Response | None = None
-    try:
-        async with deadlines.limit():
-            request = session.build_request(call, limits.connect)
-            response = await session.transport.handle_async_request(request)
-            content = await _read(response) if response.status_code >= 300 else b""
-    except CONNECTION_ERRORS as exc:
-        raise build_connection_error(call.attempt, exc) from exc
-    if response.status_code >= 300:
-        raise _build_refusal(call, response, content)
-    try:
-        yield response
-    finally:
-        with contextlib.suppress(*CONNECTION_ERRORS):
-            await close_response(response)
-
-
-async def _read(response: httpx.Response) -> bytes:
-    try:
-        return b"".join([chunk async for chunk in iterate_content(response)])
-    finally:
-        await close_response(response)
-
-
-def _build_refusal(call: Call, response: httpx.Response, content: bytes) -> APIStatusError:
-    return build_status_error(call.attempt, response.status_code, response.headers, content)
+            return response, await read_content(response)
 
 
 def _iterate(backoffs: float | Iterable[float]) -> Iterator[float]:

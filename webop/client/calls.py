@@ -34,6 +34,7 @@ class Call:
         accept: the wanted representation of the answer.
         timeout: in seconds, for one attempt; None for what is set for all requests.
         is_retried: whether network errors and 5xx are retried.
+        is_trusting: whether a 401 is not held against the credentials.
     """
 
     method: str
@@ -44,6 +45,7 @@ class Call:
     accept: str = JSON
     timeout: float | None = None
     is_retried: bool = True
+    is_trusting: bool = False
 
     @property
     def attempt(self) -> Attempt:
@@ -80,10 +82,10 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     Raises:
         APIConnectionError: it is not a list of objects; something else has answered.
     """
-    if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
+    if not _is_list(answer):
         message = f"Cannot {call.attempt}: the answer is not a list of objects"
         raise APIConnectionError(message)
-    items = answer.get("items") or []
+    items = answer["items"] or []
     kind = str(answer.get("kind") or "").removesuffix("List")
     defaults = {"apiVersion": answer.get("apiVersion"), "kind": kind}
     for index, item in enumerate(items):
@@ -92,6 +94,18 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     metadata = answer["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
+
+
+def _is_list(answer: Any) -> bool:
+    """Tell a list from a Status, for example, which would pass for an empty list otherwise.
+
+    To take anything else for a list of nothing means to take all objects for deleted.
+    """
+    return (
+        isinstance(answer, dict)
+        and isinstance(answer.get("metadata"), dict)
+        and isinstance(answer.get("items", ""), list | None)
+    )
 
 
 def _unwrap(value: object) -> object:

@@ -6,9 +6,10 @@ Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
-from webop.client.failures import CONNECTION_ERRORS, build_connection_error
+from webop.client.failures import CONNECTION_ERRORS, build_connection_error, build_status_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import httpx
 
     from webop.client.calls import Call
+    from webop.client.sessions import Session
+    from webop.errors import APIStatusError
 
 
 class StreamLimits(NamedTuple):
@@ -68,6 +71,10 @@ class LineStream:
         self._deadlines = deadlines
         self._tail = bytearray()
 
+    def limit(self, limits: StreamLimits) -> None:
+        """Put other limits in place of those until now; the total time begins anew."""
+        self._deadlines = Deadlines(limits)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -98,6 +105,46 @@ class LineStream:
             raise
         except CONNECTION_ERRORS as exc:
             raise build_connection_error(self._call.attempt, exc) from exc
+
+
+@contextlib.asynccontextmanager
+async def open_response(
+    session: Session, call: Call, connect_timeout: float | None, deadlines: Deadlines
+) -> AsyncIterator[httpx.Response]:
+    """Send a request, give its response to be streamed.
+
+    Raises:
+        APIConnectionError: no connection, or no answer until the deadline.
+        APIStatusError: a status of 300 or above.
+    """
+    response: httpx.Response | None = None
+    try:
+        async with deadlines.limit():
+            request = session.build_request(call, connect_timeout)
+            response = await session.transport.handle_async_request(request)
+            content = await read_content(response) if response.status_code >= 300 else b""
+    except CONNECTION_ERRORS as exc:
+        raise build_connection_error(call.attempt, exc) from exc
+    if response.status_code >= 300:
+        raise build_refusal(call, response, content)
+    try:
+        yield response
+    finally:
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            await close_response(response)
+
+
+async def read_content(response: httpx.Response) -> bytes:
+    """Read the whole content, give the connection back."""
+    try:
+        return b"".join([chunk async for chunk in iterate_content(response)])
+    finally:
+        await close_response(response)
+
+
+def build_refusal(call: Call, response: httpx.Response, content: bytes) -> APIStatusError:
+    """Build the exception for an answer with a status of 300 or above."""
+    return build_status_error(call.attempt, response.status_code, response.headers, content)
 
 
 def iterate_content(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import httpx
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -125,7 +126,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     def _open(self) -> aiohttp.ClientSession:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, ssl=self._context, keepalive_timeout=_KEEPALIVE
+                limit=0,
+                ssl=self._context,
+                keepalive_timeout=_KEEPALIVE,
+                # Those of cancelled requests say farewell in TLS; close() is not to wait for it.
+                enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -165,7 +170,11 @@ class _Content(httpx.AsyncByteStream):
             raise httpx.ReadError(_explain(exc)) from exc
 
     async def aclose(self) -> None:
-        # What is not read to the end is not read at all: the connection is not reused.
+        # What is not read to the end is not read at all: the connection is not reused. It is cut
+        # off: the farewell of TLS would wait for the server, maybe longer than the loop runs.
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
         self._response.close()
 
 

@@ -8,127 +8,71 @@ States (the idea is of kube-rs)::
     EMPTY ──> LISTING ──> WATCHING <──┐ disconnected: resume after the last version seen
       ^           │           │ └─────┘
       └───────────┴───────────┘ the version is too old (410), or it is in doubt: list anew
+
+Listings come by the stream itself, or by pages before it. Measured with 5000 objects of 1.3 KB
+against Kubernetes 1.36, medians of four noisy runs: 39 to 55 µs of CPU per object by the stream,
+46 to 52 by pages, which is no difference; 0.5 to 0.9 s in all by the stream, 1.2 to 2.8 by pages;
+2 MB more memory at the peak by the stream, 8 by pages; one request instead of eleven.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import enum
 import logging
 import math
-import random
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from webop.client.failures import build_event_error, parse_attempt
-from webop.client.streams import LineStream, StreamLimits
-from webop.errors import (
-    APIConnectionError,
-    APIForbiddenError,
-    APIGoneError,
-    APINotFoundError,
-    APIStatusError,
-    APITooManyRequestsError,
-    APIUnauthorizedError,
-    LoginError,
-    WebopError,
+from webop.client.events import (
+    BOOKMARK,
+    CHANGES,
+    BrokenStreamError,
+    ListingFinished,
+    ListingStarted,
+    WatchEvent,
+    WatchItem,
+    WatchType,
+    has_name,
+    is_end_of_list,
+    parse_line,
 )
+from webop.client.failures import parse_attempt
+from webop.client.recovery import Recovery
+from webop.client.status import State, WatchOptions, WatchStatus
+from webop.client.streams import LineStream, StreamLimits
+from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
+    from webop.client.events import Line
     from webop.objects.resources import Resource
+
+__all__ = [
+    "ListingFinished",
+    "ListingStarted",
+    "State",
+    "WatchEvent",
+    "WatchItem",
+    "WatchOptions",
+    "WatchStatus",
+    "WatchType",
+    "watch",
+]
 
 logger = logging.getLogger(__name__)
 
-WatchType = Literal["ADDED", "MODIFIED", "DELETED"] | None
-WatchEvent = tuple[WatchType, dict[str, Any]]
-_TYPES = frozenset({"ADDED", "MODIFIED", "DELETED"})
-
-# Seconds. The pauses after failures: from the first one, doubled each time, up to the limit.
-_FIRST_BACKOFF = 0.8
-_BACKOFF_LIMIT = 30.0
-
-# After so many failures in a row of a server that does answer, the resource version itself is
-# suspected: after a restore of etcd from a backup, for example, no event ever comes after it.
-_DOUBTS_LIMIT = 3
-
-# Seconds. A stream that ends earlier with nothing in it has failed, whatever it says.
+# Seconds. A stream that ends earlier with nothing new in it has failed, whatever it says.
 _SHORT_STREAM = 1.0
 
-# Characters of a broken line that get into the logs.
-_QUOTE_LIMIT = 200
+# Seconds. Servers that ignore the wish for a streaming list are told by the missing end of it:
+# nothing comes for so long, or changes still come before it after so long.
+_LIST_SILENCE = 10.0
+_LIST_LIMIT = 300.0
 
-
-class WatchOptions(Protocol):
-    """What a watch needs to know, in seconds; ``settings.watching`` satisfies it. Read live."""
-
-    @property
-    def server_timeout(self) -> float | None:
-        """After how long the server is asked to end each stream."""
-
-    @property
-    def client_timeout(self) -> float | None:
-        """After how long the client ends each stream itself."""
-
-    @property
-    def connect_timeout(self) -> float | None:
-        """The limit for the TCP handshake; by default, as for other requests."""
-
-    @property
-    def reconnect_backoff(self) -> float:
-        """The pause between two streams when nothing is wrong."""
-
-    @property
-    def inactivity_timeout(self) -> float | None:
-        """After how much silence the connection is considered dead."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ListingStarted:
-    """All existing objects follow, of type None. Forget the unfinished listing, if there is one."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ListingFinished:
-    """All existing objects have been yielded; others that were known before are gone."""
-
-    resource_version: str
-
-
-WatchItem = WatchEvent | ListingStarted | ListingFinished
-
-
-class State(enum.Enum):
-    """What a watch does at the moment."""
-
-    EMPTY = "empty"
-    LISTING = "listing"
-    WATCHING = "watching"
-
-
-@dataclasses.dataclass(slots=True)
-class WatchStatus:
-    """How a watch is doing: written by the watch, read by probes and metrics.
-
-    Attributes:
-        state: what it does.
-        is_connected: whether its stream is open now. For some moments in between, and in
-            outages, it is not.
-        failures: how many in a row, up to the last event or bookmark (one comes each minute).
-        error: the last one of them, in words; empty when all is well.
-        version: the resource version that has been reached; empty until the first listing ends.
-    """
-
-    state: State = State.EMPTY
-    is_connected: bool = False
-    failures: int = 0
-    error: str = ""
-    version: str = ""
+# The statuses by which others refuse parameters that they do not know, or have switched off.
+_UNKNOWN_PARAMETERS = frozenset({400, 422})
 
 
 async def watch(
@@ -143,12 +87,20 @@ async def watch(
     Flow: ListingStarted, (None, object)…, ListingFinished, ("ADDED"|"MODIFIED"|"DELETED", object)…;
     then again from ListingStarted whenever the changes in between are lost.
 
+    The existing objects come in the beginning of the stream (Kubernetes API concepts: "Streaming
+    lists"), or else in pages of 500 before it: if the server has no streaming lists, or none at
+    the moment, if the last one has broken, or if ``options.streaming_list`` is off. Objects that
+    change meanwhile come again, and those that are deleted come as "DELETED", also before
+    ListingFinished.
+
     Guarantees:
         - No error ends it. Each trouble is logged once, and followed by a pause of 0.8 to 30
           seconds, growing while it lasts.
         - After any disconnect, the stream continues with the changes after the last one seen;
           if they are lost, everything is listed anew.
-        - ``metadata.managedFields`` are dropped from the objects.
+        - Not more than a page of a list is in memory at once; of a streaming list, not more than
+          what is in the buffers of the connection.
+        - ``metadata.managedFields`` are dropped from the objects, unless they are asked for.
 
     Caveats:
         A listing can be broken off and started again: what was yielded since the previous
@@ -166,28 +118,26 @@ async def watch(
     watcher = _Watcher(client, resource, namespace, options, status or WatchStatus())
     while True:
         try:
-            if watcher.status.state is not State.WATCHING:
-                watcher.status.state = State.LISTING
+            if watcher.status.state is State.EMPTY:
+                watcher.begin_listing()
                 yield ListingStarted()
-                async for raw in watcher.list_objects():
+            if watcher.needs_pages:
+                async for raw in watcher.list_pages():
                     yield None, raw
-                watcher.status.state = State.WATCHING
-                yield ListingFinished(watcher.status.version)
+                yield watcher.finish_listing()
             async with watcher.open_stream() as batches:
-                watcher.begin()
+                watcher.begin(batches)
                 async for lines in batches:
-                    for line in lines:
-                        event = watcher.parse(line)
-                        if event is not None:
-                            yield event
+                    for item in watcher.parse(lines):
+                        yield item
             watcher.end()
         except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
             watcher.fail(exc)
         await asyncio.sleep(watcher.pause)
 
 
-class _BrokenStreamError(WebopError):
-    """The server has answered with something that is not a stream of events."""
+class _NoStreamingListError(WebopError):
+    """The server ignores the wish for a streaming list."""
 
 
 class _Watcher:
@@ -207,22 +157,47 @@ class _Watcher:
         self._options = options
         self._path = resource.get_url(namespace=namespace)
         self._attempt = parse_attempt("GET", self._path, {"watch": "true"})
-        self._doubts = 0
-        self._is_refused = False
-        self._is_gone = False
+        self._recovery = Recovery(self._attempt, options, status)
         self._is_healthy = False
+        self._is_streaming = False
+        self._prefers_pages = False
+        self._stream: LineStream | None = None
         self._began_at: float | None = None
+        self._began_with = ""
+        # A consumer that had to start anew knows nothing, whatever the last watch has reached.
+        status.state = State.EMPTY
+        status.is_connected = False
+        status.version = ""
         self.status = status
         self.pause = 0.0
 
-    async def list_objects(self) -> AsyncIterator[dict[str, Any]]:
+    @property
+    def needs_pages(self) -> bool:
+        """Whether the objects are to be listed before the next stream, not by it."""
+        return self.status.state is State.LISTING and not self._is_streaming
+
+    def begin_listing(self) -> None:
+        """Choose how to list: whatever broke the last streaming list, pages may be better."""
+        self.status.state = State.LISTING
+        self._is_streaming = (
+            self._options.streaming_list
+            and not self._prefers_pages
+            and self._resource.group not in self._client.paging_groups
+        )
+
+    async def list_pages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield all existing objects; remember the version of the list."""
         # The pauses are up to the watch, and it tells how it is going; hence no retries here.
-        pages = self._client.list_pages(self._resource, self._namespace, is_retried=False)
+        pages = self._client.list_pages(
+            self._resource,
+            self._namespace,
+            is_retried=False,
+            is_trusting=not self._recovery.is_refused,
+        )
         version = ""
         async for page in pages:
             version = page.resource_version
-            objects = [item for item in page.items if _has_name(item)]
+            objects = [item for item in page.items if has_name(item)]
             if len(objects) < len(page.items):
                 skipped = len(page.items) - len(objects)
                 logger.warning("%s: %d objects without a name are skipped.", self._path, skipped)
@@ -230,149 +205,164 @@ class _Watcher:
             page.items.clear()
             objects.reverse()
             while objects:
-                raw = objects.pop()
-                raw["metadata"].pop("managedFields", None)
-                yield raw
+                yield self._strip(objects.pop())
         self.status.version = version
 
+    def finish_listing(self) -> ListingFinished:
+        """Take note that all objects have been yielded, as of the version of the status."""
+        self.status.state = State.WATCHING
+        self._prefers_pages = False
+        if self._stream is not None:
+            self._stream.limit(self._build_limits())
+        return ListingFinished(self.status.version)
+
     def open_stream(self) -> AbstractAsyncContextManager[LineStream]:
-        """Open the next stream, after the last version seen."""
-        options, networking = self._options, self._client.options
-        params = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": self.status.version,
-        }
-        if options.server_timeout is not None:
-            params["timeoutSeconds"] = str(math.ceil(options.server_timeout))
-        connects = (options.connect_timeout, networking.connect_timeout, networking.request_timeout)
-        limits = StreamLimits(
-            connect=next((limit for limit in connects if limit is not None), None),
-            silence=options.inactivity_timeout,
-            total=options.client_timeout,
-        )
+        """Open the next stream, after the last version seen; or with a list in its beginning."""
+        params = {"watch": "true", "allowWatchBookmarks": "true"}
+        if self.status.state is State.LISTING:
+            # No version means the newest one, as for a list in pages.
+            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        else:
+            params["resourceVersion"] = self.status.version
+        if self._options.server_timeout is not None:
+            params["timeoutSeconds"] = str(math.ceil(self._options.server_timeout))
         # A server that starts, or an authentication webhook that stumbles, can refuse good
         # credentials once. They are blamed when it happens again after the pause.
         return self._client.stream(
-            self._path, params, limits=limits, is_trusting=not self._is_refused
+            self._path,
+            params,
+            limits=self._build_limits(),
+            is_trusting=not self._recovery.is_refused,
         )
 
-    def begin(self) -> None:
+    def begin(self, stream: LineStream) -> None:
         """Take note that the server has accepted the stream."""
+        self._stream = stream
         self._began_at = asyncio.get_running_loop().time()
+        self._began_with = self.status.version
         self._is_healthy = False
         self.status.is_connected = True
+        if self.status.state is State.LISTING:
+            silences = (self._options.inactivity_timeout, _LIST_SILENCE)
+            silence = min(limit for limit in silences if limit is not None)
+            stream.limit(StreamLimits(silence=silence))
 
-    def parse(self, line: bytes) -> WatchEvent | None:
-        """Return the event of a line; None if it brings no object.
+    def parse(self, lines: list[bytes]) -> Iterator[WatchItem]:
+        """Yield what lines mean for the consumer.
 
         Raises:
-            APIStatusError: it is an event of type ERROR.
-            _BrokenStreamError: it is not an event.
+            APIStatusError: one is an event of type ERROR.
+            BrokenStreamError: one is not an event.
+            _NoStreamingListError: the list ought to have ended before it.
         """
-        try:
-            data = orjson.loads(line)
-            kind, raw = data["type"], data["object"]
-            if kind == "ERROR":
-                raise build_event_error(self._attempt, raw)
-            metadata = raw["metadata"]
-            version = metadata.get("resourceVersion")
-            if kind in _TYPES:
-                metadata["name"]  # it must be there
-                metadata.pop("managedFields", None)
-        except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            message = f"Cannot {self._attempt}: the server has sent no event, but {_quote(line)}"
-            raise _BrokenStreamError(message) from exc
-        if version:
-            self.status.version = version
+        for line in lines:
+            event = parse_line(line, self._attempt)
+            if self.status.state is State.LISTING:
+                item = self._parse_listed(event)
+            else:
+                item = self._parse_change(event)
+            if item is not None:
+                yield item
+
+    def _parse_change(self, event: Line) -> WatchItem | None:
+        if event.version:
+            self.status.version = event.version
         if not self._is_healthy:
-            self._heal()
-        return (kind, raw) if kind in _TYPES else None
+            # What a stream begins after does not come in it, but out of a cache in between.
+            is_news = self.status.version != self._began_with or not event.version
+            if is_news or event.kind == BOOKMARK:
+                self._heal()
+        return (event.kind, self._strip(event.raw)) if event.kind in CHANGES else None
+
+    def _parse_listed(self, event: Line) -> WatchItem | None:
+        """Return the meaning of a line of a streaming list.
+
+        What changes while the list is sent comes in it, too. The versions say nothing until the
+        end: the objects are not sorted by them.
+        """
+        is_end = event.kind == BOOKMARK and is_end_of_list(event.raw)
+        if is_end and event.version:
+            self.status.version = event.version
+            return self.finish_listing()
+        if event.kind == BOOKMARK or self._get_duration() > _LIST_LIMIT:
+            raise _NoStreamingListError("the list does not end")
+        if event.kind in CHANGES:
+            kind: WatchType = "DELETED" if event.kind == "DELETED" else None
+            return kind, self._strip(event.raw)
+        return None
 
     def end(self) -> None:
         """Take note that the stream has ended as it should."""
-        if not self._is_healthy and self._get_duration() < _SHORT_STREAM:
+        if self.status.state is State.LISTING:
+            message = f"Cannot {self._attempt}: the stream has ended before its list"
+            self.fail(BrokenStreamError(message))
+        elif self._get_duration() < _SHORT_STREAM and not self._is_healthy:
             message = f"Cannot {self._attempt}: the server ends the stream at once"
-            self.fail(_BrokenStreamError(message))
+            self.fail(BrokenStreamError(message))
         else:
             self._heal()
-            self._began_at = None
-            self.status.is_connected = False
+            self._close()
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
         """Take note of a failure: decide how long to pause, and whether to list anew."""
-        status = self.status
-        if self._get_duration() > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
-            self._heal()  # it was fine in between, although nothing happened
+        is_streaming = self.status.state is State.LISTING and self._is_streaming
+        if is_streaming and self._is_declined(exc):
+            self._turn_to_pages(exc)
+            return
+        self._prefers_pages = is_streaming and self._stream is not None
+        self._recovery.fail(exc, self._get_duration())
+        self.pause = self._recovery.pause
+        self._close()
+
+    def _is_declined(self, exc: Exception) -> bool:
+        """Tell whether it is the streaming list that the server does not give, not everything.
+
+        While the server prepares its cache of a new kind, for example, it gives pages only (429).
+        """
+        if self._stream is None:
+            is_refused = isinstance(exc, APIUnauthorizedError)
+            return isinstance(exc, APIStatusError) and not is_refused
+        return isinstance(exc, _NoStreamingListError | TimeoutError)
+
+    def _turn_to_pages(self, exc: Exception) -> None:
+        """List by pages at once; if the server knows nothing else, then in all watches of it."""
+        reason = str(exc) or "its end does not come"
+        logger.debug("No streaming list of %s: %s. Reading pages.", self._path, reason)
+        if self._stream is not None:
+            self.status.state = State.EMPTY  # some objects have been yielded, maybe
+            self._prefers_pages = True
+        if not isinstance(exc, APIStatusError) or exc.status in _UNKNOWN_PARAMETERS:
+            self._client.paging_groups.add(self._resource.group)
+        self._is_streaming = False
+        self._close()
+        self.pause = 0.0
+
+    def _heal(self) -> None:
+        self._is_healthy = True
+        self._recovery.heal()
+
+    def _close(self) -> None:
+        """Take note that there is no stream any more."""
+        self._stream = None
         self._began_at = None
-        status.is_connected = False
-        self.pause = self._select_pause(exc)
-        self._is_refused = isinstance(exc, APIUnauthorizedError)
-        self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
-        self._doubts += not isinstance(exc, _NO_DOUBT)
-        if isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT:
-            status.state = State.EMPTY
-            self._doubts = 0
-        status.failures += 1
-        self._log(exc)
+        self.status.is_connected = False
+
+    def _strip(self, raw: dict[str, Any]) -> dict[str, Any]:
+        if not self._options.managed_fields:
+            raw["metadata"].pop("managedFields", None)
+        return raw
+
+    def _build_limits(self) -> StreamLimits:
+        options, networking = self._options, self._client.options
+        connects = (options.connect_timeout, networking.connect_timeout, networking.request_timeout)
+        return StreamLimits(
+            connect=next((limit for limit in connects if limit is not None), None),
+            silence=options.inactivity_timeout,
+            total=options.client_timeout,
+        )
 
     def _get_duration(self) -> float:
         """Return for how long the stream has lasted; 0 if there was none."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self._began_at is None else now - self._began_at
-
-    def _select_pause(self, exc: Exception) -> float:
-        if isinstance(exc, APIGoneError) and not self._is_gone:
-            return self._options.reconnect_backoff  # the server is fine: list anew at once
-        ceiling = min(_BACKOFF_LIMIT, 2 * _FIRST_BACKOFF * 2 ** min(self.status.failures, 10))
-        pause = random.uniform(ceiling / 2, ceiling)  # noqa: S311 - not for cryptography
-        if isinstance(exc, APIStatusError) and exc.retry_after is not None:
-            return max(pause, min(exc.retry_after, _BACKOFF_LIMIT))
-        return pause
-
-    def _heal(self) -> None:
-        if self.status.error:
-            logger.info("Back to normal: %s.", self._attempt)
-        self._is_healthy = True
-        self._is_refused = False
-        self._is_gone = False
-        self._doubts = 0
-        self.status.failures = 0
-        self.status.error = ""
-
-    def _log(self, exc: Exception) -> None:
-        message = str(exc).rstrip(".")
-        if isinstance(exc, TimeoutError):
-            silence = self._options.inactivity_timeout
-            message = f"Cannot {self._attempt}: the server has been silent for {silence} s"
-        how = "continuing" if self.status.state is State.WATCHING else "listing anew"
-        is_known = isinstance(exc, WebopError | TimeoutError)
-        is_usual = isinstance(exc, APIGoneError | TimeoutError | APIConnectionError)
-        level = logging.INFO if is_usual and self.status.failures == 1 else logging.WARNING
-        if message == self.status.error:
-            level = logging.DEBUG
-        self.status.error = message
-        logger.log(
-            level, "%s; %s in %.1f s.", message, how, self.pause, exc_info=None if is_known else exc
-        )
-
-
-# Failures that say nothing about the version from which the stream is to be continued.
-_NO_DOUBT = (
-    APIConnectionError,
-    APIForbiddenError,
-    APITooManyRequestsError,
-    APIUnauthorizedError,
-    LoginError,
-)
-
-
-def _has_name(raw: Any) -> bool:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    return isinstance(metadata, dict) and bool(metadata.get("name"))
-
-
-def _quote(line: bytes) -> str:
-    text = line[:_QUOTE_LIMIT].decode("utf-8", "replace")
-    return repr(text) + ("..." if len(line) > _QUOTE_LIMIT else "")

@@ -12,10 +12,11 @@ from typing import Any
 from webop.errors import ActivityError
 from webop.handling.causes import ActivityCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import Terms, execute
+from webop.handling.execute import execute
 from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
+from webop.handling.terms import Terms
 from webop.lifecycles import all_at_once
 
 

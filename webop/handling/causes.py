@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webop.handling.handlers import Activity, Reason
+from webop.handling.stopping import DaemonStopped
 from webop.objects import diffs, fields
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff
@@ -99,6 +100,24 @@ class EventCause(ResourceCause):
 
 
 @dataclass(kw_only=True)
+class BackgroundCause(ResourceCause):
+    """The life of an object, for daemons and timers; the body is a live view of it.
+
+    The arguments are not kept: there are as many causes as there are daemons, and most sleep.
+    """
+
+    stopped: DaemonStopped
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the handler, and of the callable of its initial delay."""
+        kwargs = self._build_kwargs()
+        kwargs["stopped"] = self.stopped
+        kwargs.update(self.indices)
+        return kwargs
+
+
+@dataclass(kw_only=True)
 class DiffCause(ResourceCause):
     """An occasion with a state before and a state after."""
 
@@ -126,11 +145,16 @@ class DiffCause(ResourceCause):
 class ChangeCause(DiffCause):
     """A detected change of an object, for ``@on.create`` and the like.
 
-    ``initial``: the object was there before the operator, and is not yet fully resumed.
+    Attributes:
+        reason: what has happened.
+        initial: whether the object was there before the operator, and is not yet fully resumed.
+        own: what the framework writes on its own account, beside the ``patch`` of the handlers:
+            progress, and the state that is handled.
     """
 
     reason: Reason
     initial: bool = False
+    own: Patch = field(default_factory=Patch)
 
     @property
     def is_deleted(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from webop.handling.indexes import Indexes
 from webop.handling.insights import Insights
 from webop.handling.registry import OperatorRegistry
 from webop.handling.stores import Memos
@@ -25,4 +24,4 @@ class OperatorContext:
     identity: str
     poster: Poster
     insights: Insights = field(default_factory=Insights)
-    indices: Mapping[str, Any] = field(default_factory=dict)
+    indices: Indexes = field(default_factory=Indexes)

@@ -8,41 +8,23 @@ Handlers never break the framework: everything that they raise becomes an outcom
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 from webop.errors import AdmissionError
 from webop.handling.causes import Cause, ChangeCause
 from webop.handling.filters import matches
-from webop.handling.handlers import ChangeHandler, ErrorsMode, Handler
+from webop.handling.handlers import ChangeHandler, Handler
 from webop.handling.invocation import Invocation, invoke
 from webop.handling.policy import ChildrenRetryError, Outcome, check_limits, judge_failure
 from webop.handling.progress import HandlerState, Progress
 from webop.handling.registry import deduplicated
-from webop.lifecycles import LifeCycleFn, all_at_once
-from webop.objects.patch import Patch
-from webop.settings import OperatorSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """On which terms handlers are executed, for all handlers of a cause alike.
-
-    Attributes:
-        settings: the operator's settings.
-        lifecycle: who is next among those that are due.
-        default_errors: how arbitrary exceptions are taken if the handler does not say.
-        window: seconds within which the handlers that finish share one patch of the object.
-        success_level: at which level of logging successes are reported.
-    """
-
-    settings: OperatorSettings
-    lifecycle: LifeCycleFn = all_at_once
-    default_errors: ErrorsMode = ErrorsMode.TEMPORARY
-    window: float = 0.0
-    success_level: int = logging.INFO
+from webop.handling.terms import Commit, Terms
+from webop.lifecycles import LifeCycleFn
+from webop.objects.fields import clone
+from webop.objects.patch import Patch, merge_patches
 
 
 async def execute(
@@ -64,7 +46,12 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            outcome = await attempt(handler, cause, progress[handler.id], terms)
+            if outcomes and terms.commit is not None:
+                save = _prepare_commit(terms.commit, cause, progress, outcomes)
+                async with _deferred(save, closes):
+                    outcome = await attempt(handler, cause, progress[handler.id], terms)
+            else:
+                outcome = await attempt(handler, cause, progress[handler.id], terms)
             progress.record(handler, outcome)
             outcomes[handler.id] = outcome
         if asyncio.get_running_loop().time() >= closes:
@@ -72,19 +59,40 @@ async def execute(
     return outcomes
 
 
+def _prepare_commit(
+    commit: Commit, cause: Cause, progress: Progress, outcomes: Mapping[str, Outcome]
+) -> Callable[[], Awaitable[None]]:
+    """Return what writes down the state of now, whatever the next handler does meanwhile."""
+    patch = Patch()
+    if isinstance(cause, ChangeCause):
+        patch = Patch(clone(merge_patches(cause.patch, cause.own)), fns=cause.patch.fns)
+    deliver_results(outcomes, patch)
+    finished = {key: progress[key] for key in outcomes}
+    return lambda: commit(finished, patch)
+
+
+@asynccontextmanager
+async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> AsyncIterator[None]:
+    """Begin to save at the given moment of the loop's clock, unless the block ends before it."""
+    loop = asyncio.get_running_loop()
+    started: list[asyncio.Future[None]] = []
+    alarm = loop.call_at(moment, lambda: started.append(asyncio.ensure_future(save())))
+    try:
+        yield
+    finally:
+        alarm.cancel()
+        if started:
+            await started[0]
+
+
 async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Terms) -> Outcome:
     """Call one handler once and return the verdict; log both."""
     standing = state.as_attempt()
-    invocation = Invocation(handler, cause, terms.settings, terms.lifecycle)
+    invocation = Invocation(handler, cause, terms, state)
     cause.logger.debug("%s is invoked.", handler)
     try:
         check_limits(handler, standing)
-        result = await invoke(
-            invocation,
-            attempt=standing,
-            started=state.started,
-            runtime=timedelta(seconds=standing.runtime),
-        )
+        result = await invoke(invocation, standing)
         if invocation.subhandlers and not invocation.is_delegated:
             await execute_children(invocation, invocation.subhandlers)
     except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
@@ -122,22 +130,34 @@ async def execute_children(
         raise TypeError("Sub-handlers are possible only in handlers of changes.")
     invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
-    storage = invocation.settings.persistence.progress_storage
+    terms = invocation.terms
+    storage = terms.settings.persistence.progress_storage
     progress = Progress.restore(
-        chosen, body=cause.body, storage=storage, purpose=cause.reason.value
+        chosen,
+        body=cause.body,
+        storage=storage,
+        purpose=cause.reason.value,
+        since=invocation.state.started,
     )
-    terms = Terms(
-        invocation.settings,
-        lifecycle=lifecycle or invocation.lifecycle,
-        window=invocation.settings.execution.commit_window,
+    terms = replace(
+        terms,
+        lifecycle=lifecycle or terms.lifecycle,
+        commit=None if terms.commit is None else partial(_commit_below, invocation, terms.commit),
     )
     outcomes = await execute(chosen, cause, progress, terms)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
     # Also if all are finished: the parent may fail afterwards. Purged at the end of the cycle.
-    progress.store(body=cause.body, patch=cause.patch, storage=storage)
+    progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
+
+
+async def _commit_below(
+    invocation: Invocation, commit: Commit, finished: Mapping[str, HandlerState], patch: Patch
+) -> None:
+    """Write down sub-handlers together with their parent: they count from its start."""
+    await commit({invocation.handler.id: invocation.state, **finished}, patch)
 
 
 def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:

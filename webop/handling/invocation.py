@@ -8,21 +8,22 @@ follows sync handlers into their threads.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from webop.errors import HandlerTimeoutError
 from webop.handling.causes import Cause, DiffCause, ResourceCause
-from webop.handling.handlers import Handler, ResourceHandler
+from webop.handling.handlers import DaemonHandler, Handler, ResourceHandler
 from webop.handling.policy import Attempt
-from webop.lifecycles import LifeCycleFn
+from webop.handling.progress import HandlerState
+from webop.handling.terms import Terms
+from webop.handling.threads import call_in_thread
 from webop.objects.owners import owner_of_the_moment
-from webop.settings import OperatorSettings
 
 
 @dataclass(slots=True)
@@ -31,8 +32,8 @@ class Invocation:
 
     handler: Handler
     cause: Cause
-    settings: OperatorSettings
-    lifecycle: LifeCycleFn
+    terms: Terms
+    state: HandlerState
     subhandlers: list[Any] = field(default_factory=list)
     subrefs: set[str] = field(default_factory=set)
     is_delegated: bool = False
@@ -67,7 +68,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
             return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
 
 
-async def invoke(invocation: Invocation, *, attempt: Attempt, started: Any, runtime: Any) -> Any:
+async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
     """Call the handler of an invocation with all of its keyword arguments.
 
     Raises:
@@ -78,8 +79,8 @@ async def invoke(invocation: Invocation, *, attempt: Attempt, started: Any, runt
     kwargs = dict(cause.kwargs)
     kwargs["param"] = handler.param
     kwargs["retry"] = attempt.retries
-    kwargs["started"] = started
-    kwargs["runtime"] = runtime
+    kwargs["started"] = invocation.state.started
+    kwargs["runtime"] = timedelta(seconds=attempt.runtime)
     if isinstance(handler, ResourceHandler) and handler.field and isinstance(cause, DiffCause):
         kwargs.update(cause.build_field_kwargs(handler.field))
 
@@ -87,30 +88,19 @@ async def invoke(invocation: Invocation, *, attempt: Attempt, started: Any, runt
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
         if not is_async(handler.fn):
-            return await _call_in_thread(handler.fn, kwargs, invocation.settings)
+            settings = invocation.terms.settings
+            is_lasting = isinstance(handler, DaemonHandler)
+            pool = settings.background if is_lasting else settings.execution
+            return await call_in_thread(handler.fn, kwargs, pool)
         if handler.timeout is None:
-            return await handler.fn(**kwargs)
+            coroutine = handler.fn(**kwargs)
+            del kwargs  # a daemon is awaited for long
+            return await coroutine
         return await _call_in_time(handler, kwargs, handler.timeout - attempt.runtime)
     finally:
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
-
-
-async def _call_in_thread(
-    fn: Callable[..., Any], kwargs: Mapping[str, Any], settings: OperatorSettings
-) -> Any:
-    """Run a sync function in the executor; its thread sees the context variables of here."""
-    loop = asyncio.get_running_loop()
-    call = functools.partial(contextvars.copy_context().run, _call, fn, kwargs)
-    return await loop.run_in_executor(settings.execution.executor, call)
-
-
-def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-    try:
-        return fn(**kwargs)
-    except StopIteration as exc:  # no future can hold it: the caller would wait for ever
-        raise RuntimeError(f"The handler has raised {exc!r}.") from exc
 
 
 async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:

@@ -25,7 +25,12 @@ def now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class HandlerState:
-    """The standing of one handler; times are in UTC, None for what has not come to pass."""
+    """The standing of one handler; times are in UTC, None for what has not come to pass.
+
+    ``seen`` tells which state of the object a finished handler was called for, if others are not
+    finished: a restarted operator must know who has missed what has changed since (D-67). It is
+    the one part of the records that Kopf does not know; it ignores it.
+    """
 
     started: datetime
     purpose: str | None = None
@@ -36,6 +41,7 @@ class HandlerState:
     failure: bool = False
     message: str | None = None
     subrefs: frozenset[str] = frozenset()
+    seen: str | None = None
     stored: Mapping[str, object] | None = field(default=None, compare=False)
 
     @classmethod
@@ -51,12 +57,13 @@ class HandlerState:
             failure=record.get("failure") or False,
             message=record.get("message"),
             subrefs=frozenset(record.get("subrefs") or ()),
+            seen=record.get("seen"),
             stored=_without_nones(record),
         )
 
     def build_record(self) -> ProgressRecord:
         """Return the standing in the documented format (CFG-68); absent parts are None."""
-        return ProgressRecord(
+        record = ProgressRecord(
             started=_format_time(self.started),
             stopped=_format_time(self.stopped),
             delayed=_format_time(self.delayed),
@@ -67,6 +74,9 @@ class HandlerState:
             message=self.message,
             subrefs=sorted(self.subrefs) or None,
         )
+        if self.seen is not None:
+            record["seen"] = self.seen
+        return record
 
     @property
     def is_finished(self) -> bool:
@@ -111,18 +121,26 @@ class Progress(Mapping[str, HandlerState]):
 
     @classmethod
     def restore(
-        cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
+        cls,
+        handlers: Iterable[Handler],
+        *,
+        body: Body,
+        storage: ProgressStorage,
+        purpose: str,
+        since: datetime | None = None,
     ) -> Progress:
         """Go on from what is stored on the object, where it was for the same purpose.
 
         Records of another purpose are superseded: a deletion cares for no half-done creation.
+        So are those from before a moment, for sub-handlers: when their parent has begun anew.
         """
         states: dict[str, HandlerState] = {}
         moment = now()
         for handler in handlers:
             record = storage.fetch(key=handler.id, body=body)
             state = HandlerState.from_record(record) if record else None
-            if state is not None and _is_of_cycle(state, handler, purpose):
+            is_outdated = since is not None and state is not None and state.started < since
+            if state is not None and not is_outdated and _is_of_cycle(state, handler, purpose):
                 states[handler.id] = replace(state, purpose=purpose)
             else:
                 stored = None if state is None else state.stored
@@ -162,6 +180,12 @@ class Progress(Mapping[str, HandlerState]):
     def record(self, handler: Handler, outcome: Outcome) -> None:
         """Take note of an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
+
+    def mark_seen(self, keys: Iterable[str], digest: str) -> None:
+        """Take note of the state of the object that the finished ones of these were called for."""
+        for key in keys:
+            if self._states[key].is_finished:
+                self._states[key] = replace(self._states[key], seen=digest)
 
     def restart(self, key: str) -> None:
         """Have a handler called anew, whatever it has achieved."""

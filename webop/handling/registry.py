@@ -39,7 +39,9 @@ class ResourceHandlers:
         self.background = _select_of(BackgroundHandler, everything)
         self.indexers = _select_of(IndexHandler, everything)
         self.extra_fields: frozenset[FieldPath] = frozenset(
-            handler.field for handler in (*self.changes, *self.background) if handler.field
+            handler.field
+            for handler in (*self.events, *self.changes, *self.background)
+            if handler.field
         )
 
     def __bool__(self) -> bool:
@@ -87,6 +89,12 @@ class OperatorRegistry:
         """Add a handler; the order of declaration is the order of calls."""
         self._handlers.append(handler)
 
+    def copy(self) -> OperatorRegistry:
+        """Return a registry with the same handlers, to be added to on its own."""
+        copied = OperatorRegistry()
+        copied._handlers = [*self._handlers]
+        return copied
+
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
         """Return the handlers of an activity; fallbacks only where there is nothing else."""
         found = [h for h in _select_of(ActivityHandler, self._handlers) if h.activity is activity]
@@ -97,10 +105,9 @@ class OperatorRegistry:
         """Return the handlers that need the cluster to be watched."""
         return [h for h in self._iter_resource_handlers() if not isinstance(h, WebhookHandler)]
 
-    def select_unsupported(self) -> list[ResourceHandler]:
-        """Return the handlers that can be declared, but are not called in this version yet."""
-        families = (BackgroundHandler, IndexHandler)
-        return [h for h in self._iter_resource_handlers() if isinstance(h, families)]
+    def select_indexers(self) -> list[IndexHandler]:
+        """Return the handlers that fill indexes."""
+        return list(_select_of(IndexHandler, self._handlers))
 
     def select_webhooks(self) -> list[WebhookHandler]:
         """Return the handlers of admission reviews, those of one function each on its own.

@@ -194,6 +194,18 @@ def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> di
     return result
 
 
+def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the merge patch that does what one does, and then another; they stay as they are."""
+    result = dict(patch)
+    for key, value in other.items():
+        present: Any = result.get(key)
+        if is_mapping(present) and is_mapping(value):
+            result[key] = merge_patches(present, value)
+        else:
+            result[key] = value
+    return result
+
+
 def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:
     for key, value in after.items():
         old = before.get(key, ABSENT_FIELD)

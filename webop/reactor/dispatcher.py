@@ -7,30 +7,43 @@ no task, and no body in memory.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
+from webop.reactor.gate import Gate
 from webop.reactor.tracking import Tracked, parse_version
 
 logger = logging.getLogger(__name__)
+
+_HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
+_RELEASED_AT_ONCE = 100
 
 
 class ObjectProcessor(Protocol):
     """What is done about objects; see :mod:`webop.reactor.process`."""
 
     wants_every_event: bool
+    has_indexes: bool
+
+    async def index(self, raw: dict[str, Any]) -> None:
+        """Bring the indexes up to a state of an object."""
 
     def has_work(self, obj: Tracked) -> bool:
         """Tell cheaply whether there is anything to be done about the newest state."""
 
-    async def process(self, obj: Tracked, *, epoch: int) -> float | None:
+    async def process(self, obj: Tracked) -> float | None:
         """Do it; return the seconds after which to come back even if nothing changes."""
 
+    def withdraw(self, obj: Tracked) -> None:
+        """Take an object that is gone, or is not watched any more, out of the indexes."""
+
     def forget(self, obj: Tracked) -> None:
-        """Drop what is remembered elsewhere of an object that is gone."""
+        """Drop what else is remembered of an object that is gone."""
 
 
 class Dispatcher:
@@ -43,6 +56,7 @@ class Dispatcher:
     Args:
         processor: what is done about objects.
         spawn: starts a task in the task group of the stream.
+        gate: opens when handlers may run; until then, objects are held.
         limit: how many objects are worked on at once; None for no limit.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
@@ -53,32 +67,45 @@ class Dispatcher:
         processor: ObjectProcessor,
         *,
         spawn: Callable[..., asyncio.Task[None]],
+        gate: Gate[Any],
         limit: int | None = None,
         is_resuming: bool = True,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
+        self._gate = gate
+        self._held: dict[str, Tracked] = {}
         self._limit = limit
         self._objects: dict[str, Tracked] = {}
         self._ready: deque[Tracked] = deque()
         self._workers: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._epoch = 0
         self._is_complete = not is_resuming
+        self.epoch = 0
+        if not gate.is_open:
+            gate.subscribe(self._release)
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def begin_listing(self) -> None:
         """Note that all objects that exist are about to be seen."""
-        self._epoch += 1
+        self.epoch += 1
 
     def finish_listing(self) -> None:
         """Find those that were not seen: they were deleted while nobody watched."""
-        vanished = [obj for obj in self._objects.values() if obj.seen < self._epoch]
-        for obj in vanished:
-            self.feed("DELETED", obj.raw or _build_tombstone(obj))
+        unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
+        for obj in unseen:
+            if obj.event_type != "DELETED":
+                self.feed("DELETED", obj.get_freshest() or _build_tombstone(obj))
         self._is_complete = True
+        self._release()
+
+    async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Take in a listed object or an event; the first listing fills the indexes on the way."""
+        if self._processor.has_indexes and not self._is_complete:
+            await self._processor.index(raw)
+        self.feed(event_type, raw)
 
     def feed(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Take in a listed object (type None) or an event of the watch."""
@@ -89,39 +116,28 @@ class Dispatcher:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
             initial = event_type is None and not self._is_complete
-            obj = Tracked(uid, metadata.get("namespace"), metadata["name"], initial=initial)
+            obj = Tracked(self, metadata, initial=initial)
             self._objects[uid] = obj
-        obj.seen = self._epoch
+        obj.seen = self.epoch
         if self._processor.wants_every_event:
             obj.events = [*(obj.events or ()), (event_type, raw)]
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             obj.accept(event_type, raw)
-            self._check(obj)
+            obj.is_unindexed = self._processor.has_indexes and self._is_complete
+            if event_type == "DELETED":
+                self._processor.withdraw(obj)
+                if obj.background is not None:
+                    obj.background.stop(DaemonStoppingReason.RESOURCE_DELETED)
+            self.check(obj)
         elif obj.events:
-            self._check(obj)
+            self.check(obj)
 
-    async def drain(self, timeout: float) -> None:
-        """Let the handlers under way finish, and record it; nothing new is begun."""
-        self._is_closing = True
-        for obj in self._objects.values():
-            if obj.timer is not None:
-                obj.timer.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=timeout)
-
-    def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
-        """Tell whether a state is newer than what is known; own patches come back as events.
-
-        A listing is believed even if it goes back in time, as after a restored backup, unless
-        the object was patched since the listing began.
-        """
-        if not version or version > obj.version:
-            return True
-        return event_type is None and version < obj.version and obj.epoch < self._epoch
-
-    def _check(self, obj: Tracked) -> None:
+    def check(self, obj: Tracked) -> None:
         """Start a worker if there is work and nobody is at it."""
         if obj.is_busy or self._is_closing:
+            return
+        if self._is_holding and not obj.is_unindexed:
+            self._held[obj.uid] = obj
             return
         if obj.timer is not None:
             obj.timer.cancel()
@@ -134,6 +150,50 @@ class Dispatcher:
             self._ready.append(obj)
         else:
             self._workers.add(self._spawn(self._work(obj), name=obj.uid))
+
+    async def drain(self, timeout: float) -> None:
+        """Let the handlers under way finish, and record it; nothing new is begun.
+
+        Daemons are asked to stop, and get five seconds for it (chapter "Daemons", "Timeouts").
+        """
+        self._is_closing = True
+        stopping: list[asyncio.Task[None]] = []
+        for obj in self._objects.values():
+            if obj.timer is not None:
+                obj.timer.cancel()
+            if obj.background is not None:
+                stopping += obj.background.stop(DaemonStoppingReason.OPERATOR_EXITING)
+        waits = [(set(self._workers), timeout), (stopping, _HUNG_TIMEOUT)]
+        await asyncio.gather(*(asyncio.wait(tasks, timeout=t) for tasks, t in waits if tasks))
+
+    def withdraw(self) -> None:
+        """Take all objects out of the indexes: nobody watches them any more."""
+        for obj in self._objects.values():
+            self._processor.withdraw(obj)
+
+    @property
+    def _is_holding(self) -> bool:
+        """Whether it is too early for handlers."""
+        return not self._gate.is_open or (self._processor.has_indexes and not self._is_complete)
+
+    def _release(self) -> None:
+        """Begin with the objects that were held, with breaks for others."""
+        if self._is_holding or self._is_closing:
+            return
+        for uid in [*itertools.islice(self._held, _RELEASED_AT_ONCE)]:
+            self.check(self._held.pop(uid))
+        if self._held:
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
+        """Tell whether a state is newer than what is known; own patches come back as events.
+
+        A listing is believed even if it goes back in time, as after a restored backup, unless
+        the object was patched since the listing began.
+        """
+        if not version or version > obj.version:
+            return True
+        return event_type is None and version < obj.version and obj.epoch < self.epoch
 
     async def _work(self, obj: Tracked) -> None:
         """Work on an object until nothing is left, then on those that wait for a free worker."""
@@ -150,7 +210,7 @@ class Dispatcher:
         delay: float | None = 0
         while (obj.is_dirty or obj.events or delay == 0) and not self._is_closing:
             obj.is_dirty = False
-            delay = await self._processor.process(obj, epoch=self._epoch)
+            delay = await self._processor.process(obj)
         obj.is_busy = False
         if delay is None or obj.event_type == "DELETED":
             self._settle(obj)
@@ -161,12 +221,11 @@ class Dispatcher:
     def _wake(self, obj: Tracked) -> None:
         obj.timer = None
         obj.is_dirty = True
-        self._check(obj)
+        self.check(obj)
 
     def _settle(self, obj: Tracked) -> None:
         """Free what an object holds when there is nothing to do; forget it if it is gone."""
-        obj.raw = None
-        obj.is_dirty = False
+        obj.relax()
         if obj.event_type == "DELETED":
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from webop.errors import APIError, APIForbiddenError
 from webop.handling.context import OperatorContext
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
@@ -74,6 +76,8 @@ class Observer:
         self._streams: dict[StreamKey, asyncio.Task[None]] = {}
         self._running: dict[StreamKey, Resource] = {}
         self._listed: set[StreamKey] = set()
+        self._indexing: set[StreamKey] = set()
+        self._gate: Gate[StreamKey] = Gate()
         self._reported: set[tuple[Selector, str]] = set()
         self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
@@ -94,6 +98,10 @@ class Observer:
                 await asyncio.sleep(_SETTLING)
             except TimeoutError:
                 continue
+
+    def list_unindexed(self) -> list[str]:
+        """Return what handlers wait for: the streams that fill the indexes, while they do."""
+        return [] if self._gate.is_open else [_describe(key) for key in self._gate.pending]
 
     def is_synced(self) -> bool:
         """Tell whether everything that is served has been listed."""
@@ -132,6 +140,7 @@ class Observer:
                 self._stop(key)
             if key not in self._streams:
                 self._start(key, selectors)
+        self._gate.expect(self._indexing)
 
     def _serve_selectors(self) -> dict[Resource, list[Selector]]:
         """Match what is declared with what there is; report what is ambiguous or absent."""
@@ -167,6 +176,7 @@ class Observer:
         self._streams.pop(key).cancel()
         self._running.pop(key)
         self.statuses.pop(key)
+        self._gate.arrive(key)
 
     def _start(self, key: StreamKey, selectors: Collection[Selector]) -> None:
         resource, namespace = key
@@ -175,6 +185,8 @@ class Observer:
             return
         logger.debug("%s is served now.", _describe(key))
         ctx = ResourceContext(self._operator, self._client, resource, handlers)
+        if handlers.indexers:
+            self._indexing.add(key)
         self.statuses[key] = status = WatchStatus()
         self._running[key] = resource
         self._streams[key] = self._spawn(
@@ -189,17 +201,25 @@ class Observer:
     ) -> None:
         """Feed the objects of one resource in one namespace to their workers."""
         settings = ctx.operator.settings
+        if not ctx.handlers.indexers:
+            await self._gate.wait()  # rather than hold all of its objects in memory
         async with asyncio.TaskGroup() as group:
             dispatcher = Dispatcher(
-                Processor(ctx),
+                Processor(ctx, self._gate, spawn=group.create_task),
                 spawn=group.create_task,
+                gate=self._gate,
                 limit=settings.batching.worker_limit,
                 is_resuming=(ctx.resource, namespace) not in self._listed,
             )
             try:
                 await self._feed(dispatcher, ctx, namespace, status)
+            except Exception:
+                dispatcher.withdraw()  # all is listed anew
+                raise
             finally:
                 await dispatcher.drain(settings.batching.exit_timeout)
+                if (ctx.resource, namespace) not in self._streams:
+                    dispatcher.withdraw()
 
     async def _feed(
         self,
@@ -209,14 +229,17 @@ class Observer:
         status: WatchStatus,
     ) -> None:
         options = ctx.operator.settings.watching
-        async for item in watch(ctx.client, ctx.resource, namespace, options, status):
-            if isinstance(item, tuple):
-                dispatcher.feed(*item)
-            elif isinstance(item, ListingStarted):
-                dispatcher.begin_listing()
-            else:
-                dispatcher.finish_listing()
-                self._listed.add((ctx.resource, namespace))
+        items = watch(ctx.client, ctx.resource, namespace, options, status)
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, tuple):
+                    await dispatcher.take(*item)
+                elif isinstance(item, ListingStarted):
+                    dispatcher.begin_listing()
+                else:
+                    dispatcher.finish_listing()
+                    self._listed.add((ctx.resource, namespace))
+                    self._gate.arrive((ctx.resource, namespace))
 
     async def _watch_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""

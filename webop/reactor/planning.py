@@ -6,21 +6,27 @@ states need none. Carried out in :mod:`webop.reactor.process`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from webop.client.api import Client
 from webop.handling.causes import ChangeCause, detect_reason
 from webop.handling.context import OperatorContext
-from webop.handling.handlers import ChangeHandler, Reason
+from webop.handling.filters import matches
+from webop.handling.handlers import BackgroundHandler, ChangeHandler, Reason
 from webop.handling.registry import ResourceHandlers
+from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import Body
 from webop.objects.diffs import diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
+from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
 from webop.reactor.tracking import Cycle, Tracked
 
+_DELETED = DaemonStoppingReason.RESOURCE_DELETED
+_MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
 _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
 
 
@@ -47,6 +53,10 @@ class Plan:
         missed: ids of handlers that are to hear of what has changed since the cycle has begun,
             even if they have finished.
         late: those of them for whom nothing has changed since the last-handled state.
+        spawned: daemons and timers to be started.
+        stopped: ids of those to be stopped, as the object does not match any more or goes away.
+        why: for which of these reasons.
+        has_changes: whether the change itself is to be handled, or only to be noted as handled.
     """
 
     cause: ChangeCause
@@ -55,26 +65,71 @@ class Plan:
     cycle: Cycle | None = None
     missed: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
+    spawned: list[BackgroundHandler] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    why: DaemonStoppingReason = _MISMATCH
+    has_changes: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.has_changes or self.finalizers is not None or self.spawned or self.stopped)
 
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     """Return what is to be done about the newest state of an object; None if nothing is."""
     if obj.raw is None or obj.event_type == "DELETED":
         return None
-    cause = detect_cause(ctx, obj, Body(obj.raw))
-    finalizers = _plan_finalizers(ctx, cause)
-    if finalizers is not None:
-        return Plan(cause, finalizers=finalizers)
+    plan = Plan(detect_cause(ctx, obj, Body(obj.raw)))
+    wanted = _select_background(ctx, obj, plan.cause)
+    _plan_background(obj, plan, wanted)
+    plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
+    if plan.finalizers is None:
+        plan.has_changes = _plan_changes(ctx, obj, plan)
+    return plan or None
+
+
+def _plan_changes(ctx: ResourceContext, obj: Tracked, plan: Plan) -> bool:
+    """Find the handlers of the change; tell whether there is anything to be done about it."""
+    cause = plan.cause
     if cause.reason is Reason.NOOP and obj.cycle is not None:
-        return Plan(cause, cycle=obj.cycle)  # back where it was, but some have seen it elsewhere
+        plan.cycle = obj.cycle  # back where it was, but some have seen it elsewhere
+        return True
     if cause.reason not in _HANDLED or not ctx.handlers.changes:
-        return None
-    plan = Plan(cause, ctx.handlers.select_changes(cause))
+        return False
+    plan.handlers = ctx.handlers.select_changes(cause)
     if obj.cycle is not None and obj.cycle.reason is cause.reason:
         _continue_cycle(ctx, plan, obj.cycle)
-    if plan.handlers or _is_worth_noting(ctx, cause) or _has_leftovers(ctx, cause):
-        return plan
-    return None
+    return bool(plan.handlers) or _is_worth_noting(ctx, cause) or _has_leftovers(ctx, cause)
+
+
+def _select_background(
+    ctx: ResourceContext, obj: Tracked, cause: ChangeCause
+) -> dict[str, BackgroundHandler]:
+    """Return the daemons and timers that are to run; those that have ended are not (DMN-19)."""
+    if not ctx.handlers.background or cause.is_deleted:
+        return {}
+    finished = frozenset() if obj.background is None else obj.background.finished
+    return {
+        handler.id: handler
+        for handler in ctx.handlers.background
+        if handler.id not in finished and matches(handler, cause)
+    }
+
+
+def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHandler]) -> None:
+    """Find the daemons and timers to be started and stopped.
+
+    One that is stopping still counts as running, and none is started when another one has ended:
+    that is up to the next event ("Daemons", "Filtering").
+    """
+    running = {} if obj.background is None else obj.background.tasks
+    plan.why = _DELETED if plan.cause.is_deleted else _MISMATCH
+    plan.stopped = [
+        key
+        for key, task in running.items()
+        if key not in wanted and not task.stopper.reason & plan.why
+    ]
+    if not obj.is_provided:
+        plan.spawned = [handler for key, handler in wanted.items() if key not in running]
 
 
 def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
@@ -108,11 +163,14 @@ def _has_leftovers(ctx: ResourceContext, cause: ChangeCause) -> bool:
 def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     """Compare the state of an object with the last-handled one."""
     persistence = ctx.operator.settings.persistence
-    old: Any = persistence.diffbase_storage.fetch(body=body)
+    stored = persistence.diffbase_storage.fetch(body=body)
     new: Any = persistence.diffbase_storage.build(body=body, extra_fields=ctx.handlers.extra_fields)
     new = persistence.progress_storage.clear(essence=new)
-    if old is not None:
-        old = persistence.progress_storage.clear(essence=old)
+    old: Any = stored
+    if isinstance(stored, EssenceDigest):
+        old = stored.restore(new)  # too large to be stored: all that is known is if it is the same
+    elif stored is not None:
+        old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
     reason = detect_reason(
         event_type=obj.event_type,
@@ -137,11 +195,21 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     )
 
 
-def _plan_finalizers(ctx: ResourceContext, cause: ChangeCause) -> list[str] | None:
-    """Return the finalizers as they are to be before anything else; None if they are fine."""
+def _plan_finalizers(
+    ctx: ResourceContext, obj: Tracked, cause: ChangeCause, *, is_wanted: bool
+) -> list[str] | None:
+    """Return the finalizers as they are to be before anything else; None if they are fine.
+
+    Args:
+        ctx: the context of the resource.
+        obj: the object.
+        cause: its newest state.
+        is_wanted: whether daemons or timers are to run for it.
+    """
     finalizer = ctx.operator.settings.persistence.finalizer
     present = list(cause.body.meta.finalizers)
-    is_needed = ctx.handlers.needs_finalizer(cause)
+    is_running = obj.background is not None and bool(obj.background.tasks)
+    is_needed = is_wanted or is_running or ctx.handlers.needs_finalizer(cause)
     if is_needed and finalizer not in present and not cause.is_deleted:
         return [*present, finalizer]
     if not is_needed and finalizer in present:

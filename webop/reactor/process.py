@@ -5,52 +5,54 @@ Flow: :meth:`Processor.process` → :func:`webop.handling.execute.execute` → t
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 from webop.errors import APIError, LoginError
-from webop.handling.causes import EventCause
-from webop.handling.execute import Terms, deliver_results, execute
+from webop.handling.causes import EventCause, ResourceCause
+from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
+from webop.handling.indexing import index_object
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
+from webop.handling.terms import Terms
 from webop.objects.body import Body, RawEvent
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor.application import apply_finalizers, save_patch
+from webop.reactor.cycles import handle_change
+from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan, ResourceContext, make_plan
-from webop.reactor.tracking import Cycle, Tracked
+from webop.reactor.saving import catch_up, is_refused, release, save_changes
+from webop.reactor.schedules import start_in_background
+from webop.reactor.tracking import Tracked
 
 logger = logging.getLogger(__name__)
-
-_FINAL = frozenset({400, 405, 409, 413, 415, 422})  # a patch refused so is refused ever after
-
-_TITLES = {
-    Reason.CREATE: "creation",
-    Reason.UPDATE: "update",
-    Reason.DELETE: "deletion",
-    Reason.RESUME: "resuming",
-    Reason.NOOP: "reversal",
-}
 
 
 class Processor:
     """The work on the objects of one resource; see :class:`webop.reactor.dispatcher`."""
 
-    def __init__(self, ctx: ResourceContext) -> None:
+    def __init__(
+        self, ctx: ResourceContext, gate: Gate[Any], *, spawn: Callable[..., asyncio.Task[None]]
+    ) -> None:
         self.ctx = ctx
         self.wants_every_event = bool(ctx.handlers.events)
+        self.has_indexes = bool(ctx.handlers.indexers)
+        self._gate = gate
+        self._spawn = spawn
         settings = ctx.operator.settings
-        self._terms = Terms(
-            settings, lifecycle=ctx.operator.lifecycle, window=settings.execution.commit_window
-        )
         self._event_terms = Terms(settings, default_errors=ErrorsMode.IGNORED)
+        self._index_terms = replace(self._event_terms, success_level=logging.DEBUG)
 
     def has_work(self, obj: Tracked) -> bool:
         """Tell whether anything is to be done about the newest state of an object."""
-        if obj.events or obj.unsaved is not None:
+        if obj.events or obj.unsaved is not None or obj.is_unindexed:
             return True
         try:
             obj.plan = make_plan(self.ctx, obj)
@@ -60,11 +62,30 @@ class Processor:
             obj.initial = False
         return obj.plan is not None
 
+    async def index(self, raw: dict[str, Any]) -> None:
+        """Bring the indexes up to a state of an object; errors of indexers end here."""
+        body = Body(raw)
+        cause = ResourceCause(
+            logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
+            memo=self.ctx.operator.memos.recall(raw["metadata"]["uid"]),
+            indices=self.ctx.operator.indices,
+            resource=self.ctx.resource,
+            body=body,
+            patch=Patch(body=body),
+        )
+        handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
+        await index_object(handlers, cause, raw["metadata"]["uid"], indexes, self._index_terms)
+
+    def withdraw(self, obj: Tracked) -> None:
+        """Take an object that is gone, or is not watched any more, out of the indexes."""
+        if self.has_indexes:
+            self.ctx.operator.indices.discard(obj.uid)
+
     def forget(self, obj: Tracked) -> None:
-        """Drop what is remembered of an object that is gone."""
+        """Drop what else is remembered of an object that is gone."""
         self.ctx.operator.memos.forget(obj.uid)
 
-    async def process(self, obj: Tracked, *, epoch: int) -> float | None:
+    async def process(self, obj: Tracked) -> float | None:
         """Do what is to be done about the newest state of an object.
 
         Guarantees: errors of the API server, of filters, and of the framework itself end here;
@@ -74,13 +95,18 @@ class Processor:
             The seconds after which to come back even if nothing changes; None if there is no need.
         """
         try:
+            if obj.is_unindexed:
+                obj.is_unindexed = False
+                if obj.raw is not None and obj.event_type != "DELETED":
+                    await self.index(obj.raw)
+            await self._gate.wait()
             await self._show_events(obj)
-            await self._catch_up(obj, epoch=epoch)
+            await catch_up(self.ctx, obj)
             plan = self._take_plan(obj)
             if plan is None:
                 delay, obj.initial = None, False
             else:
-                delay = await self._carry_out(obj, plan, epoch=epoch)
+                delay = await self._carry_out(obj, plan)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             return self._throttle(obj, exc)
         obj.error_delays = None
@@ -93,98 +119,37 @@ class Processor:
             return plan
         return make_plan(self.ctx, obj)
 
-    async def _carry_out(self, obj: Tracked, plan: Plan, *, epoch: int) -> float | None:
+    async def _carry_out(self, obj: Tracked, plan: Plan) -> float | None:
         """Call the handlers, record their progress, and write it all down in one patch."""
         cause = plan.cause
+        self._adjust_background(obj, plan)
         if cause.reason is Reason.DELETE and obj.is_released:
-            await self._release(obj, epoch=epoch)
+            await release(self.ctx, obj)
             return None
         if plan.finalizers is not None:
             added = len(plan.finalizers) > len(cause.body.meta.finalizers)
             cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-            await apply_finalizers(self.ctx, obj, cause.body, plan.finalizers, epoch=epoch)
+            await apply_finalizers(self.ctx, obj, cause.body, plan.finalizers)
             return None
-        title = _TITLES[cause.reason]
-        cause.logger.debug("%s is in progress.", title.capitalize())
-        storage = self.ctx.operator.settings.persistence.progress_storage
-        progress = Progress.restore(
-            plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
-        )
-        cycle = obj.cycle = _adjust_cycle(plan, progress)
-        outcomes = await self._execute(plan, cycle, progress)
-        deliver_results(outcomes, cause.patch)
-        if progress.is_finished:
-            self._conclude(obj, plan, progress)
-        else:
-            progress.store(body=cause.body, patch=cause.patch, storage=storage)
-        await self._save(obj, cause.patch, epoch=epoch)
+        if not plan.has_changes:
+            obj.initial = False
+            return None
+        delay = await handle_change(self.ctx, obj, plan)
+        await save_changes(self.ctx, obj, cause)
         if obj.is_released:
-            await self._release(obj, epoch=epoch)
-        return progress.delay
+            await release(self.ctx, obj)
+        return delay
 
-    async def _execute(self, plan: Plan, cycle: Cycle, progress: Progress) -> dict[str, Outcome]:
-        """Call the handlers; those that are behind the others hear of what they have missed."""
-        called = [handler for handler in plan.handlers if handler.id in progress]
-        behind = [handler for handler in called if handler.id in cycle.bases]
-        others = [handler for handler in called if handler.id not in cycle.bases]
-        outcomes = await execute(others, plan.cause, progress, self._terms)
-        for handler in behind:
-            cause = plan.cause.since(cycle.bases[handler.id])
-            outcomes |= await execute([handler], cause, progress, self._terms)
-        return outcomes
-
-    def _conclude(self, obj: Tracked, plan: Plan, progress: Progress) -> None:
-        """End the cycle: what was handled is remembered on the object, the progress is not."""
-        cause, persistence = plan.cause, self.ctx.operator.settings.persistence
-        owned = (handler.id for handler in self.ctx.handlers.changes)
-        progress.purge(
-            owned, body=cause.body, patch=cause.patch, storage=persistence.progress_storage
-        )
-        if plan.handlers:
-            succeeded, failed = progress.count()
-            title = _TITLES[cause.reason].capitalize()
-            cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
-        essence = cause.new if obj.cycle is None else obj.cycle.essence
-        if cause.reason is not Reason.DELETE and cause.old != essence:
-            persistence.diffbase_storage.store(body=cause.body, patch=cause.patch, essence=essence)
-        obj.is_released = cause.reason is Reason.DELETE
-        obj.cycle = None
-        obj.initial = False
-
-    async def _save(self, obj: Tracked, patch: Patch, *, epoch: int) -> None:
-        """Write a patch now, or, if the API server is away, before anything else next time.
-
-        So handlers are not called again for what is only not written down yet.
-        """
-        if not patch:
-            return
-        obj.unsaved = None
-        try:
-            await save_patch(self.ctx, obj, patch, epoch=epoch)
-        except (APIError, LoginError) as exc:
-            if getattr(exc, "status", 0) not in _FINAL:
-                obj.unsaved = patch
-            raise
-
-    async def _catch_up(self, obj: Tracked, *, epoch: int) -> None:
-        if obj.unsaved is not None and obj.event_type != "DELETED":
-            await self._save(obj, obj.unsaved, epoch=epoch)
-
-    async def _release(self, obj: Tracked, *, epoch: int) -> None:
-        """Let a deleted object go, whatever else is changed in it at the same time.
-
-        The deletion handlers have run and are not to run again, so a conflict is resolved here.
-        """
-        persistence = self.ctx.operator.settings.persistence
-        while obj.raw is not None and obj.event_type != "DELETED":
-            body = Body(obj.raw)
-            left = [name for name in body.meta.finalizers if name != persistence.finalizer]
-            if len(left) == len(body.meta.finalizers):
-                return
-            if await apply_finalizers(self.ctx, obj, body, left, epoch=epoch):
-                return
-            if not await obj.wait_for_news(persistence.consistency_timeout):
-                return
+    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
+        """Stop and start daemons and timers; those to be started wait for the finalizer."""
+        running = {} if obj.background is None else obj.background.tasks
+        for key in plan.stopped:
+            if key in running:
+                running[key].stop(plan.why)
+        if plan.finalizers is None:
+            for handler in plan.spawned:
+                start_in_background(self.ctx, obj, handler, spawn=self._spawn)
+            obj.is_provided = True
 
     async def _show_events(self, obj: Tracked) -> None:
         """Call the handlers of raw events; their errors are logged and forgotten (HND-27)."""
@@ -209,14 +174,14 @@ class Processor:
             deliver_results(outcomes, cause.patch)
             if cause.patch and event_type != "DELETED":
                 try:
-                    await save_patch(self.ctx, obj, cause.patch, epoch=-1)
+                    await save_patch(self.ctx, obj, cause.patch)
                 except (APIError, LoginError) as exc:
                     cause.logger.warning("The patch of event handlers is not applied: %s", exc)
 
     def _throttle(self, obj: Tracked, exc: Exception) -> float | None:
         """Leave an object alone for a while after an error that is not of its handlers."""
         delays: float | Iterable[float] = self.ctx.operator.settings.batching.error_delays
-        delay = obj.throttle(delays)
+        delay = None if is_refused(exc) else obj.throttle(delays)
         pause = "until its next change" if delay is None else f"for {delay:g} seconds"
         expected = isinstance(exc, (APIError, LoginError))
         logger.error(
@@ -237,21 +202,3 @@ def _is_for(handler: EventHandler, cause: EventCause) -> bool:
     except Exception:
         cause.logger.exception("The filter of %s has failed.", handler)
         return False
-
-
-def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
-    """Begin a cycle, or bring the present one up to the newest state of the object."""
-    cycle = plan.cycle
-    if cycle is None:
-        return Cycle(plan.cause.reason, plan.cause.new, frozenset(progress))
-    for key in plan.missed:
-        if progress[key].is_finished:
-            progress.restart(key)
-            cycle.bases[key] = cycle.essence
-        elif key in plan.late and progress[key].retries:
-            cycle.bases.setdefault(key, cycle.essence)
-        elif key in plan.late:
-            progress.drop(key)  # it has seen nothing of what is undone by now
-    if plan.cause.reason is Reason.UPDATE:
-        cycle.essence = plan.cause.new
-    return cycle

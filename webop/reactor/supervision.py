@@ -34,6 +34,10 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
                 failures = 0
             pause = _BACKOFFS[min(failures, len(_BACKOFFS) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311
             failures += 1
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                logger.exception("The %s has failed on the way out.", name)
+                return
             logger.exception("The %s has failed; it is started again in %.1f s.", name, pause)
             await asyncio.sleep(pause)
         else:

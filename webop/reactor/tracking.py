@@ -7,16 +7,26 @@ costs a few hundred bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.patch import Patch
 
 if TYPE_CHECKING:
+    from webop.reactor.background import Background
     from webop.reactor.planning import Plan
+
+
+class Keeper(Protocol):
+    """Who keeps the object, and sees to it that somebody works on it."""
+
+    epoch: int
+
+    def check(self, obj: Tracked) -> None:
+        """Start work on the object if there is any, and nobody is at it."""
 
 
 @dataclass(slots=True)
@@ -52,9 +62,14 @@ class Tracked:
         plan: what is to be done about ``raw``, if it was found out already.
         unsaved: what is to be written before anything else, as the API server was away.
         is_released: whether all deletion handlers have finished, so that the object may go.
+        is_provided: whether the daemons that ``raw`` asks for were started; those that end later
+            are not started again before there is another event.
+        is_unindexed: whether the indexes are to be told of ``raw``.
+        background: its daemons and timers, if it has any.
     """
 
     __slots__ = (
+        "background",
         "cycle",
         "epoch",
         "error_delays",
@@ -63,7 +78,10 @@ class Tracked:
         "initial",
         "is_busy",
         "is_dirty",
+        "is_provided",
         "is_released",
+        "is_unindexed",
+        "keeper",
         "name",
         "namespace",
         "news",
@@ -76,10 +94,11 @@ class Tracked:
         "version",
     )
 
-    def __init__(self, uid: str, namespace: str | None, name: str, *, initial: bool) -> None:
-        self.uid = uid
-        self.namespace = namespace
-        self.name = name
+    def __init__(self, keeper: Keeper, metadata: Mapping[str, Any], *, initial: bool) -> None:
+        self.keeper = keeper
+        self.uid: str = metadata["uid"]
+        self.namespace: str | None = metadata.get("namespace")
+        self.name: str = metadata["name"]
         self.initial = initial
         self.raw: dict[str, Any] | None = None
         self.event_type: RawEventType = None
@@ -93,6 +112,9 @@ class Tracked:
         self.plan: Plan | None = None
         self.unsaved: Patch | None = None
         self.is_released = False
+        self.is_provided = False
+        self.is_unindexed = False
+        self.background: Background | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.error_delays: Iterator[float] | None = None
         self.news: asyncio.Event | None = None
@@ -106,15 +128,45 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
+        self.is_unindexed = True
+        self.is_provided = False
+        if self.background is not None and self.background.tasks:
+            self.background.show(raw)
         if self.news is not None:
             self.news.set()
 
-    def accept_own(self, raw: dict[str, Any], *, epoch: int) -> None:
+    def accept_own(self, raw: dict[str, Any]) -> None:
         """Take over the answer to a patch of ours, unless something newer is known already."""
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
-            self.epoch = epoch
+            self.epoch = self.keeper.epoch
+            self.keeper.check(self)
+
+    def wake(self) -> None:
+        """Have the object looked at as it is: something in its background has ended."""
+        if self.event_type == "DELETED" or self.background is None:
+            return
+        if self.raw is None:
+            self.raw = self.background.raw
+        self.is_dirty = True
+        self.keeper.check(self)
+
+    def get_freshest(self) -> dict[str, Any] | None:
+        """Return the newest known state; None if there is none, or if the object is gone."""
+        if self.event_type == "DELETED":
+            return None
+        if self.raw is None and self.background is not None:
+            return self.background.raw or None
+        return self.raw
+
+    def relax(self) -> None:
+        """Free what is not needed while there is nothing to do."""
+        self.raw = None
+        self.is_dirty = False
+        self.is_provided = True
+        if self.background is not None and not self.background.tasks:
+            self.background = self.background.without_body()
 
     async def wait_for_news(self, timeout: float | None) -> bool:
         """Wait for a state that differs from the present one; tell whether it has come."""

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
+    from webop.testing.runner import OperatorRunner
+    from webop.testing.runner import OperatorRunner as KopfRunner
 
-__all__ = ["LocalCluster"]
+__all__ = ["KopfRunner", "LocalCluster", "OperatorRunner"]
 
+# What is where, and how it is called there.
 _LAZY = {
-    "LocalCluster": "webop.controlplane.cluster",
+    "KopfRunner": ("webop.testing.runner", "OperatorRunner"),
+    "LocalCluster": ("webop.controlplane.cluster", "LocalCluster"),
+    "OperatorRunner": ("webop.testing.runner", "OperatorRunner"),
 }
 
 
@@ -22,6 +27,7 @@ def __getattr__(name: str) -> Any:
     """Import at first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    module, original = _LAZY[name]
+    value = getattr(importlib.import_module(module), original)
     globals()[name] = value
     return value

@@ -57,6 +57,22 @@ STORAGES = [
 ]
 
 
+@pytest.mark.feature("CFG-68")
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(("size", "kept"), [(1000, 1000), (1001, 1001), (2_000_000, 1001)])
+def test_the_text_of_an_error_is_kept_up_to_a_limit(
+    storage: ProgressStorage, size: int, kept: int
+) -> None:
+    record: Any = {**RECORD, "message": "ж" * size}
+    for _ in range(2):  # what was cut is stored again as it is
+        patch = Patch()
+        storage.store(key="fn", record=record, body=Body({}), patch=patch)
+        record = storage.fetch(key="fn", body=Body(apply_merge_patch({}, patch)))
+        assert record is not None
+        assert len(record["message"]) == kept
+        assert record["message"].endswith("ж" if size <= 1000 else "ж…")
+
+
 @pytest.mark.feature("CFG-58", "CFG-59", "CFG-60", "CFG-61", "CFG-68", "REF-55", "REF-57", "REF-58")
 @pytest.mark.parametrize("key", ["fn", "fn/spec.field", "outer/inner/task1", "f" * 80])
 @pytest.mark.parametrize("raw", [{}, OWNED])

@@ -8,6 +8,7 @@ and "Handlers" of the manual). Users choose or write a storage in
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -23,6 +24,17 @@ from webop.objects.fields import (
     resolve,
 )
 from webop.objects.storage.codec import decode, encode
+from webop.objects.storage.compaction import (
+    ANNOTATIONS_LIMIT,
+    RESERVE,
+    EssenceDigest,
+    StoredEssence,
+    compress,
+    expand,
+    measure,
+    measure_others,
+    summarize,
+)
 from webop.objects.storage.keys import (
     DEFAULT_PREFIX,
     AnnotationNaming,
@@ -34,8 +46,26 @@ if TYPE_CHECKING:
 
     from webop.objects.patch import Patch
 
+__all__ = [
+    "AnnotationsDiffBaseStorage",
+    "DiffBaseStorage",
+    "EssenceDigest",
+    "MultiDiffBaseStorage",
+    "StatusDiffBaseStorage",
+    "StoredEssence",
+]
+
+logger = logging.getLogger(__name__)
+
 _KUBECTL: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _SYSTEM_STANZAS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
+_TOO_LARGE: Final = (
+    "The state of %s %s takes %d bytes: too many for an annotation, even if compressed, as all "
+    "annotations of an object can have %d together. Only its digest is stored: changes are "
+    "noticed, but handlers of updates get an empty 'old', and a 'diff' in which everything is new. "
+    "This is so for all such objects of the kind. To have it otherwise, put StatusDiffBaseStorage "
+    "into settings.persistence.diffbase_storage, or name the large fields in its ignored_fields."
+)
 _DROPPED_IF_EMPTY: Final = frozenset(
     {("status",), ("metadata",), ("metadata", "labels"), ("metadata", "annotations")}
 )
@@ -83,8 +113,11 @@ class DiffBaseStorage(ABC):
         return cast("BodyEssence", clone(essence) if self._gives_copies else essence)
 
     @abstractmethod
-    def fetch(self, *, body: Body) -> BodyEssence | None:
-        """Return the stored essence, or None if the object was never handled."""
+    def fetch(self, *, body: Body) -> StoredEssence | None:
+        """Return the stored essence, or None if the object was never handled.
+
+        It is a digest where the essence was too large to be stored.
+        """
 
     @abstractmethod
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
@@ -131,6 +164,9 @@ def _drop_annotations(essence: BodyEssence, names: Iterable[str]) -> BodyEssence
 class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     """Keeps the last handled state in an annotation.
 
+    It is plain JSON wherever that fits beside the other annotations of the object; otherwise,
+    see :mod:`webop.objects.storage.compaction`.
+
     Args:
         prefix: of the annotation; another one for each operator that handles the same objects.
         key: the name of the annotation under the prefix.
@@ -148,30 +184,76 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     ) -> None:
         super().__init__(prefix=prefix, v1=v1, ignored_fields=ignored_fields)
         self.key = key
+        self._told: set[str] = set()
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the annotation itself."""
         essence = super().build(body=body, extra_fields=extra_fields)
         return _drop_annotations(essence, self.make_keys(self.key, body=get_raw(body)))
 
-    def fetch(self, *, body: Body) -> BodyEssence | None:
-        """Return the essence from the annotation."""
+    def fetch(self, *, body: Body) -> StoredEssence | None:
+        """Return the essence from the annotation, or its digest."""
         raw = get_raw(body)
         annotations = resolve(raw, ("metadata", "annotations")) or {}
         for name in self.make_keys(self.key, body=raw):
             text = annotations.get(name)
-            essence = None if text is None else decode(text, place=f"the annotation {name}")
+            essence = None if text is None else _read(text, place=f"the annotation {name}")
             if essence is not None:
-                return cast("BodyEssence", essence)
+                return essence
         return None
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
         """Put the essence into the patch, as text with a line end for a clean ``kubectl get``."""
         text = encode(essence) + "\n"
         raw = get_raw(body)
-        for name in self.make_keys(self.key, body=raw):
-            ensure(patch, ("metadata", "annotations", name), text)
+        names = self.make_keys(self.key, body=raw)
+        room = ANNOTATIONS_LIMIT - RESERVE - measure_others(raw, patch, names)
+        size = measure(text)
+        if measure(names[0]) + size > room:
+            text = self._shrink(body, essence, room - measure(names[0]), size)
+        for name in names:
+            room -= measure(name) + measure(text)
+            if room >= 0 or name == names[0]:
+                ensure(patch, ("metadata", "annotations", name), text)
+            else:
+                _forget(("metadata", "annotations", name), raw, patch)
         self.store_marker(body=raw, patch=patch)
+
+    def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
+        """Return a text that takes less room; the digest, if any room is too small."""
+        document = cast("dict[str, Any]", essence)
+        text = compress(document) + "\n"
+        if measure(text) <= room:
+            return text
+        self._warn_once(body, size)
+        return summarize(document) + "\n"
+
+    def _warn_once(self, body: Body, size: int) -> None:
+        """Tell of the first such object of each kind."""
+        kind = f"{body.get('apiVersion')} {body.get('kind')}"
+        if kind in self._told:
+            return
+        self._told.add(kind)
+        logger.warning(_TOO_LARGE, body.get("kind"), _name(body), size, ANNOTATIONS_LIMIT)
+
+
+def _name(body: Body) -> str:
+    namespace, name = body.metadata.get("namespace"), body.metadata.get("name")
+    return f"{namespace}/{name}" if namespace else f"{name}"
+
+
+def _read(text: str, *, place: str) -> StoredEssence | None:
+    document = decode(text, place=place)
+    try:
+        return None if document is None else expand(document)
+    except ValueError as exc:
+        logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
+        return None
+
+
+def _forget(path: FieldPath, raw: Mapping[str, Any], patch: Patch) -> None:
+    if resolve(raw, path) is not None:
+        ensure(patch, path, None)
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
@@ -229,13 +311,19 @@ class MultiDiffBaseStorage(DiffBaseStorage):
             essence = storage.build(body=rest, extra_fields=extra_fields)
         return essence
 
-    def fetch(self, *, body: Body) -> BodyEssence | None:
-        """Return the essence from the first storage that has one."""
+    def fetch(self, *, body: Body) -> StoredEssence | None:
+        """Return the essence from the first storage that has one.
+
+        If that one has only a digest, the same essence from any other storage is better.
+        """
+        digest: EssenceDigest | None = None
         for storage in self.storages:
-            essence = storage.fetch(body=body)
-            if essence is not None:
-                return essence
-        return None
+            stored = storage.fetch(body=body)
+            if isinstance(stored, EssenceDigest):
+                digest = digest or stored
+            elif stored is not None and (digest is None or digest.matches(cast("Any", stored))):
+                return stored
+        return digest
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
         """Store the essence in all storages."""

@@ -9,7 +9,7 @@ manual). Users choose or write a storage in ``settings.persistence.progress_stor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, cast
 
 from webop.objects.body import get_raw
 from webop.objects.fields import (
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from webop.objects.body import Body, BodyEssence
     from webop.objects.patch import Patch
 
+_MESSAGE_LIMIT: Final = 1000  # characters
+
 
 class ProgressRecord(TypedDict, total=False):
     """The state of one handler in a handling cycle.
@@ -46,6 +48,8 @@ class ProgressRecord(TypedDict, total=False):
         failure: whether it has failed for good.
         message: the text of the last error.
         subrefs: the ids of its sub-handlers.
+        seen: a digest of the state that a finished handler was called for, in unfinished cycles.
+            Kopf ignores it.
     """
 
     started: str | None
@@ -57,6 +61,7 @@ class ProgressRecord(TypedDict, total=False):
     failure: bool | None
     message: str | None
     subrefs: Collection[str] | None
+    seen: str
 
 
 class ProgressStorage(ABC):
@@ -145,7 +150,7 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         """Put the record into the patch."""
-        content = {k: val for k, val in record.items() if self.verbose or val is not None}
+        content = {k: val for k, val in _shorten(record).items() if self.verbose or val is not None}
         text = encode(content)
         raw = get_raw(body)
         for name in self.make_keys(key, body=raw):
@@ -203,7 +208,7 @@ class StatusProgressStorage(ProgressStorage):
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:  # noqa: ARG002
         """Put the record into the patch; what is None in it deletes what was there before."""
-        ensure(patch, (*self.field, key), record)
+        ensure(patch, (*self.field, key), _shorten(record))
 
     def purge(self, *, key: str, body: Body, patch: Patch) -> None:
         """Delete the record, if it is there."""
@@ -306,6 +311,14 @@ class SmartProgressStorage(MultiProgressStorage):
 
 def _parse_named(field: FieldSpec, name: str) -> FieldPath:
     return parse_field(field.format(name=name) if isinstance(field, str) else field)
+
+
+def _shorten(record: ProgressRecord) -> ProgressRecord:
+    """Cut the text of an error that holds a whole document, so that the record fits anywhere."""
+    message = record.get("message")
+    if message is None or len(message) <= _MESSAGE_LIMIT:
+        return record
+    return {**record, "message": f"{message[:_MESSAGE_LIMIT]}…"}
 
 
 def _purge(path: FieldPath, raw: Mapping[str, Any], patch: Patch) -> None:

@@ -1,0 +1,30 @@
+"""What an object with an idle async daemon keeps in memory."""
+
+from __future__ import annotations
+
+from bench.model import Bench, Sample, Scenario, Side
+from bench.operators import run_operator
+
+
+async def _measure(bench: Bench, side: Side) -> Sample:
+    things, empties = bench.things, bench.empties
+    await things.clear()
+    with run_operator(bench, side, empties.plural, extra="daemon") as operator:
+        await operator.settle()
+        bare = operator.read_memory()
+    with run_operator(bench, side, things.plural, extra="daemon"):
+        await things.load(bench.objects)
+    # Started anew: what was needed only for the creation of the objects is not counted.
+    with run_operator(bench, side, things.plural, extra="daemon") as operator:
+        await operator.settle(3)
+        full = operator.read_memory()
+        await things.clear()  # while there is somebody to remove the finalizers
+    return {"rss_kb_per_object": (full - bare) * 1e3 / bench.objects, "rss_mb": full}
+
+
+SCENARIO = Scenario(
+    name="daemon",
+    summary="one idle async daemon per object, after a restart",
+    measure=_measure,
+    objects=2000,
+)

@@ -1,0 +1,182 @@
+"""Run snippets under a framework and tell, as JSON, which handlers they register.
+
+A script of its own, ``python registering.py webop|kopf < job.json > report.json``, so that it can
+run under an interpreter that has only the one framework. All snippets are run in one process,
+each as a module of its own with a fresh registry. The job is
+``{"snippets": {name: code}, "prelude": code}``, the report ``{name: {"error": …, "handlers": …}}``;
+the handlers are told in words that both frameworks share, by families, in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+SECONDS = 60
+_RETRYING = ("errors", "timeout", "retries", "backoff")
+_FILTERS = ("labels", "annotations", "when", "field", "value", "old", "new")
+_BACKGROUND = ("initial_delay", "interval", "sharp", "idle")
+_CANCELLING = ("cancellation_backoff", "cancellation_timeout", "cancellation_polling")
+_WEBHOOK = ("operations", "subresource", "persistent", "side_effects", "ignore_failures")
+_OPTIONS = ("id", "param", *_RETRYING, *_FILTERS, "deleted", *_BACKGROUND, *_CANCELLING, *_WEBHOOK)
+_SELECTOR = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
+
+_FAMILIES = {
+    "ActivityHandler": "activities",
+    "WebhookHandler": "webhooks",
+    "IndexHandler": "indexes",
+    "IndexingHandler": "indexes",
+    "EventHandler": "events",
+    "WatchingHandler": "events",
+    "DaemonHandler": "background",
+    "TimerHandler": "background",
+    "ChangeHandler": "changes",
+    "ChangingHandler": "changes",
+}
+
+
+def adapt(code: str, framework: str) -> str:
+    """Return the code with the one line changed that names the framework."""
+    other = "kopf" if framework == "webop" else "webop"
+    plain = re.compile(rf"^(\s*)import {other}$", re.MULTILINE)
+    code = plain.sub(rf"\1import {framework} as {other}", code)
+    return re.sub(rf"(?m)^(\s*)from {other}\b", rf"\1from {framework}", code)
+
+
+def run(job: dict[str, Any], framework: str) -> dict[str, Any]:
+    """Run all snippets of a job."""
+    module = importlib.import_module(framework)
+    report = {}
+    for name, code in job["snippets"].items():
+        registry = module.OperatorRegistry()
+        module.set_default_registry(registry)
+        space = types.ModuleType("snippet_" + re.sub(r"\W", "_", name))
+        space.__file__ = f"{name}.py"
+        error = _execute(space, adapt(code, framework), adapt(job.get("prelude", ""), framework))
+        own = [item for item in vars(space).values() if isinstance(item, module.OperatorRegistry)]
+        report[name] = {"error": error, "handlers": _describe([registry, *own])}
+    return report
+
+
+def _execute(module: types.ModuleType, code: str, prelude: str) -> str | None:
+    sys.modules[module.__name__] = module
+    try:
+        with _limited(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            exec(compile(prelude, "prelude.py", "exec"), vars(module))
+            exec(compile(code, str(module.__file__), "exec"), vars(module))
+    except BaseException as exc:  # noqa: BLE001 - whatever user code may raise is the answer
+        return f"{type(exc).__name__}: {exc}"
+    return None
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Interrupt what takes too long."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError(f"The import takes more than {SECONDS} seconds.")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _describe(registries: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    families: dict[str, list[dict[str, Any]]] = {}
+    for handler in itertools.chain.from_iterable(map(_get_handlers, registries)):
+        is_implicit = getattr(handler, "is_fallback", False) or getattr(handler, "_fallback", False)
+        if not is_implicit:
+            family = _FAMILIES[type(handler).__name__]
+            families.setdefault(family, []).append(_describe_handler(handler))
+    return families
+
+
+def _get_handlers(registry: Any) -> list[Any]:
+    if hasattr(registry, "_handlers"):  # of webop: all in one
+        return list(registry._handlers)
+    names = ("activities", "indexing", "watching", "spawning", "changing", "webhooks")
+    return [h for name in names for h in getattr(registry, f"_{name}").get_all_handlers()]
+
+
+def _describe_handler(handler: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "kind": _tell_kind(handler),
+        "function": _tell(handler.fn),
+        "finalizer": _needs_finalizer(handler),
+    }
+    selector = getattr(handler, "selector", None)
+    if selector is not None:
+        described["resource"] = {
+            name: _tell(getattr(selector, name)) for name in (*_SELECTOR, "any_name", "fn")
+        }
+    for name in _OPTIONS:
+        value = _tell(getattr(handler, name, None))
+        if value not in (None, False, [], {}):  # what is not given is told by one or the other
+            described[name] = value
+    return described
+
+
+def _tell_kind(handler: Any) -> str:
+    for name in ("activity", "reason"):
+        if getattr(handler, name, None) is not None:
+            kind = str(getattr(handler, name).value)
+            return {"validating": "validate", "mutating": "mutate"}.get(kind, kind)
+    if getattr(handler, "initial", None):
+        return "resume"
+    family = type(handler).__name__.removesuffix("Handler")
+    return {"Change": "field", "Changing": "field", "Indexing": "Index", "Watching": "Event"}.get(
+        family, family
+    )
+
+
+def _needs_finalizer(handler: Any) -> bool:
+    for name in ("requires_finalizer", "needs_finalizer"):
+        if hasattr(handler, name):
+            return bool(getattr(handler, name))
+    return False
+
+
+def _tell(value: Any) -> Any:
+    """Return a value as JSON; functions and markers by name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "name") and hasattr(value, "value"):  # a member of an enumeration
+        return f"<{value.name}>"
+    if isinstance(value, dict):
+        return {str(key): _tell(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(_tell(item) for item in value)
+    if isinstance(value, list | tuple):
+        return [_tell(item) for item in value]
+    if re.match(r"(webop|kopf)\b", getattr(value, "__module__", None) or ""):
+        return "<made by the framework>"
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"<{name.rpartition('.')[2]}>"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        task = json.load(sys.stdin)
+        out = os.dup(1)
+        os.dup2(2, 1)  # what the snippets print is not part of the report
+        os.chdir(folder)
+        text = json.dumps(run(task, sys.argv[1]))
+    with os.fdopen(out, "w") as file:
+        file.write(text)

@@ -1,0 +1,132 @@
+"""The prose of the documentation names what exists: commands, options, settings, names, pages."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+import webop
+import webop.testing
+from tests.docs.pages import DOCS, ROOT, find_commands, find_pages
+from webop.cli import main
+
+COMMANDS = list(find_commands())
+PROGRAMS = {"cd", "curl", "eval", "export", "kubectl", "make", "pip", "pytest", "python", "uvicorn"}
+SECTIONS = webop.OperatorSettings.model_fields
+TEXTS = {
+    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
+    for page in find_pages()
+    if page.name != "parity.md"  # made of the checklist, which has its own words
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), COMMANDS, ids=[f"{place}-{words[0]}" for place, words in COMMANDS]
+)
+def test_commands_exist(place: str, words: list[str]) -> None:
+    program = Path(words[0]).name
+    if program == "webop":
+        check_click(main, words[1:])
+    elif program == "make":
+        targets = re.findall(
+            r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        named = [word for word in words[1:] if "=" not in word]
+        assert set(named) <= set(targets)
+    else:
+        assert program in PROGRAMS
+
+
+def check_click(command: click.Command, args: list[str]) -> None:
+    """Parse without running; what is wrong is a ``click.UsageError``."""
+    context = click.Context(command, info_name=command.name)
+    rest = command.make_parser(context).parse_args(list(args))[1]
+    if isinstance(command, click.Group) and rest:
+        inner = command.get_command(context, rest[0])
+        assert inner is not None, f"There is no command {rest[0]!r}."
+        check_click(inner, rest[1:])
+
+
+@pytest.mark.parametrize("args", [["rum"], ["run", "--no-such-option"], ["cluster", "begin"]])
+def test_mistakes_in_commands_are_noticed(args: list[str]) -> None:
+    with pytest.raises((click.UsageError, AssertionError)):
+        check_click(main, args)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_settings_that_are_named_exist(page: str) -> None:
+    for group, name in re.findall(r"\bsettings\.([a-z_]+)\.([a-z_]+)\b", TEXTS[page]):
+        assert hasattr(getattr(webop.OperatorSettings(), group), name), f"{group}.{name}"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_public_names_that_are_named_exist(page: str) -> None:
+    for name in re.findall(r"(?<![\w/.])webop\.([A-Za-z_]+)\b(?!\.(?:py|dev))", TEXTS[page]):
+        assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
+
+
+def read_table_of_settings() -> dict[tuple[str, str], str]:
+    rows = re.findall(
+        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/settings.md"], re.MULTILINE
+    )
+    return {(group, name): default for group, name, default in rows}
+
+
+def test_the_page_of_settings_lists_all_settings() -> None:
+    sections: dict[str, Any] = {
+        name: type(getattr(webop.OperatorSettings(), name)) for name in SECTIONS
+    }
+    there = {
+        (group, name)
+        for group, section in sections.items()
+        if group not in ("admission", "peering")
+        for name in section.model_fields
+    }
+    properties = {("execution", "max_workers"), ("background", "max_workers")}
+    assert set(read_table_of_settings()) == there | properties
+
+
+@pytest.mark.parametrize(("path", "default"), read_table_of_settings().items())
+def test_the_page_of_settings_shows_the_defaults(path: tuple[str, str], default: str) -> None:
+    group, name = path
+    value = getattr(getattr(webop.OperatorSettings(), group), name)
+    shown = default.strip("`")
+    if "()" in shown:
+        assert type(value).__name__ == shown.removesuffix("()")
+    elif isinstance(value, tuple):
+        begin, _, end = shown.partition(" … ")
+        words = [word.strip() for word in begin.split(",") if word.strip()]
+        assert [str(item) for item in value[: len(words)]] == words
+        assert not end or str(value[-1]) == end
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        assert shown == "Python's own" or float(shown) == value
+    elif shown != "a thread pool":
+        assert shown == str(value)
+
+
+def test_all_pages_are_in_the_navigation() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    def walk(item: Any) -> list[str]:
+        if isinstance(item, str):
+            return [item]
+        values = item.values() if isinstance(item, dict) else item
+        return [page for value in values for page in walk(value)]
+
+    assert sorted(walk(config["nav"])) == sorted(
+        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")
+    )
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_lead_somewhere(page: str) -> None:
+    """Anchors are checked by ``make docs``; this is for pages and files, the README's as well."""
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", TEXTS[page]):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target

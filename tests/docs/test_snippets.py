@@ -1,0 +1,76 @@
+"""The Python of the documentation runs as it is printed, and means the same to the peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.comparing import Difference, Report, compare, register
+from tests.docs.pages import Block, find_snippets
+from tests.docs.registering import adapt
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+SNIPPETS = {snippet.name: snippet for snippet in find_snippets()}
+COMMON = {name: snippet.code for name, snippet in SNIPPETS.items() if snippet.is_common}
+
+
+@pytest.fixture(scope="module")
+def ours(local_cluster: LocalCluster) -> Report:
+    """What the snippets register; one starts a cluster, the binaries of which are there by now."""
+    return register({name: snippet.code for name, snippet in SNIPPETS.items()}, "webop")
+
+
+@pytest.fixture(scope="module")
+def differences(ours: Report) -> list[Difference]:
+    theirs = register(COMMON, "kopf")
+    return compare({name: ours[name] for name in COMMON}, theirs)
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_a_snippet_runs_as_it_is_printed(name: str, ours: Report) -> None:
+    assert ours[name]["error"] is None
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_snippet_registers_the_same_handlers_under_kopf(
+    name: str, differences: list[Difference]
+) -> None:
+    assert [str(item) for item in differences if item.snippet == name] == []
+
+
+def test_snippets_are_found() -> None:
+    assert len(SNIPPETS) > 50
+    assert len(COMMON) > 0.8 * len(SNIPPETS)
+
+
+def test_what_differs_is_told() -> None:
+    code = "import webop\n\n@webop.timer('pods', interval=%s, id='%s')\ndef fn(**_): ...\n"
+    one, other = (register({"x": code % pair}, "webop") for pair in ((1, "a"), (2, "a")))
+    assert compare(one, one) == []
+    assert [str(item) for item in compare(one, other)] == [
+        "x: handlers/background/0/interval: webop 1, kopf 2"
+    ]
+    broken = register({"x": "import webop\nwebop.nothing"}, "webop")
+    assert "AttributeError" in str(compare(broken, one)[0].ours)
+
+
+@pytest.mark.parametrize(
+    ("code", "framework", "adapted"),
+    [
+        ("import webop\n", "kopf", "import kopf as webop\n"),
+        ("import kopf\n", "webop", "import webop as kopf\n"),
+        ("    import kopf\n", "webop", "    import webop as kopf\n"),
+        ("from kopf.testing import X\n", "webop", "from webop.testing import X\n"),
+        ("import webop\n", "webop", "import webop\n"),
+    ],
+)
+def test_only_the_import_is_changed(code: str, framework: str, adapted: str) -> None:
+    assert adapt(code, framework) == adapted
+
+
+def test_a_snippet_for_webop_only_is_not_compared() -> None:
+    assert not Block("x", "python", "", "webop only").is_common
+    assert not Block("x", "python", "from webop.testing import LocalCluster").is_common

@@ -1,0 +1,281 @@
+"""The structure of indexes: what is where, whose it is, and what readers see meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import tracemalloc
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import pytest
+
+from webop.handling.handlers import IndexHandler
+from webop.handling.indexes import Index, Indexes, ObjectIndex, Owner, Store
+
+Model = dict[Owner, dict[Hashable, Any]]
+
+
+def build_index(**objects: dict[Any, Any]) -> ObjectIndex[Any, Any]:
+    """Return an index with these values of objects by their keys."""
+    index: ObjectIndex[Any, Any] = ObjectIndex()
+    for owner, values in objects.items():
+        index.replace(owner, values)
+    return index
+
+
+def show(index: Mapping[Any, Collection[Any]]) -> dict[Any, list[Any]]:
+    """Return the contents for comparison: the order within stores is not guaranteed."""
+    return {key: sorted(store, key=repr) for key, store in index.items()}
+
+
+@pytest.mark.feature("IDX-04", "IDX-05")
+def test_an_index_and_its_stores_are_read_only_collections() -> None:
+    index = build_index(a={"x": 1})
+    assert isinstance(index, Index)
+    assert isinstance(index, Mapping)
+    assert isinstance(index["x"], Store)
+    assert isinstance(index["x"], Collection)
+    for name in ("__setitem__", "__delitem__", "pop", "clear", "update", "append", "add"):
+        assert not hasattr(index, name)
+        assert not hasattr(index["x"], name)
+
+
+@pytest.mark.feature("IDX-05")
+def test_an_index_without_objects_is_empty_and_usable() -> None:
+    index = build_index()
+    assert (len(index), list(index), list(index.items()), index.get("x", [])) == (0, [], [], [])
+    assert not index
+    assert index == {}
+    with pytest.raises(KeyError, match="x"):
+        index["x"]
+
+
+@pytest.mark.feature("IDX-07", "IDX-10", "IDX-13")
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ([{"x": 1}, {"x": 2}, {"y": 3}], {"x": [1, 2], "y": [3]}),
+        ([{"x": 1}, {"x": 1}, {"x": 1}], {"x": [1, 1, 1]}),
+        ([{"x": None}, {"x": None}], {"x": [None, None]}),
+        ([{"x": [1]}, {"x": [1]}], {"x": [[1], [1]]}),
+        ([{None: 1}, {("ns", "n"): 2}], {None: [1], ("ns", "n"): [2]}),
+        ([{"x": {"y": 1}}], {"x": [{"y": 1}]}),
+        ([{"x": 1, "y": 2}, {"y": 3, "z": 4}], {"x": [1], "y": [2, 3], "z": [4]}),
+        ([{}], {}),
+    ],
+)
+def test_values_of_objects_accumulate_under_their_keys(
+    objects: list[dict[Any, Any]], expected: dict[Any, list[Any]]
+) -> None:
+    index = build_index(**{f"u{number}": values for number, values in enumerate(objects)})
+    assert show(index) == expected
+    assert len(index) == len(expected)
+    assert all(len(index[key]) == len(values) for key, values in expected.items())
+
+
+@pytest.mark.feature("IDX-04")
+def test_keys_and_values_can_be_looked_up() -> None:
+    index = build_index(a={"x": [1]}, b={"x": "two"})
+    assert "x" in index
+    assert "y" not in index
+    assert [1] in index["x"]
+    assert "two" in index["x"]
+    assert "three" not in index["x"]
+    assert repr(index) == "{'x': [[1], 'two']}"
+    assert [sorted(store, key=repr) for store in index.values()] == [["two", [1]]]
+    assert index.keys() == {"x"}
+
+
+@pytest.mark.feature("IDX-14")
+def test_a_changed_object_has_its_new_values_and_no_old_ones() -> None:
+    index = build_index(a={"x": 1, "y": 1}, b={"y": 2})
+    index.replace("a", {"y": 3, "z": 3})
+    assert show(index) == {"y": [2, 3], "z": [3]}
+    index.replace("a", {})
+    assert show(index) == {"y": [2]}
+    index.replace("a", {"y": 4})
+    assert show(index) == {"y": [2, 4]}
+
+
+@pytest.mark.feature("IDX-05", "IDX-15")
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+def test_stores_vanish_with_their_last_values_in_whatever_order(order: str) -> None:
+    index = build_index(a={"x": 1}, b={"x": 2, "y": 2}, c={"x": 3})
+    index.discard("never seen")
+    for number, owner in enumerate(order, start=1):
+        index.discard(owner)
+        index.discard(owner)
+        assert ("x" in index) is (number < 3)
+    assert index == {}
+
+
+@pytest.mark.feature("IDX-24")
+def test_a_store_that_is_held_follows_the_changes() -> None:
+    index = build_index(a={"x": 1})
+    store = index["x"]
+    index.replace("b", {"x": 2})
+    index.replace("a", {"x": 3})
+    assert sorted(store) == [2, 3]
+    index.discard("a")
+    index.replace("c", {"x": 4})
+    assert sorted(store) == [2, 4]
+    assert index["x"] is store
+
+
+@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15")
+@pytest.mark.parametrize("seed", range(20))
+def test_any_sequence_of_changes_gives_what_a_naive_model_gives(seed: int) -> None:
+    chance = random.Random(seed)
+    index: ObjectIndex[Any, Any] = ObjectIndex()
+    model: Model = {}
+    owners: list[Owner] = [*"abcdef", ("a", 1), ("b", 1)]
+    keys: list[Hashable] = [None, "x", "y", 0, ("t", 1), frozenset()]
+    for step in range(400):
+        owner = chance.choice(owners)
+        held = dict(index.items())
+        if chance.random() < 0.35:
+            index.discard(owner)
+            model.pop(owner, None)
+        else:
+            chosen = chance.sample(keys, chance.choice([0, 1, 1, 1, 2, 3]))
+            values = {key: chance.choice([None, step, [step], "same"]) for key in chosen}
+            index.replace(owner, values)
+            model[owner] = values
+        assert show(index) == flatten(model)
+        assert all(len(store) == len(list(store)) > 0 for store in index.values())
+        assert all(index[key] is store for key, store in held.items() if key in index)
+    for owner in owners:
+        index.discard(owner)
+    assert index == {}
+
+
+def flatten(model: Model) -> dict[Hashable, list[Any]]:
+    """Return what the naive model has by keys."""
+    found: dict[Hashable, list[Any]] = {}
+    for values in model.values():
+        for key, value in values.items():
+            found.setdefault(key, []).append(value)
+    return {key: sorted(values, key=repr) for key, values in found.items()}
+
+
+@pytest.mark.feature("IDX-24")
+def test_changes_in_the_midst_of_iterations_disturb_nobody() -> None:
+    index = build_index(**{f"u{n}": {"all": n, n: n} for n in range(10)})
+    for key in index:
+        index.replace(f"new{key}", {f"new{key}": 1, "all": 1})
+        index.discard("u5")
+    for value in index["all"]:
+        index.replace(f"newer{value}", {"all": 2})
+    for key, store in index.items():
+        index.replace(f"newest{key}", {f"newest{key}": 1})
+        assert len(store) > 0
+    for _ in index.values():
+        index.replace(f"last{len(index)}", {len(index): 1})
+    assert 5 not in index
+
+
+@pytest.mark.feature("IDX-24")
+def test_threads_read_while_the_index_changes() -> None:
+    index = build_index(stable={"stable": 1, "shared": 1})
+    failures: list[BaseException] = []
+    rounds = [0, 0]
+    enough = threading.Event()
+
+    def read(number: int) -> None:
+        try:
+            while not enough.is_set():
+                assert list(index["stable"]) == [1]
+                assert 1 in index["shared"]
+                assert {"stable", "shared"} <= set(index)
+                assert dict(index.items()).keys() >= {"stable", "shared"}
+                assert sum(len(list(store)) for store in index.values()) >= 2
+                rounds[number] += 1
+        except BaseException as exc:  # noqa: BLE001  to be shown by the test, not by the thread
+            failures.append(exc)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    step = 0
+    while min(rounds) < 30 and not failures:
+        step += 1
+        index.replace(f"u{step % 50}", {step % 70: step, "shared": 2, f"k{step % 9}": step})
+        index.discard(f"u{step * 7 % 50}")
+    enough.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.feature("IDX-25")
+def test_an_indexed_object_takes_little_memory_besides_its_key_and_value() -> None:
+    count = 5000
+    objects = [(f"uid-{n}", {("ns", f"name{n}"): n}) for n in range(count)]
+    index: ObjectIndex[Any, Any] = ObjectIndex()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for owner, values in objects:
+            index.replace(owner, values)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / count < 400
+
+
+def build_handler(fn: Any, id: str) -> IndexHandler:
+    """Return a handler for all objects."""
+    return IndexHandler(id=id, fn=fn, selector=None)
+
+
+def fn_one(**_: Any) -> None:
+    """Stand for a function."""
+
+
+def fn_two(**_: Any) -> None:
+    """Stand for another function."""
+
+
+@pytest.mark.feature("IDX-01", "IDX-03", "IDX-05")
+def test_indexes_are_there_by_name_from_the_start() -> None:
+    indexes = Indexes([build_handler(fn_one, "one"), build_handler(fn_two, "two")])
+    assert {**indexes} == {"one": {}, "two": {}}
+    assert (list(indexes), len(indexes)) == (["one", "two"], 2)
+    assert isinstance(indexes["one"], Index)
+    assert not Indexes()
+
+
+@pytest.mark.feature("IDX-01")
+def test_handlers_with_one_id_share_an_index_without_overwriting_each_other() -> None:
+    first, again, other = (build_handler(fn, "shared") for fn in (fn_one, fn_one, fn_two))
+    indexes = Indexes([first, again, other])
+    assert list(indexes) == ["shared"]
+    assert indexes.feed_of(first) is indexes.feed_of(again)
+    indexes.feed_of(first).replace("u1", "x")
+    indexes.feed_of(other).replace("u1", "y")
+    assert show(indexes["shared"]) == {None: ["x", "y"]}
+    indexes.feed_of(again).replace("u1", "z")
+    assert show(indexes["shared"]) == {None: ["y", "z"]}
+    indexes.feed_of(first).discard("u1")
+    assert show(indexes["shared"]) == {None: ["y"]}
+
+
+@pytest.mark.feature("IDX-15")
+def test_objects_are_discarded_from_all_indexes() -> None:
+    handlers = [build_handler(fn_one, "one"), build_handler(fn_two, "one")]
+    handlers.append(build_handler(fn_one, "two"))
+    indexes = Indexes(handlers)
+    for handler in handlers:
+        for uid in ("u1", "u2", "u3", "u4"):
+            indexes.feed_of(handler).replace(uid, {uid: 1, "all": uid})
+    indexes.discard("u1")
+    assert show(indexes["two"]) == {"u2": [1], "u3": [1], "u4": [1], "all": ["u2", "u3", "u4"]}
+    indexes.discard_all(["u2", "u3", "never seen"])
+    assert show(indexes["one"]) == {"u4": [1, 1], "all": ["u4", "u4"]}
+    assert show(indexes["two"]) == {"u4": [1], "all": ["u4"]}
+
+
+def test_a_handler_that_the_indexes_do_not_know_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Indexes().feed_of(build_handler(fn_one, "one"))

@@ -1,0 +1,1 @@
+"""webop and Kopf take over each other's objects: the same handlers and state, no call twice."""

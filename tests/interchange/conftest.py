@@ -1,0 +1,43 @@
+"""Kinds and runs of operators for the tests of the interchange."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.interchange.relay import Relay, has_peer
+from tests.operating import Kind, Objects, connect
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def batons(local_cluster: LocalCluster) -> Kind:
+    """A kind whose objects are handed from one operator to the other."""
+    kind = Kind("relay.webop.dev", "batons", "Baton", has_status=True)
+
+    async def define() -> None:
+        async with connect(local_cluster) as client:
+            await kind.define(client)
+
+    asyncio.run(define())
+    return kind
+
+
+@pytest.fixture
+def baton_objects(client: Client, batons: Kind, local_namespace: str) -> Objects:
+    """The batons in the namespace of the test."""
+    return Objects(client, batons, local_namespace)
+
+
+@pytest.fixture
+def relay(tmp_path: Path, local_cluster: LocalCluster, baton_objects: Objects) -> Relay:
+    """The runs of the operators of the test."""
+    if not has_peer():
+        pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
+    return Relay(tmp_path, local_cluster.kubeconfig, baton_objects)

@@ -1,0 +1,1 @@
+"""The page of parity: which rows of the feature checklist are shown by which tests."""

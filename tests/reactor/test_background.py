@@ -1,0 +1,85 @@
+"""Daemons of objects that vanish between two listings, as after "410 Gone": no watch tells of them.
+
+Fed to the dispatcher directly: a real API server keeps its history for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import FINALIZER, build_settings
+from tests.reactor.timeline import Timeline
+from webop.client.api import Client
+from webop.client.credentials import Vault
+from webop.handling.context import OperatorContext
+from webop.handling.stores import Memo, Memos
+from webop.lifecycles import get_default_lifecycle
+from webop.objects.resources import Resource
+from webop.posting import Poster
+from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.gate import Gate
+from webop.reactor.planning import ResourceContext
+from webop.reactor.process import Processor
+
+WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
+
+
+def build_object(name: str, version: int = 1) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-of-{name}",
+        "resourceVersion": str(version),
+        "finalizers": [FINALIZER],
+    }
+    return {"metadata": metadata, "spec": {"name": name}}
+
+
+@pytest.mark.feature("DMN-03", "EVT-10", "CON-05")
+async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
+    registry: webop.OperatorRegistry,
+) -> None:
+    timeline = Timeline()
+
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(spec: webop.Spec, stopped: webop.DaemonStopped, **_: Any) -> None:
+        name = spec["name"]
+        timeline.note(f"begun {name}")
+        await stopped.wait()
+        # The last known state is still there to be looked at.
+        why = webop.DaemonStoppingReason.RESOURCE_DELETED
+        timeline.note(f"ended {spec['name']} {stopped.is_set(why)}")
+
+    settings = build_settings()
+    operator = OperatorContext(
+        settings=settings,
+        registry=registry,
+        memos=Memos(Memo()),
+        lifecycle=get_default_lifecycle(),
+        identity="test",
+        poster=Poster(settings),
+    )
+    gate: Gate[str] = Gate()
+    gate.expect([])
+    async with Client(Vault(), settings.networking) as client, asyncio.TaskGroup() as group:
+        handlers = registry.handlers_of(registry.collect_selectors())
+        ctx = ResourceContext(operator, client, WIDGETS, handlers)
+        processor = Processor(ctx, gate, spawn=group.create_task)
+        dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate)
+        for names in (["kept", "vanished"], ["kept"]):
+            dispatcher.begin_listing()
+            for name in names:
+                dispatcher.feed(None, build_object(name))
+            dispatcher.finish_listing()
+            for name in names:
+                await timeline.wait(f"begun {name}")
+        await timeline.wait("ended vanished True")
+        assert not timeline.of("ended kept True")
+        assert len(dispatcher) == 1
+        assert len(operator.memos) == 1
+        await dispatcher.drain(5)
+    await timeline.wait("ended kept False")

@@ -1,0 +1,118 @@
+"""Patches that the API server refuses: told once, never repeated for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import (
+    CRDS,
+    DIFFBASE,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    eventually,
+    get_annotations,
+)
+from webop.client.api import Client
+
+LIMIT = 262144  # bytes; of all annotations of an object (Kubernetes API, meta/v1 ObjectMeta)
+
+
+@pytest.fixture
+async def strict(client: Client, local_namespace: str) -> AsyncIterator[Objects]:
+    """Objects of a kind whose status has a schema."""
+    kind = Kind("strict.webop.dev", "stricts", "Strict")
+    crd = kind.build_crd()
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["status"] = {"type": "object", "properties": {"fn": {"type": "integer"}}}
+    await client.create(CRDS, None, crd)
+    await kind.wait_served(client)
+    yield Objects(client, kind, local_namespace)
+    await kind.undefine(client)
+
+
+@pytest.mark.feature("RST-01", "ERR-01", "CFG-57")
+async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
+    registry: webop.OperatorRegistry,
+    strict: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("stricts", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        return "not a number"
+
+    @webop.on.update("stricts", registry=registry, id="fn")
+    async def updated(**kwargs: Any) -> int:
+        calls.note("updated", kwargs)
+        return 5
+
+    async with run_operator():
+        await strict.create("a")
+        raw = await strict.wait_handled("a")
+        assert "status" not in raw
+        await strict.patch("a", {"spec": {"x": 1}})
+        raw = await strict.wait_handled("a")
+        assert raw["status"] == {"fn": 5}
+    assert calls.handlers("a") == ["fn", "updated"]
+    assert "is refused, and is left out" in caplog.text
+
+
+@pytest.mark.feature("CFG-38", "CFG-65", "CON-02")
+@pytest.mark.parametrize("size", [150_000, 300_000])
+async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    size: int,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", {"name": kwargs["name"]})
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", {"name": kwargs["name"]})
+
+    noise = "".join(f"{number * 7919 % 1_000_003:x}" for number in range(size // 5))
+    manual = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 100_000}
+    async with run_operator():
+        await objects.create("a", {"data": noise}, annotations=manual)
+        await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
+        await objects.pass_fence()
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.patch("a", {"spec": {"data": noise[:-1]}})
+        await calls.wait("a", "updated")
+        await objects.pass_fence()
+    assert calls.handlers("a") == ["created", "updated"]
+
+
+@pytest.mark.feature("CFG-38")
+async def test_an_object_with_no_room_left_is_left_alone_until_it_changes(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    async with run_operator():
+        await objects.create("a", annotations={"full": "x" * (LIMIT - len("full") - 10)})
+        await eventually(lambda: "is left alone until its next change" in caplog.text)
+        await objects.pass_fence()
+        assert calls.handlers("a") == ["created"]
+        await objects.patch("a", {"metadata": {"annotations": {"full": None}}})
+        await objects.wait_handled("a")
+    assert calls.handlers("a") == ["created", "created"]

@@ -1,0 +1,236 @@
+"""An operator in a thread of the test: what it does there, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import Result
+
+import webop
+from tests.commands import HANDLERS, Workshop
+from tests.operating import Calls, Objects, build_settings
+from webop.testing import KopfRunner, OperatorRunner
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+PRINTING = """
+import webop
+
+@webop.on.startup()
+def start(settings, **_):
+    settings.posting.enabled = False
+    print('And here we are!')
+
+@webop.on.cleanup()
+def clean(logger, **_):
+    logger.info('And there we were.')
+"""
+FAILING = """
+import webop
+
+@webop.on.startup()
+def start(**_):
+    raise webop.PermanentError('It cannot be started.')
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_registry() -> Iterator[None]:
+    """A default registry with nothing of other tests in it."""
+    original = webop.get_default_registry()
+    webop.set_default_registry(webop.OperatorRegistry())
+    yield
+    webop.set_default_registry(original)
+
+
+@pytest.fixture(autouse=True)
+def login(local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster that the user is logged in to."""
+    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig))
+
+
+@pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50")
+async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
+    workshop: Workshop, objects: Objects
+) -> None:
+    path = workshop.write(HANDLERS)
+    with OperatorRunner(["run", "-n", objects.namespace, str(path)]) as runner:
+        assert not runner.future.done()
+        await objects.create("one")
+        await objects.wait_handled("one")
+    assert runner.exit_code == 0
+    assert runner.exception is None
+    assert f"[{objects.namespace}/one] created one" in runner.output
+    assert "cleaned up" in runner.output
+    # It has stopped: the next object is nobody's.
+    with OperatorRunner(["run", "-n", objects.namespace], registry=webop.OperatorRegistry()):
+        created = await objects.create("two")
+    assert (await objects.get("two"))["metadata"] == created["metadata"]
+
+
+@pytest.mark.feature("TST-01", "TST-07", "TST-02", "CLI-19")
+async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
+    objects: Objects, registry: webop.OperatorRegistry, calls: Calls
+) -> None:
+    threads: list[str] = []
+
+    @webop.on.create("widgets", registry=registry)
+    async def fn(**kwargs: Any) -> None:
+        threads.append(threading.current_thread().name)
+        calls.note("fn", kwargs)
+
+    settings = build_settings()
+    arguments = ["run", "--standalone", "-n", objects.namespace]
+    with OperatorRunner(args=arguments, registry=registry, settings=settings) as runner:
+        await objects.create("one")
+        await calls.wait("one")
+        await objects.wait_handled("one")
+    assert runner.exit_code == 0
+    assert calls.handlers("one") == ["fn"]
+    assert threads == ["webop operator"]
+
+
+@pytest.mark.feature("TST-03", "D-50", "TST-02")
+def test_everything_about_the_end_is_there_afterwards(workshop: Workshop) -> None:
+    path = workshop.write(PRINTING)
+    with OperatorRunner(["run", "-A", str(path)], env={"WEBOP_RUN_LOG_FORMAT": "plain"}) as runner:
+        assert not runner.future.done()
+    result = runner.future.result()
+    assert isinstance(result, Result)
+    assert "And here we are!" in runner.stdout
+    assert "And there we were." in runner.stderr.splitlines()  # the format of the environment
+    assert "And there we were." not in runner.stdout
+    assert "And here we are!" in runner.output
+    assert "And there we were." in runner.output
+    assert runner.stdout_bytes.decode() == runner.stdout
+    assert runner.stderr_bytes.decode() == runner.stderr
+    assert (runner.exit_code, runner.exception) == (0, None)
+    assert runner.exc_info == result.exc_info
+
+
+@pytest.mark.feature("TST-05", "TST-03")
+def test_what_the_operator_fails_with_is_raised_by_the_block(workshop: Workshop) -> None:
+    path = workshop.write(FAILING)
+    runner = OperatorRunner(["run", "-A", str(path)])
+    with pytest.raises(webop.ActivityError, match=r"It cannot be started\."), runner:
+        pass
+    assert runner.exit_code == 1
+    assert isinstance(runner.exception, webop.ActivityError)
+    assert runner.exc_info is not None
+    assert runner.exc_info[:2] == (webop.ActivityError, runner.exception)
+    assert "Error: " in runner.stderr
+    assert "It cannot be started." in runner.stderr
+
+
+@pytest.mark.feature("TST-05")
+def test_what_the_operator_fails_with_can_be_looked_at_instead(workshop: Workshop) -> None:
+    path = workshop.write(FAILING)
+    with OperatorRunner(["run", "-A", str(path)], reraise=False) as runner:
+        pass
+    assert isinstance(runner.exception, webop.ActivityError)
+
+
+@pytest.mark.feature("TST-05")
+def test_a_wrong_command_line_is_told_as_such() -> None:
+    with pytest.raises(click.UsageError, match="--nonsense"), OperatorRunner(["run", "--nonsense"]):
+        pass
+
+
+@pytest.mark.feature("TST-02", "TST-03")
+def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> None:
+    runner = OperatorRunner(["--version"], reraise=False, nonsense=True)
+    with pytest.raises(TypeError, match="nonsense"), runner:
+        pass
+    with pytest.raises(TypeError, match="nonsense"):
+        _ = runner.exit_code
+
+
+@pytest.mark.feature("TST-05")
+def test_the_operators_error_is_told_with_that_of_the_test_as_its_cause(workshop: Workshop) -> None:
+    path = workshop.write(FAILING)
+    with (
+        pytest.raises(webop.ActivityError) as caught,
+        OperatorRunner(["run", "-A", str(path)]),
+    ):
+        raise AssertionError("the test has failed")
+    assert str(caught.value.__cause__) == "the test has failed"
+
+
+@pytest.mark.feature("TST-04")
+def test_an_operator_that_does_not_stop_in_time_is_told_of(
+    registry: webop.OperatorRegistry,
+) -> None:
+    released = threading.Event()
+
+    @webop.on.cleanup(registry=registry)
+    def hang(**_: Any) -> None:
+        released.wait()
+
+    runner = OperatorRunner(["run", "-A"], registry=registry, timeout=0.2)
+    with pytest.raises(webop.WebopError, match="didn't stop"), runner:
+        pass
+    released.set()
+    assert runner.future.result(timeout=20).exit_code == 0
+
+
+@pytest.mark.feature("TST-07")
+def test_mocks_of_the_process_are_effective(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mocked: list[str] = []
+    monkeypatch.setattr("platform.node", lambda: mocked.append("called") or "mocked")
+    path = workshop.write(
+        "import platform, webop\n@webop.on.startup()\ndef fn(**_): print(platform.node())"
+    )
+    with OperatorRunner(["run", "-A", str(path)]) as runner:
+        pass
+    assert mocked == ["called"]
+    assert runner.stdout == "mocked\n"
+
+
+@pytest.mark.feature("TST-01")
+def test_a_run_leaves_nothing_behind_for_the_next_one(workshop: Workshop) -> None:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level, sys.stdout, sys.stderr)
+
+    @webop.on.startup()
+    def of_the_test(**_: Any) -> None:
+        print("handler of the test")
+
+    for _ in range(2):
+        path = workshop.write(PRINTING)
+        with OperatorRunner(["run", "-A", "-v", str(path)]) as runner:
+            pass
+        assert sorted(runner.stdout.splitlines()) == ["And here we are!", "handler of the test"]
+    assert (list(root.handlers), root.level, sys.stdout, sys.stderr) == before
+    assert len(webop.get_default_registry()) == 1
+
+
+@pytest.mark.feature("TST-01", "REF-79")
+def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> None:
+    assert KopfRunner is OperatorRunner
+    assert str(inspect.signature(KopfRunner)).replace("'", "") == (
+        "(*args: Any, reraise: bool = True, timeout: float | None = None, "
+        "registry: OperatorRegistry | None = None, settings: OperatorSettings | None = None, "
+        "**kwargs: Any) -> None"
+    )
+
+
+@pytest.mark.feature("TST-06")
+@pytest.mark.parametrize(
+    ("code", "missing"),
+    [("import webop", "webop.testing"), ("import webop.testing", "click")],
+)
+def test_tools_for_tests_are_imported_when_they_are_asked_for(code: str, missing: str) -> None:
+    check = f"import sys; {code}; assert {missing!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=Path(__file__).parents[1])

@@ -1,0 +1,136 @@
+"""What Kubernetes Events can be about: objects as dicts, and as client libraries have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import kubernetes
+import kubernetes.dynamic.resource
+import pykube
+import pytest
+
+import webop
+from webop.correlation import Message
+from webop.posting import Poster, current_poster
+
+BODY: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "pod", "namespace": "ns", "uid": "u1", "labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+}
+REFERENCE = {"apiVersion": "v1", "kind": "Pod", "name": "pod", "namespace": "ns", "uid": "u1"}
+MODELS = kubernetes.client
+DYNAMIC: Any = kubernetes.dynamic.resource  # without annotations
+
+
+class Keeper(Poster):
+    """Keeps what is to be posted."""
+
+    def __init__(self) -> None:
+        super().__init__(webop.OperatorSettings())
+        self.messages: list[Message] = []
+
+    def put(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def references(self) -> list[Any]:
+        return [message.reference for message in self.messages]
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    keeper = Keeper()
+    token = current_poster.set(keeper)
+    yield keeper
+    current_poster.reset(token)
+
+
+def build_pod(api_version: str | None = "v1", kind: str | None = "Pod") -> Any:
+    metadata = MODELS.V1ObjectMeta(name="pod", namespace="ns", uid="u1", labels={"a": "b"})
+    return MODELS.V1Pod(api_version=api_version, kind=kind, metadata=metadata)
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {key: value for key, value in BODY.items() if key not in names}
+
+
+OBJECTS: dict[str, Any] = {
+    "dict": BODY,
+    "Body": webop.Body(BODY),
+    "model of kubernetes": build_pod(),
+    "dict of a model": build_pod().to_dict(),
+    "dynamic object of kubernetes": DYNAMIC.ResourceInstance(None, BODY),
+    "item of a dynamic list": DYNAMIC.ResourceField(BODY),
+    "object of pykube": pykube.Pod(None, BODY),
+    "item of a list of pykube": pykube.Pod(None, without("apiVersion", "kind")),
+    "attributes as in Kubernetes": SimpleNamespace(**BODY),
+    "attributes with a dict": SimpleNamespace(
+        apiVersion="v1", kind="Pod", metadata=BODY["metadata"]
+    ),
+}
+
+
+@pytest.mark.feature("KEV-04", "REF-74")
+@pytest.mark.parametrize("name", OBJECTS)
+def test_events_are_about_objects_of_all_libraries(keeper: Keeper, name: str) -> None:
+    webop.info(OBJECTS[name], reason="R")
+    assert keeper.references == [REFERENCE]
+
+
+@pytest.mark.feature("KEV-04")
+def test_items_of_typed_lists_are_known_by_their_classes(keeper: Keeper) -> None:
+    webop.info(build_pod(None, None), reason="R")
+    assert keeper.references == [{k: v for k, v in REFERENCE.items() if k != "apiVersion"}]
+
+
+@pytest.mark.feature("KEV-04")
+def test_events_are_about_many_objects_of_any_kind(keeper: Keeper) -> None:
+    every = list(OBJECTS.values())
+    webop.info(every, reason="list")
+    webop.warn(tuple(every), reason="tuple")
+    webop.event(OBJECTS.values(), type="Own", reason="view")
+    webop.exception((item for item in [every, every]), exc=ValueError("nested"))
+    assert keeper.references == [REFERENCE] * 5 * len(every)
+
+
+@pytest.mark.feature("KEV-01")
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"kind": "Pod", "metadata": {"generateName": "x-"}},
+        {},
+        MODELS.V1Pod(),
+        MODELS.V1Pod().to_dict(),
+        pykube.Pod(None, {"metadata": {"name": "x"}}),
+        [],
+    ],
+    ids=str,
+)
+def test_objects_that_do_not_exist_yet_have_no_events(keeper: Keeper, obj: Any) -> None:
+    webop.info(obj, reason="R")
+    assert keeper.references == []
+
+
+@pytest.mark.feature("KEV-07")
+def test_there_are_no_events_about_events_of_libraries(keeper: Keeper) -> None:
+    metadata = MODELS.V1ObjectMeta(name="event", namespace="ns", uid="u1")
+    raw = {"metadata": {"name": "event", "namespace": "ns", "uid": "u1"}}
+    webop.info(pykube.Event(None, raw), reason="R")
+    involved = MODELS.V1ObjectReference()
+    for version, kind in (("v1", "Event"), (None, None)):
+        event = MODELS.CoreV1Event(
+            api_version=version, kind=kind, metadata=metadata, involved_object=involved
+        )
+        webop.info(event, reason="R")
+    assert keeper.references == []
+
+
+@pytest.mark.feature("KEV-04")
+@pytest.mark.parametrize("obj", [5, None, "text", b"bytes", [5]], ids=repr)
+def test_what_is_not_an_object_is_refused(keeper: Keeper, obj: Any) -> None:
+    with pytest.raises(TypeError, match="not a Kubernetes object"):
+        webop.info(obj, reason="x")

@@ -1,0 +1,126 @@
+"""What a watch does about failures: how long it pauses, and whether it begins anew.
+
+Place in the flow: :mod:`webop.client.watch` tells it each failure, and each proof of health.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from webop.client.status import State
+from webop.errors import (
+    APIConnectionError,
+    APIForbiddenError,
+    APIGoneError,
+    APINotFoundError,
+    APIStatusError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+    LoginError,
+    WebopError,
+)
+
+if TYPE_CHECKING:
+    from webop.client.failures import Attempt
+    from webop.client.status import WatchOptions, WatchStatus
+
+logger = logging.getLogger(__name__)
+
+# Seconds. The pauses after failures: from the first one, doubled each time, up to the limit.
+_FIRST_BACKOFF = 0.8
+_BACKOFF_LIMIT = 30.0
+
+# After so many failures in a row of a server that does answer, the resource version itself is
+# suspected: after a restore of etcd from a backup, for example, no event ever comes after it.
+_DOUBTS_LIMIT = 3
+
+_NO_DOUBT = (
+    APIConnectionError,
+    APIForbiddenError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+    LoginError,
+)
+
+# Answers of those between here and the API server, or of one that is not ready.
+_AWAY = frozenset({502, 503})
+
+
+class Recovery:
+    """The memory of the failures of one watch, up to the next proof of health.
+
+    Attributes:
+        pause: how long to wait now, in seconds.
+        is_refused: whether the last failure was a 401.
+    """
+
+    def __init__(self, attempt: Attempt, options: WatchOptions, status: WatchStatus) -> None:
+        self._attempt = attempt
+        self._options = options
+        self._status = status
+        self._doubts = 0
+        self._is_gone = False
+        self.is_refused = False
+        self.pause = 0.0
+
+    def heal(self) -> None:
+        """Take note that all is well: forget the failures."""
+        if self._status.error:
+            logger.info("Back to normal: %s.", self._attempt)
+        self.is_refused = False
+        self._is_gone = False
+        self._doubts = 0
+        self._status.failures = 0
+        self._status.error = ""
+
+    def fail(self, exc: Exception, duration: float) -> None:
+        """Take note of a failure of a stream (after so many seconds) or of a listing."""
+        if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
+            self.heal()  # it was fine in between, although nothing happened
+        self.pause = self._select_pause(exc, duration)
+        self.is_refused = isinstance(exc, APIUnauthorizedError)
+        self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
+        self._doubts += _is_doubtful(exc)
+        is_lost = isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT
+        if is_lost or self._status.state is State.LISTING:
+            self._status.state = State.EMPTY
+            self._doubts = 0
+        self._status.failures += 1
+        self._log(exc)
+
+    def _select_pause(self, exc: Exception, duration: float) -> float:
+        if isinstance(exc, APIGoneError) and not self._is_gone:
+            return self._options.reconnect_backoff  # the server is fine: list anew at once
+        # A silence is long enough by itself. Where no bookmarks come, it means nothing but that
+        # nothing happens; then, longer pauses would only delay the next events.
+        is_slow = isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
+        failures = 0 if is_slow else min(self._status.failures, 10)
+        ceiling = min(_BACKOFF_LIMIT, 2 * _FIRST_BACKOFF * 2**failures)
+        pause = random.uniform(ceiling / 2, ceiling)  # noqa: S311 - not for cryptography
+        if isinstance(exc, APIStatusError) and exc.retry_after is not None:
+            return max(pause, min(exc.retry_after, _BACKOFF_LIMIT))
+        return pause
+
+    def _log(self, exc: Exception) -> None:
+        message = str(exc).rstrip(".")
+        if isinstance(exc, TimeoutError):
+            silence = self._options.inactivity_timeout
+            message = f"Cannot {self._attempt}: the server has been silent for {silence} s"
+        how = "continuing" if self._status.state is State.WATCHING else "listing anew"
+        is_known = isinstance(exc, WebopError | TimeoutError)
+        is_usual = isinstance(exc, APIGoneError | TimeoutError | APIConnectionError)
+        level = logging.INFO if is_usual and self._status.failures == 1 else logging.WARNING
+        if message == self._status.error:
+            level = logging.DEBUG
+        self._status.error = message
+        logger.log(
+            level, "%s; %s in %.1f s.", message, how, self.pause, exc_info=None if is_known else exc
+        )
+
+
+def _is_doubtful(exc: Exception) -> bool:
+    """Tell whether a failure can be due to the version from which the stream was continued."""
+    is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
+    return not is_away and not isinstance(exc, _NO_DOUBT)

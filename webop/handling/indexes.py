@@ -1,0 +1,258 @@
+"""In-memory indexes: what is known of the objects of a kind (chapter "In-memory indexing").
+
+Written by :mod:`webop.handling.indexing` in the event loop; read by handlers, which may be in
+threads, or may be waiting for something in the midst of an iteration. So whatever iterates here
+iterates over what was there when it began, and each value has one place for as long as it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from typing import Any, Generic, TypeVar
+
+from webop.handling.handlers import HandlerFn, IndexHandler
+from webop.handling.progress import HandlerState
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Owner = str | tuple[str, int]
+"""Whose value it is: the uid of an object, with the feed's number if it is not the first one."""
+
+_NOTHING: Any = object()
+
+
+class Store(Collection[V], Generic[V]):
+    """All values under one key of an index, of any objects, in no particular order.
+
+    Equal values of several objects are there as often as there are objects. A store is live:
+    it follows the changes as long as it is in the index, and is never empty while it is there.
+    """
+
+    __slots__ = ()
+
+
+class Index(Mapping[K, Store[V]], Generic[K, V]):
+    """A read-only mapping of keys to the values that objects have under these keys.
+
+    It is live, and is there from the start, even if there are no objects.
+    """
+
+    __slots__ = ()
+
+
+class ObjectStore(Store[V]):
+    """A store that knows whose the values are.
+
+    Mostly there is one value; a dict for it would take four times as much memory as all the rest.
+    """
+
+    __slots__ = ("_others", "_owner", "_value", "key")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self._owner: Owner | None = None
+        self._value: V = _NOTHING
+        self._others: dict[Owner, V] | None = None
+
+    def __len__(self) -> int:
+        return (self._value is not _NOTHING) + len(self._others or ())
+
+    def __iter__(self) -> Iterator[V]:
+        value, others = self._value, self._others
+        values = [] if others is None else list(others.values())
+        return iter(values if value is _NOTHING else [value, *values])
+
+    def __contains__(self, value: object) -> bool:
+        return any(own is value or own == value for own in self)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def put(self, owner: Owner, value: V) -> None:
+        """Add the value of an object, or replace it in its place."""
+        if self._owner == owner or not self:
+            self._owner, self._value = owner, value
+        elif self._others is None:
+            self._others = {owner: value}
+        else:
+            self._others[owner] = value
+
+    def drop(self, owner: Owner) -> None:
+        """Remove the value of an object."""
+        if self._owner == owner:
+            self._owner, self._value = None, _NOTHING
+        elif self._others is not None:
+            self._others.pop(owner, None)
+            if not self._others:
+                self._others = None
+
+
+class ObjectIndex(Index[K, V]):
+    """An index that knows where the values of each object are.
+
+    All changes take time in proportion to the keys of the one object, not to those of the index.
+    """
+
+    __slots__ = ("_places", "_stores")
+
+    def __init__(self) -> None:
+        self._stores: dict[K, ObjectStore[V]] = {}
+        self._places: dict[Owner, ObjectStore[V] | tuple[ObjectStore[V], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._stores))
+
+    def __getitem__(self, key: K) -> Store[V]:
+        return self._stores[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._stores
+
+    def __repr__(self) -> str:
+        return repr(self._stores.copy())
+
+    def items(self) -> ItemsView[K, Store[V]]:
+        """Return the keys and the stores of the moment."""
+        return self._stores.copy().items()
+
+    def values(self) -> ValuesView[Store[V]]:
+        """Return the stores of the moment."""
+        return self._stores.copy().values()
+
+    def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
+        """Have these values of an object, by keys, and no others."""
+        former = self._stores_of(owner)
+        stores = tuple(self._put(owner, key, value) for key, value in values.items())
+        if len(stores) == 1:
+            self._places[owner] = stores[0]
+        elif stores:
+            self._places[owner] = stores
+        else:
+            self._places.pop(owner, None)
+        self._drop(owner, (store for store in former if store.key not in values))
+
+    def discard(self, owner: Owner) -> None:
+        """Remove all values of an object."""
+        stores = self._stores_of(owner)
+        self._places.pop(owner, None)
+        self._drop(owner, stores)
+
+    def _stores_of(self, owner: Owner) -> tuple[ObjectStore[V], ...]:
+        place = self._places.get(owner, ())
+        return place if isinstance(place, tuple) else (place,)
+
+    def _put(self, owner: Owner, key: K, value: V) -> ObjectStore[V]:
+        store = self._stores.get(key)
+        if store is None:  # it gets its value first: stores in an index are never empty
+            store = ObjectStore(key)
+            store.put(owner, value)
+            self._stores[key] = store
+        else:
+            store.put(owner, value)
+        return store
+
+    def _drop(self, owner: Owner, stores: Iterable[ObjectStore[V]]) -> None:
+        for store in stores:
+            if len(store) == 1:  # it leaves the index with its last value
+                self._stores.pop(store.key, None)
+            store.drop(owner)
+
+
+class Feed:
+    """One function that fills one index, and the objects with which it has failed.
+
+    Several decorators of the function with the same id are the same feed: whichever of them is
+    for an object. Of objects that are indexed well there is nothing here.
+    """
+
+    __slots__ = ("_number", "has_patched", "index", "standings")
+
+    def __init__(self, index: ObjectIndex[Any, Any], number: int) -> None:
+        self.index = index
+        self.standings: dict[str, HandlerState] = {}
+        self.has_patched = False
+        self._number = number
+
+    def replace(self, uid: str, result: Any) -> None:
+        """Index what the function has returned for an object (IDX-06, IDX-11)."""
+        values = result if type(result) is dict else {None: result}
+        self.index.replace(self._build_owner(uid), values)
+
+    def discard(self, uid: str) -> None:
+        """Remove the values of an object; its failures are not forgotten."""
+        self.index.discard(self._build_owner(uid))
+
+    def forget(self, uid: str) -> None:
+        """Remove all that there is of an object."""
+        self.discard(uid)
+        self.standings.pop(uid, None)
+
+    def _build_owner(self, uid: str) -> Owner:
+        return uid if self._number == 0 else (uid, self._number)
+
+
+class Indexes(Mapping[str, Index[Any, Any]]):
+    """The indexes of an operator by their names, as they become arguments of handlers.
+
+    Args:
+        handlers: all index handlers of the operator; those with one id share one index.
+    """
+
+    def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
+        self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
+        self._feeds: dict[tuple[HandlerFn, str], Feed] = {}
+        self._turns: dict[str, object] = {}
+        counts: dict[str, int] = {}
+        for handler in handlers:
+            key = (handler.fn, handler.id)
+            if key not in self._feeds:
+                index = self._indexes.setdefault(handler.id, ObjectIndex())
+                number = counts.get(handler.id, 0)
+                self._feeds[key] = Feed(index, number)
+                counts[handler.id] = number + 1
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._indexes)
+
+    def __getitem__(self, name: str) -> Index[Any, Any]:
+        return self._indexes[name]
+
+    def feed_of(self, handler: IndexHandler) -> Feed:
+        """Return through which feed a handler fills its index.
+
+        Raises:
+            KeyError: the indexes were made without this handler.
+        """
+        return self._feeds[handler.fn, handler.id]
+
+    def discard(self, uid: str) -> None:
+        """Remove all that there is of an object in all indexes, what is being indexed included."""
+        self._turns.pop(uid, None)
+        for feed in self._feeds.values():
+            feed.forget(uid)
+
+    def discard_all(self, uids: Iterable[str]) -> None:
+        """Remove all that there is of several objects: of a resource that is gone, for example."""
+        for uid in uids:
+            self.discard(uid)
+
+    def begin(self, uid: str) -> object:
+        """Take the turn to index an object from whoever has it; return a token of that."""
+        turn = self._turns[uid] = object()
+        return turn
+
+    def has_turn(self, uid: str, turn: object) -> bool:
+        """Tell whether the object was neither discarded nor begun anew since then."""
+        return self._turns.get(uid) is turn
+
+    def end(self, uid: str, turn: object) -> None:
+        """Give the turn back, if it is still there."""
+        if self._turns.get(uid) is turn:
+            del self._turns[uid]

@@ -1,0 +1,172 @@
+"""How daemons and timers are told to stop, and how they see it (kwarg ``stopped``).
+
+One :class:`Stopper` belongs to each running daemon or timer; the reactor sets it. The handler gets
+a :class:`DaemonStopped`: for sync daemons it waits as a thread does, for async ones it is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+class DaemonStoppingReason(enum.Flag):
+    """Why a daemon is to stop, and how far that has come; several can be true at once."""
+
+    DONE = enum.auto()
+    """The daemon has ended, whatever the reason."""
+    FILTERS_MISMATCH = enum.auto()
+    """The object does not match the filters any more."""
+    RESOURCE_DELETED = enum.auto()
+    """The object is being deleted, or is gone."""
+    OPERATOR_PAUSING = enum.auto()
+    """Another operator takes over."""
+    OPERATOR_EXITING = enum.auto()
+    """The operator ends."""
+    DAEMON_SIGNALLED = enum.auto()
+    """The daemon was asked to stop by its ``stopped`` flag."""
+    DAEMON_CANCELLED = enum.auto()
+    """``asyncio.CancelledError`` was raised into the daemon, if it is async."""
+    DAEMON_ABANDONED = enum.auto()
+    """Nobody waits for the daemon any more."""
+
+
+NO_REASON = DaemonStoppingReason(0)
+
+
+class Stopper:
+    """The flag of one daemon or timer; set in the loop, seen in the loop and in a thread."""
+
+    __slots__ = ("_queued", "_sleepers", "_thread_event", "reason")
+
+    def __init__(self) -> None:
+        self.reason = NO_REASON
+        self._sleepers: list[asyncio.Future[None]] | None = None
+        self._thread_event: threading.Event | None = None
+        self._queued: Future[Any] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+    def set(self, reason: DaemonStoppingReason) -> None:
+        """Add a reason, and wake everyone who waits."""
+        self.reason |= reason | DaemonStoppingReason.DAEMON_SIGNALLED
+        if self._thread_event is not None:
+            self._thread_event.set()
+        for sleeper in self._sleepers or ():
+            _finish(sleeper)
+        if self._queued is not None:
+            self._queued.cancel()
+
+    def prevent(self, queued: Future[Any]) -> None:
+        """Drop what waits for a thread when the flag is set; what runs already is not touched."""
+        self._queued = queued
+        if self.reason:
+            queued.cancel()
+
+    def note(self, stage: DaemonStoppingReason) -> None:
+        """Take note of how far the stopping has come."""
+        self.reason |= stage
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Sleep for some seconds (None for ever), but no longer than until the flag is set.
+
+        Even if it is for no time at all, others get their turn.
+        """
+        if self.reason or seconds == 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        sleeper = loop.create_future()
+        if self._sleepers is None:
+            self._sleepers = []
+        self._sleepers.append(sleeper)
+        alarm = None if seconds is None else loop.call_later(seconds, _finish, sleeper)
+        try:
+            await sleeper
+        finally:
+            self._sleepers.remove(sleeper)
+            if alarm is not None:
+                alarm.cancel()
+
+    def as_thread_event(self) -> threading.Event:
+        """Return the same flag for a thread."""
+        if self._thread_event is None:
+            self._thread_event = threading.Event()
+            if self.reason:
+                self._thread_event.set()
+        return self._thread_event
+
+
+class DaemonStopped:
+    """Whether a daemon is to stop: true in a condition as soon as it is (chapter "Daemons")."""
+
+    __slots__ = ("_stopper",)
+
+    def __init__(self, stopper: Stopper) -> None:
+        self._stopper = stopper
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.reason}>"
+
+    def __bool__(self) -> bool:
+        return bool(self._stopper)
+
+    @property
+    def reason(self) -> DaemonStoppingReason | None:
+        """Why it is to stop; None if it is not."""
+        return self._stopper.reason or None
+
+    def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
+        """Tell whether the daemon is to stop, for this reason if one is given."""
+        present = self._stopper.reason
+        return bool(present if reason is None else reason & present)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the daemon is to stop, at most for ``timeout`` seconds; return the flag.
+
+        In async daemons the result is to be awaited: ``await stopped.wait(10)``.
+        """
+        raise NotImplementedError
+
+
+class SyncDaemonStopped(DaemonStopped):
+    """What sync daemons get, which run in threads."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, stopper: Stopper) -> None:
+        super().__init__(stopper)
+        self._event = stopper.as_thread_event()
+
+    def prevent(self, queued: Future[Any]) -> None:
+        """Drop the call itself if it is to stop before it has got a thread."""
+        self._stopper.prevent(queued)
+
+    def wait(self, timeout: float | None = None) -> SyncDaemonStopped:
+        """Block the thread until the daemon is to stop, at most for ``timeout`` seconds."""
+        self._event.wait(timeout)
+        return self
+
+
+class AsyncDaemonStopped(DaemonStopped):
+    """What async daemons get, which run in the operator's loop."""
+
+    __slots__ = ()
+
+    def wait(self, timeout: float | None = None) -> Coroutine[Any, Any, AsyncDaemonStopped]:
+        """Wait until the daemon is to stop, at most for ``timeout`` seconds."""
+        return self._wait(timeout)
+
+    async def _wait(self, timeout: float | None) -> AsyncDaemonStopped:
+        await self._stopper.sleep(timeout)
+        return self
+
+
+def _finish(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)

@@ -1,0 +1,159 @@
+"""The daemons and timers of one object: started, shown the object as it changes, stopped in stages.
+
+Decided in :mod:`webop.reactor.planning`, run in :mod:`webop.reactor.schedules`. Everything here is
+sync and driven by events and alarms of the loop: nobody polls (chapter "Daemons", "Termination").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from webop.handling.handlers import BackgroundHandler
+from webop.handling.invocation import is_async
+from webop.handling.stopping import DaemonStoppingReason, Stopper
+from webop.objects.body import Body
+from webop.settings import BackgroundSettings
+
+if TYPE_CHECKING:
+    from webop.reactor.tracking import Tracked
+
+logger = logging.getLogger(__name__)
+
+
+class Background:
+    """What runs in the background of one object.
+
+    Attributes:
+        raw: the newest known state of the object.
+        body: the live view of it, shared by all of them.
+        tasks: those that run, or that are yet to end, by the ids of their handlers.
+        finished: ids of those that have ended on their own, and are not to be started again.
+        changed_at: when the object was last changed, by the loop's clock.
+    """
+
+    __slots__ = ("body", "changed_at", "finished", "raw", "tasks")
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+        self.body = Body(raw)
+        self.tasks: dict[str, BackgroundTask] = {}
+        self.finished: frozenset[str] = frozenset()
+        self.changed_at = asyncio.get_running_loop().time()
+
+    def show(self, raw: dict[str, Any]) -> None:
+        """Let the daemons and timers see a newer state of the object."""
+        self.raw = raw
+        self.body.replace(raw)
+        self.changed_at = asyncio.get_running_loop().time()
+
+    def without_body(self) -> Background | None:
+        """Return what is to be remembered when none is left; abandoned ones keep their view."""
+        if not self.finished:
+            return None
+        rest = Background({})
+        rest.finished = self.finished
+        return rest
+
+    def stop(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
+        """Ask all of them to stop; return the tasks to be waited for."""
+        running = list(self.tasks.values())
+        for item in running:
+            item.stop(reason)
+        return [item.task for item in running if item.task is not None]
+
+
+class BackgroundTask:
+    """One daemon or timer of one object, and the stages of its stopping.
+
+    1. The flag ``stopped`` is set; ``cancellation_backoff`` seconds pass. Without it, a moment
+       passes (``settings.background.instant_exit_…``): who waits for the flag ends by itself.
+    2. If there is a ``cancellation_timeout``: an async daemon is cancelled; so many seconds pass.
+    3. Then it is abandoned: the object is let go. Without the timeout it is waited for, and told
+       about every ``cancellation_polling`` seconds.
+    """
+
+    __slots__ = ("_alarm", "_obj", "_settings", "handler", "stopper", "task")
+
+    def __init__(
+        self, obj: Tracked, handler: BackgroundHandler, settings: BackgroundSettings
+    ) -> None:
+        self.handler = handler
+        self.stopper = Stopper()
+        self.task: asyncio.Task[None] | None = None
+        self._obj = obj
+        self._settings = settings
+        self._alarm: asyncio.Handle | None = None
+
+    def start(
+        self, spawn: Callable[..., asyncio.Task[None]], run: Coroutine[Any, Any, None]
+    ) -> None:
+        """Start it in a task group; its end is noticed at once."""
+        self.task = task = spawn(run, name=f"{self.handler.id} of {self._obj}")
+        task.add_done_callback(self._end)
+
+    def stop(self, reason: DaemonStoppingReason) -> None:
+        """Begin with the stages; if they have begun, only add a reason."""
+        is_first = not self.stopper
+        self.stopper.set(reason)
+        if not is_first:
+            return
+        delay = getattr(self.handler, "cancellation_backoff", None)
+        if delay is None:
+            delay = self._settings.instant_exit_timeout
+        if delay is None:
+            self._linger(self._settings.instant_exit_zero_time_cycles or 0)
+        else:
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._cancel)
+
+    def _linger(self, cycles: int) -> None:
+        """Go on with the next stage after some cycles of the loop."""
+        if cycles > 0:
+            self._alarm = asyncio.get_running_loop().call_soon(self._linger, cycles - 1)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        timeout = getattr(self.handler, "cancellation_timeout", None)
+        loop = asyncio.get_running_loop()
+        if timeout is None:
+            self._alarm = loop.call_later(self._find_polling(), self._tell)
+            return
+        if self.task is not None and is_async(self.handler.fn):
+            self.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
+            self.task.cancel()
+        self._alarm = loop.call_later(timeout, self._abandon)
+
+    def _tell(self) -> None:
+        logger.info("%s of %s has not ended yet; waiting for it.", self.handler, self._obj)
+        self._alarm = asyncio.get_running_loop().call_later(self._find_polling(), self._tell)
+
+    def _find_polling(self) -> float:
+        polling: float | None = getattr(self.handler, "cancellation_polling", None)
+        return self._settings.cancellation_polling if polling is None else polling
+
+    def _abandon(self) -> None:
+        self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
+        self._leave()
+        logger.warning("%s of %s did not end in time; it is abandoned.", self.handler, self._obj)
+        message = f"{self.handler} of {self._obj} did not end in time: its resources may leak."
+        warnings.warn(message, ResourceWarning, stacklevel=1)
+
+    def _end(self, _task: asyncio.Task[None]) -> None:
+        background = self._obj.background
+        if not self.stopper and background is not None:
+            background.finished |= {self.handler.id}
+        self.stopper.note(DaemonStoppingReason.DONE)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Take it off the object, and have the object looked at: it may be waiting for this."""
+        background = self._obj.background
+        if background is not None and background.tasks.get(self.handler.id) is self:
+            del background.tasks[self.handler.id]
+            self._obj.wake()

@@ -1,0 +1,162 @@
+"""One handling cycle of an object: the handlers of a change, and how far they have come.
+
+Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
+:func:`webop.handling.execute.execute` → the user's function. What is to be written down is left
+in ``cause.own``, and what the handlers want changed in ``cause.patch``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from webop.errors import APIError, LoginError
+from webop.handling.execute import deliver_results, execute
+from webop.handling.handlers import Reason
+from webop.handling.policy import Outcome
+from webop.handling.progress import HandlerState, Progress
+from webop.handling.terms import Terms
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+from webop.objects.storage.diffbase import EssenceDigest
+from webop.reactor.application import save_patch
+from webop.reactor.planning import Plan, ResourceContext
+from webop.reactor.tracking import Cycle, Tracked
+
+logger = logging.getLogger(__name__)
+
+_TITLES = {
+    Reason.CREATE: "creation",
+    Reason.UPDATE: "update",
+    Reason.DELETE: "deletion",
+    Reason.RESUME: "resuming",
+    Reason.NOOP: "reversal",
+}
+
+
+async def handle_change(ctx: ResourceContext, obj: Tracked, plan: Plan) -> float | None:
+    """Call the handlers that are due, and note how far they have come.
+
+    Returns:
+        Seconds until the next handler is due; None if all are finished.
+    """
+    cause, storage = plan.cause, ctx.operator.settings.persistence.progress_storage
+    cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
+    progress = Progress.restore(
+        plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
+    )
+    cycle = obj.cycle = _adjust_cycle(plan, progress)
+    outcomes = await _execute(ctx, obj, plan, progress)
+    deliver_results(outcomes, cause.patch)
+    body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
+    if progress.is_finished:
+        _conclude(ctx, obj, plan, progress, body)
+    else:
+        if cause.reason in (Reason.CREATE, Reason.UPDATE):
+            progress.mark_seen(outcomes, _digest(cycle.essence))
+        progress.store(body=body, patch=cause.own, storage=storage)
+    return progress.delay
+
+
+async def _execute(
+    ctx: ResourceContext, obj: Tracked, plan: Plan, progress: Progress
+) -> dict[str, Outcome]:
+    """Call the handlers; those that are behind the others hear of what they have missed."""
+    settings = ctx.operator.settings
+    terms = Terms(
+        settings,
+        lifecycle=ctx.operator.lifecycle,
+        window=settings.execution.commit_window,
+        commit=partial(_commit, ctx, obj),
+    )
+    bases = {} if obj.cycle is None else obj.cycle.bases
+    called = [handler for handler in plan.handlers if handler.id in progress]
+    behind = [handler for handler in called if handler.id in bases]
+    others = [handler for handler in called if handler.id not in bases]
+    outcomes = await execute(others, plan.cause, progress, terms)
+    for handler in behind:
+        cause = plan.cause.since(bases[handler.id])
+        outcomes |= await execute([handler], cause, progress, terms)
+    return outcomes
+
+
+async def _commit(
+    ctx: ResourceContext, obj: Tracked, finished: Mapping[str, HandlerState], patch: Patch
+) -> None:
+    """Write down what is finished while a slower handler runs; it is written again later."""
+    body = Body(obj.get_freshest() or {})
+    storage = ctx.operator.settings.persistence.progress_storage
+    progress = Progress(dict(finished))
+    if obj.cycle is not None and obj.cycle.reason in (Reason.CREATE, Reason.UPDATE):
+        progress.mark_seen(finished, _digest(obj.cycle.essence))
+    progress.store(body=body, patch=patch, storage=storage)
+    try:
+        await save_patch(ctx, obj, patch)
+    except (APIError, LoginError) as exc:
+        logger.debug("The progress of %s is not written yet: %s", obj, exc)
+
+
+def _conclude(
+    ctx: ResourceContext, obj: Tracked, plan: Plan, progress: Progress, body: Body
+) -> None:
+    """End the cycle: what was handled is remembered on the object, the progress is not."""
+    cause, persistence = plan.cause, ctx.operator.settings.persistence
+    owned = (handler.id for handler in ctx.handlers.changes)
+    storage = persistence.progress_storage
+    progress.purge(owned, body=body, patch=cause.own, storage=storage)
+    storage.touch(body=body, patch=cause.own, value=None)  # Kopf may have left it
+    if plan.handlers:
+        succeeded, failed = progress.count()
+        title = _TITLES[cause.reason].capitalize()
+        cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
+    essence = cause.new if obj.cycle is None else obj.cycle.essence
+    if cause.reason is not Reason.DELETE and cause.old != essence:
+        persistence.diffbase_storage.store(body=body, patch=cause.own, essence=essence)
+    obj.is_released = cause.reason is Reason.DELETE
+    obj.cycle = None
+    obj.initial = False
+
+
+def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
+    """Begin a cycle, or bring the present one up to the newest state of the object."""
+    cycle = plan.cycle
+    if cycle is None:
+        return _begin_cycle(plan, progress)
+    for key in plan.missed:
+        if progress[key].is_finished:
+            progress.restart(key)
+            cycle.bases[key] = cycle.essence
+        elif key in plan.late and progress[key].retries:
+            cycle.bases.setdefault(key, cycle.essence)
+        elif key in plan.late:
+            progress.drop(key)  # it has seen nothing of what is undone by now
+    if plan.cause.reason is Reason.UPDATE:
+        cycle.essence = plan.cause.new
+    return cycle
+
+
+def _begin_cycle(plan: Plan, progress: Progress) -> Cycle:
+    """Begin a cycle, or go on with one of an earlier process, if there is progress of it.
+
+    The object may have changed since handlers of that process have finished (D-67). Those of an
+    update are called again, for what has changed since the last-handled state. A creation goes
+    on, and is followed by an update for everybody.
+    """
+    cause = plan.cause
+    marked = [key for key in progress if progress[key].is_finished and progress[key].seen]
+    essence = cause.new
+    if marked:
+        present = _digest(cause.new)
+        outdated = [key for key in marked if progress[key].seen != present]
+        if cause.reason is Reason.UPDATE:
+            for key in outdated:
+                progress.restart(key)
+        elif cause.reason is Reason.CREATE and outdated:
+            essence = {}
+    return Cycle(cause.reason, essence, frozenset(progress))
+
+
+def _digest(essence: object) -> str:
+    """Return what tells states apart, short enough for many handlers."""
+    return EssenceDigest.of(essence).sha256[:16]  # type: ignore[arg-type]

@@ -1,0 +1,200 @@
+"""When daemons and timers call their functions: delays, intervals, idling, retries.
+
+Flow: :func:`run_in_background` → :func:`webop.handling.execute.attempt` → the user's function;
+then what it has returned and patched is written. Chapters "Timers" and "Daemons".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from webop.errors import APIConflictError, APIError, APIUnprocessableError, LoginError
+from webop.handling.causes import BackgroundCause
+from webop.handling.execute import attempt, deliver_results
+from webop.handling.handlers import BackgroundHandler, TimerHandler
+from webop.handling.invocation import is_async
+from webop.handling.policy import Outcome
+from webop.handling.progress import HandlerState, now
+from webop.handling.stopping import (
+    AsyncDaemonStopped,
+    DaemonStopped,
+    Stopper,
+    SyncDaemonStopped,
+)
+from webop.handling.terms import Terms
+from webop.objects.patch import Patch
+from webop.posting import ObjectLogger
+from webop.reactor.application import REFUSALS, apply_transformations, save_patch
+from webop.reactor.background import Background, BackgroundTask
+from webop.reactor.planning import ResourceContext
+from webop.reactor.tracking import Tracked
+
+_GLANCE = 0.1  # seconds; between two looks for a change where any change is idle enough
+
+
+@dataclass(slots=True)
+class Run:
+    """One daemon or timer at work."""
+
+    ctx: ResourceContext
+    obj: Tracked
+    background: Background
+    handler: BackgroundHandler
+    stopper: Stopper
+    cause: BackgroundCause
+    terms: Terms
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Put the result into the patch, unless the object has it already."""
+        if outcome.result is not None:
+            patch = Patch({"status": {self.handler.id: outcome.result}})
+            if patch.as_json_patch(self.cause.body):
+                deliver_results({self.handler.id: outcome}, self.cause.patch)
+
+    async def save(self) -> None:
+        """Write the patch and clear it; what came too late is carried over (PAT-06, PAT-07)."""
+        patch = self.cause.patch
+        fns = list(patch.fns)
+        patch.fns.clear()
+        try:
+            if patch:
+                await save_patch(self.ctx, self.obj, patch)
+                patch.clear()
+            if fns:
+                await apply_transformations(self.ctx, self.obj, fns)
+        except (APIError, LoginError) as exc:
+            self.cause.logger.warning("The patch of %s is not written: %s", self.handler, exc)
+            is_refused = getattr(exc, "status", 0) in REFUSALS
+            if is_refused:
+                patch.clear()  # it would be refused again
+            if not is_refused or _is_outdated(exc):
+                patch.fns.extend(fns)
+        except (TypeError, ValueError) as exc:
+            said = "A function in the patch of %s has left what JSON cannot hold: %s"
+            self.cause.logger.warning(said, self.handler, exc)
+
+
+def _is_outdated(exc: Exception) -> bool:
+    """Tell whether the object was only newer than expected; what is invalid has causes."""
+    return isinstance(exc, APIConflictError) or (
+        isinstance(exc, APIUnprocessableError) and not exc.details.get("causes")
+    )
+
+
+def start_in_background(
+    ctx: ResourceContext,
+    obj: Tracked,
+    handler: BackgroundHandler,
+    *,
+    spawn: Callable[..., asyncio.Task[None]],
+) -> None:
+    """Start a daemon or a timer for an object, in the task group of its stream."""
+    operator = ctx.operator
+    if obj.raw is None:
+        return
+    if obj.background is None:
+        obj.background = Background(obj.raw)
+    elif not obj.background.tasks:
+        obj.background.show(obj.raw)
+    background = obj.background
+    item = BackgroundTask(obj, handler, operator.settings.background)
+    background.tasks[handler.id] = item
+    cause = BackgroundCause(
+        logger=ObjectLogger(body=background.body, settings=operator.settings),
+        memo=operator.memos.recall(obj.uid),
+        indices=operator.indices,
+        resource=ctx.resource,
+        body=background.body,
+        patch=Patch(body=background.body),
+        stopped=_build_flag(handler, item.stopper),
+    )
+    is_timer = isinstance(handler, TimerHandler)
+    terms = Terms(operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO)
+    run = Run(ctx, obj, background, handler, item.stopper, cause, terms)
+    item.start(spawn, run_in_background(run))
+
+
+def _build_flag(handler: BackgroundHandler, stopper: Stopper) -> DaemonStopped:
+    return AsyncDaemonStopped(stopper) if is_async(handler.fn) else SyncDaemonStopped(stopper)
+
+
+async def run_in_background(run: Run) -> None:
+    """Run a daemon or a timer until it ends or is stopped.
+
+    One loop for both, and few frames: there are as many of them as there are objects.
+
+    Guarantees: errors of the framework end only this one; they are logged.
+    """
+    state: HandlerState | None = None
+    try:
+        await run.stopper.sleep(_find_initial_delay(run))
+        while await _is_due(run, is_new=state is None):
+            began, seen = asyncio.get_running_loop().time(), run.background.changed_at
+            state = state or HandlerState(now())
+            outcome = await attempt(run.handler, run.cause, state, run.terms)
+            run.deliver(outcome)
+            if run.cause.patch:
+                await run.save()
+            if not outcome.final:
+                state = state.with_outcome(outcome)
+                await run.stopper.sleep(outcome.delay or 0)
+            elif isinstance(run.handler, TimerHandler) and _is_recurring(run.handler, outcome):
+                state = None
+                await _await_next(run, run.handler, began=began, seen=seen)
+            else:
+                return
+    except Exception:
+        run.cause.logger.exception("%s has ended by an error of the framework.", run.handler)
+
+
+def _is_recurring(handler: TimerHandler, outcome: Outcome) -> bool:
+    """Tell whether a new cycle follows: not after a failure (D-51), not without a schedule."""
+    has_schedule = handler.interval is not None or handler.idle is not None
+    return has_schedule and outcome.exception is None
+
+
+async def _is_due(run: Run, *, is_new: bool) -> bool:
+    """Wait until the object is idle enough for a new cycle; tell whether to go on at all."""
+    idle = run.handler.idle if is_new and isinstance(run.handler, TimerHandler) else None
+    if idle is not None:
+        loop = asyncio.get_running_loop()
+        while not run.stopper and (rest := run.background.changed_at + idle - loop.time()) > 0:
+            await run.stopper.sleep(rest)
+    return not run.stopper
+
+
+async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: float) -> None:
+    """Sleep until the next regular call; without an interval, until the object changes.
+
+    Args:
+        run: the timer at work.
+        handler: the timer.
+        began: when the last call has begun, by the loop's clock.
+        seen: when the object had last changed by then.
+    """
+    if handler.interval is None:
+        while run.background.changed_at == seen and not run.stopper:
+            await run.stopper.sleep(handler.idle or _GLANCE)
+    elif handler.sharp and handler.interval:
+        elapsed = asyncio.get_running_loop().time() - began
+        await run.stopper.sleep(handler.interval - elapsed % handler.interval)
+    else:
+        await run.stopper.sleep(handler.interval)
+
+
+def _find_initial_delay(run: Run) -> float:
+    """Return the seconds before the first call; a function that fails to tell is no delay."""
+    delay = run.handler.initial_delay
+    if not callable(delay):
+        return delay or 0
+    kwargs = run.cause.kwargs | {"param": run.handler.param, "retry": 0}
+    moment = now()
+    try:
+        return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
+    except Exception:
+        run.cause.logger.exception("The initial delay of %s cannot be found out.", run.handler)
+        return 0
