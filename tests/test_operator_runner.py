@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -148,7 +149,7 @@ def test_a_wrong_command_line_is_told_as_such() -> None:
 
 @pytest.mark.feature("TST-02", "TST-03")
 def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> None:
-    runner = OperatorRunner(["--version"], reraise=False, nonsense=True)
+    runner = OperatorRunner(["run"], reraise=False, catch_exceptions=False, nonsense=1)
     with pytest.raises(TypeError, match="nonsense"), runner:
         pass
     with pytest.raises(TypeError, match="nonsense"):
@@ -187,14 +188,14 @@ def test_an_operator_that_does_not_stop_in_time_is_told_of(
 def test_mocks_of_the_process_are_effective(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mocked: list[str] = []
-    monkeypatch.setattr("platform.node", lambda: mocked.append("called") or "mocked")
+    mocked = Mock(return_value="mocked")
+    monkeypatch.setattr("platform.node", mocked)
     path = workshop.write(
         "import platform, webop\n@webop.on.startup()\ndef fn(**_): print(platform.node())"
     )
     with OperatorRunner(["run", "-A", str(path)]) as runner:
         pass
-    assert mocked == ["called"]
+    mocked.assert_called_once_with()
     assert runner.stdout == "mocked\n"
 
 
@@ -205,7 +206,7 @@ def test_a_run_leaves_nothing_behind_for_the_next_one(workshop: Workshop) -> Non
 
     @webop.on.startup()
     def of_the_test(**_: Any) -> None:
-        print("handler of the test")
+        sys.stdout.write("handler of the test\n")
 
     for _ in range(2):
         path = workshop.write(PRINTING)

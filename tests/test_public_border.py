@@ -45,6 +45,7 @@ DOCUMENTED = {
     *("login_with_kubeconfig", "login_with_service_account"),
     # Admission
     *("WebhookServer", "WebhookK3dServer", "WebhookMinikubeServer", "WebhookClientConfig"),
+    *("HandlerId", "Operation", "UserInfo", "WebhookDockerDesktopServer"),
     *("WebhookClientConfigService", "WebhookFn", "WebhookServerProtocol", "Headers", "SSLPeer"),
 }
 

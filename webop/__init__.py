@@ -39,7 +39,7 @@ from webop.errors import (
     WebopError,
 )
 from webop.handling.filters import ABSENT, PRESENT, all_, any_, none_, not_
-from webop.handling.handlers import ErrorsMode, Reason
+from webop.handling.handlers import ErrorsMode, HandlerId, Reason
 from webop.handling.indexes import Index, Store
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.handling.stopping import (
@@ -98,13 +98,20 @@ from webop.on import daemon, index, register, subhandler, timer
 from webop.posting import LocalObjectLogger, Logger, ObjectLogger, event, exception, info, warn
 from webop.servers.base import (
     Headers,
+    Operation,
     SSLPeer,
+    UserInfo,
     WebhookClientConfig,
     WebhookClientConfigService,
     WebhookFn,
     WebhookServerProtocol,
 )
-from webop.servers.local import WebhookK3dServer, WebhookMinikubeServer, WebhookServer
+from webop.servers.local import (
+    WebhookDockerDesktopServer,
+    WebhookK3dServer,
+    WebhookMinikubeServer,
+    WebhookServer,
+)
 from webop.settings import OperatorSettings
 from webop.version import __version__
 
@@ -159,6 +166,7 @@ __all__ = [
     "ErrorsMode",
     "FieldPath",
     "FieldSpec",
+    "HandlerId",
     "HandlerRetriesError",
     "HandlerTimeoutError",
     "Headers",
@@ -174,6 +182,7 @@ __all__ = [
     "MultiProgressStorage",
     "ObjectLogger",
     "ObjectReference",
+    "Operation",
     "OperatorRegistry",
     "OperatorSettings",
     "OwnerReference",
@@ -196,9 +205,11 @@ __all__ = [
     "Store",
     "SyncDaemonStopperChecker",
     "TemporaryError",
+    "UserInfo",
     "Vault",
     "WebhookClientConfig",
     "WebhookClientConfigService",
+    "WebhookDockerDesktopServer",
     "WebhookFn",
     "WebhookK3dServer",
     "WebhookMinikubeServer",

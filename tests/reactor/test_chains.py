@@ -294,3 +294,31 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
     assert len(calls.of("one", "fine")) == 1
     assert len(calls.of("one", "end")) == 1
     assert body["status"] == {"parent": "all done", "parent/fine": "fine too"}
+
+
+@pytest.mark.feature("D-67", "SUB-07", "SUB-08")
+async def test_sub_handlers_that_are_done_hear_of_a_change_that_comes_while_others_are_not(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        async def done(**kwargs: Any) -> None:
+            calls.note("done", kwargs)
+
+        async def waiting(spec: webop.Spec, **kwargs: Any) -> None:
+            calls.note("waiting", {**kwargs, "spec": spec})
+            if spec["value"] < 2:
+                raise webop.TemporaryError("not yet", delay=0.2)
+
+        await webop.execute(fns={"done": done, "waiting": waiting})
+
+    async with run_operator():
+        await objects.create("a", {"value": 0})
+        await objects.wait_handled("a")
+        await objects.patch("a", {"spec": {"value": 1}})
+        await calls.wait("a", "waiting", count=2)
+        assert len(calls.of("a", "done")) == 1, "what is done is done, while nothing changes"
+        await objects.patch("a", {"spec": {"value": 2}})
+        await objects.wait_handled("a")
+    assert [call["spec"]["value"] for call in calls.of("a", "done")] == [1, 2]
+    assert calls.of("a", "waiting")[-1]["spec"] == {"value": 2}

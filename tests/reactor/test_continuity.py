@@ -18,9 +18,7 @@ from tests.operating import (
     build_settings,
     eventually,
     get_progress,
-    operate,
 )
-from webop.client.credentials import ConnectionInfo
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
@@ -388,45 +386,3 @@ async def test_a_memo_does_not_survive(
         async with run_operator():
             await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
     assert seen == [{}, {}]
-
-
-def declare_two(calls: Calls, *, is_failing: bool) -> webop.OperatorRegistry:
-    """Return two handlers of creations and updates, of which the second may never succeed."""
-    registry = webop.OperatorRegistry()
-
-    async def done(**kwargs: Any) -> None:
-        calls.note("done", kwargs)
-
-    async def waiting(**kwargs: Any) -> None:
-        calls.note("waiting", kwargs)
-        if is_failing:
-            raise webop.TemporaryError("not yet", delay=0.5)
-
-    for decorator in (webop.on.create, webop.on.update):
-        decorator("widgets", registry=registry, id="done")(done)
-        decorator("widgets", registry=registry, id="waiting")(waiting)
-    return registry
-
-
-@pytest.mark.feature("D-67", "CON-05", "ERR-20")
-@pytest.mark.parametrize("reason", ["creation", "update"])
-async def test_who_was_done_hears_of_a_change_that_came_while_no_operator_ran(
-    objects: Objects, info: ConnectionInfo, calls: Calls, reason: str
-) -> None:
-    namespaces = [objects.namespace]
-    if reason == "update":
-        async with operate(info, declare_two(calls, is_failing=False), namespaces=namespaces):
-            await objects.create("a", {"value": 0})
-            await objects.wait_handled("a")
-    async with operate(info, declare_two(calls, is_failing=True), namespaces=namespaces):
-        if reason == "update":
-            await objects.patch("a", {"spec": {"value": 1}})
-        else:
-            await objects.create("a", {"value": 1})
-        await objects.wait("a", lambda raw: {"done", "waiting"} <= get_progress(raw).keys())
-    await objects.patch("a", {"spec": {"value": 2}})
-    async with operate(info, declare_two(calls, is_failing=False), namespaces=namespaces):
-        await objects.wait_handled("a")
-        await objects.pass_fence()
-    for handler in ("done", "waiting"):
-        assert calls.of("a", handler)[-1]["spec"] == {"value": 2}, handler

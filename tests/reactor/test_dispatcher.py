@@ -436,9 +436,10 @@ async def test_objects_are_held_until_the_indexes_are_filled(processor: Processo
 
 @pytest.mark.feature("IDX-22", "IDX-23")
 async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_worked_on(
-    processor: Processor, dispatcher: Dispatcher
+    processor: Processor,
 ) -> None:
     processor.has_indexes = True
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate())
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a"))
     await dispatcher.take(None, build("b"))

@@ -155,12 +155,13 @@ async def test_a_host_replaces_the_address_in_the_url_and_in_the_certificate(fn:
                 pass
 
 
-@pytest.mark.feature("ADM-83", "ADM-84")
+@pytest.mark.feature("ADM-83", "ADM-84", "ADM-90")
 @pytest.mark.parametrize(
     ("server", "hostname"),
     [
         (webop.WebhookK3dServer, "host.k3d.internal"),
         (webop.WebhookMinikubeServer, "host.minikube.internal"),
+        (webop.WebhookDockerDesktopServer, "host.docker.internal"),
     ],
 )
 async def test_local_clusters_have_a_name_for_this_host(

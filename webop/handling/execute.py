@@ -11,15 +11,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 
 from webop.errors import AdmissionError
 from webop.handling.causes import Cause, ChangeCause
 from webop.handling.filters import matches
-from webop.handling.handlers import ChangeHandler, Handler
+from webop.handling.handlers import ChangeHandler, Handler, Reason
 from webop.handling.invocation import Invocation, invoke
 from webop.handling.policy import ChildrenRetryError, Outcome, check_limits, judge_failure
-from webop.handling.progress import HandlerState, Progress
+from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Commit, Terms
 from webop.lifecycles import LifeCycleFn
@@ -133,31 +132,21 @@ async def execute_children(
     terms = invocation.terms
     storage = terms.settings.persistence.progress_storage
     progress = Progress.restore(
-        chosen,
-        body=cause.body,
-        storage=storage,
-        purpose=cause.reason.value,
-        since=invocation.state.started,
+        chosen, body=cause.body, storage=storage, purpose=cause.reason.value
     )
-    terms = replace(
-        terms,
-        lifecycle=lifecycle or terms.lifecycle,
-        commit=None if terms.commit is None else partial(_commit_below, invocation, terms.commit),
-    )
+    if cause.reason is Reason.UPDATE:
+        progress.renew(build_mark(cause.new))
+    if lifecycle is not None:
+        terms = replace(terms, lifecycle=lifecycle)
     outcomes = await execute(chosen, cause, progress, terms)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
+    if cause.reason is Reason.UPDATE:
+        progress.mark(outcomes, build_mark(cause.new))
     # Also if all are finished: the parent may fail afterwards. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
-
-
-async def _commit_below(
-    invocation: Invocation, commit: Commit, finished: Mapping[str, HandlerState], patch: Patch
-) -> None:
-    """Write down sub-handlers together with their parent: they count from its start."""
-    await commit({invocation.handler.id: invocation.state, **finished}, patch)
 
 
 def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:

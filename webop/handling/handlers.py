@@ -18,6 +18,7 @@ from webop.handling.filters import MetaCriterion, ValueCriterion
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
+HandlerId = str
 HandlerFn = Callable[..., Any]
 InitialDelay = float | Callable[..., float] | None
 

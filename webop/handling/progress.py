@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from webop.handling.handlers import Handler
 from webop.handling.policy import Attempt, Outcome
 from webop.objects.body import Body
 from webop.objects.patch import Patch
+from webop.objects.storage.diffbase import EssenceDigest
 from webop.objects.storage.progress import ProgressRecord, ProgressStorage
+
+
+def build_mark(essence: Any) -> str:
+    """Return what tells the states of an object apart, short enough for many handlers."""
+    return EssenceDigest.of(essence).sha256[:16]
 
 
 def now() -> datetime:
@@ -121,26 +128,18 @@ class Progress(Mapping[str, HandlerState]):
 
     @classmethod
     def restore(
-        cls,
-        handlers: Iterable[Handler],
-        *,
-        body: Body,
-        storage: ProgressStorage,
-        purpose: str,
-        since: datetime | None = None,
+        cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
     ) -> Progress:
         """Go on from what is stored on the object, where it was for the same purpose.
 
         Records of another purpose are superseded: a deletion cares for no half-done creation.
-        So are those from before a moment, for sub-handlers: when their parent has begun anew.
         """
         states: dict[str, HandlerState] = {}
         moment = now()
         for handler in handlers:
             record = storage.fetch(key=handler.id, body=body)
             state = HandlerState.from_record(record) if record else None
-            is_outdated = since is not None and state is not None and state.started < since
-            if state is not None and not is_outdated and _is_of_cycle(state, handler, purpose):
+            if state is not None and _is_of_cycle(state, handler, purpose):
                 states[handler.id] = replace(state, purpose=purpose)
             else:
                 stored = None if state is None else state.stored
@@ -181,11 +180,22 @@ class Progress(Mapping[str, HandlerState]):
         """Take note of an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
 
-    def mark_seen(self, keys: Iterable[str], digest: str) -> None:
+    def mark(self, keys: Iterable[str], mark: str) -> None:
         """Take note of the state of the object that the finished ones of these were called for."""
         for key in keys:
             if self._states[key].is_finished:
-                self._states[key] = replace(self._states[key], seen=digest)
+                self._states[key] = replace(self._states[key], seen=mark)
+
+    def find_outdated(self, mark: str) -> list[str]:
+        """Return who has finished with another state of the object, as far as that is known."""
+        return [
+            key for key, s in self._states.items() if s.is_finished and s.seen not in (None, mark)
+        ]
+
+    def renew(self, mark: str) -> None:
+        """Have those called anew who have finished with another state of the object (D-67)."""
+        for key in self.find_outdated(mark):
+            self.restart(key)
 
     def restart(self, key: str) -> None:
         """Have a handler called anew, whatever it has achieved."""

@@ -65,6 +65,13 @@ class Background:
             item.stop(reason)
         return [item.task for item in running if item.task is not None]
 
+    def cancel(self) -> None:
+        """Cancel those that did not stop in time, on the way out of the operator."""
+        for item in self.tasks.values():
+            item.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
+            if item.task is not None:
+                item.task.cancel()
+
 
 class BackgroundTask:
     """One daemon or timer of one object, and the stages of its stopping.

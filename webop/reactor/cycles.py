@@ -15,11 +15,10 @@ from webop.errors import APIError, LoginError
 from webop.handling.execute import deliver_results, execute
 from webop.handling.handlers import Reason
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState, Progress
+from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.patch import Patch
-from webop.objects.storage.diffbase import EssenceDigest
 from webop.reactor.application import save_patch
 from webop.reactor.planning import Plan, ResourceContext
 from webop.reactor.tracking import Cycle, Tracked
@@ -54,7 +53,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, plan: Plan) -> float
         _conclude(ctx, obj, plan, progress, body)
     else:
         if cause.reason in (Reason.CREATE, Reason.UPDATE):
-            progress.mark_seen(outcomes, _digest(cycle.essence))
+            progress.mark(outcomes, build_mark(cycle.essence))
         progress.store(body=body, patch=cause.own, storage=storage)
     return progress.delay
 
@@ -89,7 +88,7 @@ async def _commit(
     storage = ctx.operator.settings.persistence.progress_storage
     progress = Progress(dict(finished))
     if obj.cycle is not None and obj.cycle.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.mark_seen(finished, _digest(obj.cycle.essence))
+        progress.mark(finished, build_mark(obj.cycle.essence))
     progress.store(body=body, patch=patch, storage=storage)
     try:
         await save_patch(ctx, obj, patch)
@@ -143,20 +142,11 @@ def _begin_cycle(plan: Plan, progress: Progress) -> Cycle:
     update are called again, for what has changed since the last-handled state. A creation goes
     on, and is followed by an update for everybody.
     """
-    cause = plan.cause
-    marked = [key for key in progress if progress[key].is_finished and progress[key].seen]
-    essence = cause.new
-    if marked:
-        present = _digest(cause.new)
-        outdated = [key for key in marked if progress[key].seen != present]
+    cause, essence = plan.cause, plan.cause.new
+    if any(state.seen for state in progress.values()):
+        mark = build_mark(cause.new)
         if cause.reason is Reason.UPDATE:
-            for key in outdated:
-                progress.restart(key)
-        elif cause.reason is Reason.CREATE and outdated:
+            progress.renew(mark)
+        elif cause.reason is Reason.CREATE and progress.find_outdated(mark):
             essence = {}
     return Cycle(cause.reason, essence, frozenset(progress))
-
-
-def _digest(essence: object) -> str:
-    """Return what tells states apart, short enough for many handlers."""
-    return EssenceDigest.of(essence).sha256[:16]  # type: ignore[arg-type]

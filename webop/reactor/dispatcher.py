@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
 from webop.reactor.gate import Gate
-from webop.reactor.tracking import Tracked, parse_version
+from webop.reactor.tracking import Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class Dispatcher:
         self._is_closing = False
         self._is_complete = not is_resuming
         self.epoch = 0
+        self.has_indexes = processor.has_indexes
         if not gate.is_open:
             gate.subscribe(self._release)
 
@@ -103,27 +104,26 @@ class Dispatcher:
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Take in a listed object or an event; the first listing fills the indexes on the way."""
-        if self._processor.has_indexes and not self._is_complete:
+        if self.has_indexes and not self._is_complete:
             await self._processor.index(raw)
         self.feed(event_type, raw)
 
     def feed(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Take in a listed object (type None) or an event of the watch."""
-        metadata = raw["metadata"]
-        uid = metadata["uid"]
+        uid = get_uid(raw)
         obj = self._objects.get(uid)
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
             initial = event_type is None and not self._is_complete
-            obj = Tracked(self, metadata, initial=initial)
+            obj = Tracked(self, uid, raw, initial=initial)
             self._objects[uid] = obj
         obj.seen = self.epoch
         if self._processor.wants_every_event:
             obj.events = [*(obj.events or ()), (event_type, raw)]
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             obj.accept(event_type, raw)
-            obj.is_unindexed = self._processor.has_indexes and self._is_complete
+            obj.is_unindexed = self.has_indexes and self._is_complete
             if event_type == "DELETED":
                 self._processor.withdraw(obj)
                 if obj.background is not None:
@@ -157,14 +157,28 @@ class Dispatcher:
         Daemons are asked to stop, and get five seconds for it (chapter "Daemons", "Timeouts").
         """
         self._is_closing = True
-        stopping: list[asyncio.Task[None]] = []
+        deadline = asyncio.get_running_loop().time() + _HUNG_TIMEOUT
         for obj in self._objects.values():
             if obj.timer is not None:
                 obj.timer.cancel()
+        self._stop_daemons()
+        if self._workers:
+            await asyncio.wait(set(self._workers), timeout=timeout)
+        stopping = self._stop_daemons()  # also those that workers have started meanwhile
+        if stopping:
+            rest = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait(stopping, timeout=max(0, rest))
+        for obj in self._objects.values():
+            if obj.background is not None:
+                obj.background.cancel()
+
+    def _stop_daemons(self) -> list[asyncio.Task[None]]:
+        """Ask all daemons and timers to stop; return those that are yet to end."""
+        stopping: list[asyncio.Task[None]] = []
+        for obj in self._objects.values():
             if obj.background is not None:
                 stopping += obj.background.stop(DaemonStoppingReason.OPERATOR_EXITING)
-        waits = [(set(self._workers), timeout), (stopping, _HUNG_TIMEOUT)]
-        await asyncio.gather(*(asyncio.wait(tasks, timeout=t) for tasks, t in waits if tasks))
+        return stopping
 
     def withdraw(self) -> None:
         """Take all objects out of the indexes: nobody watches them any more."""
@@ -174,7 +188,7 @@ class Dispatcher:
     @property
     def _is_holding(self) -> bool:
         """Whether it is too early for handlers."""
-        return not self._gate.is_open or (self._processor.has_indexes and not self._is_complete)
+        return not self._gate.is_open or (self.has_indexes and not self._is_complete)
 
     def _release(self) -> None:
         """Begin with the objects that were held, with breaks for others."""
@@ -224,9 +238,9 @@ class Dispatcher:
         self.check(obj)
 
     def _settle(self, obj: Tracked) -> None:
-        """Free what an object holds when there is nothing to do; forget it if it is gone."""
+        """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
         obj.relax()
-        if obj.event_type == "DELETED":
+        if obj.event_type == "DELETED" and not obj.has_background:
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj)
 

@@ -7,9 +7,9 @@ for each of them in each served namespace (chapters "Resource specification" and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +41,7 @@ NAMESPACES = Resource(
 
 _SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
 _RESCAN = 5.0  # seconds; after a failed discovery
+_PATIENCE = 10.0  # seconds; then it is told what handlers wait for
 _SECOND_LOOK = 2.0  # seconds; after a change: the API server serves it when it gets to it
 
 StreamKey = tuple[Resource, str | None]
@@ -87,6 +88,7 @@ class Observer:
         if not self._operator.settings.scanning.disabled:
             self._spawn(self._watch_definitions, "watch of definitions")
         await self._begin_with_namespaces()
+        self._spawn(self._tell_of_waiting, "gate")
         while True:
             pause = _SECOND_LOOK if self._changed.is_set() else None
             self._changed.clear()
@@ -230,7 +232,7 @@ class Observer:
     ) -> None:
         options = ctx.operator.settings.watching
         items = watch(ctx.client, ctx.resource, namespace, options, status)
-        async with aclosing(items):
+        async with contextlib.aclosing(items):
             async for item in items:
                 if isinstance(item, tuple):
                     await dispatcher.take(*item)
@@ -240,6 +242,16 @@ class Observer:
                     dispatcher.finish_listing()
                     self._listed.add((ctx.resource, namespace))
                     self._gate.arrive((ctx.resource, namespace))
+
+    async def _tell_of_waiting(self) -> None:
+        """Say what handlers wait for, if they wait for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._gate.wait()
+        if self._gate.is_open or not self.scanned.is_set():
+            return
+        listed = ", ".join(self.list_unindexed())
+        logger.warning("Handlers wait until the indexes are filled with all objects of %s.", listed)
 
     async def _watch_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""

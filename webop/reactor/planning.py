@@ -208,8 +208,7 @@ def _plan_finalizers(
     """
     finalizer = ctx.operator.settings.persistence.finalizer
     present = list(cause.body.meta.finalizers)
-    is_running = obj.background is not None and bool(obj.background.tasks)
-    is_needed = is_wanted or is_running or ctx.handlers.needs_finalizer(cause)
+    is_needed = is_wanted or obj.has_background or ctx.handlers.needs_finalizer(cause)
     if is_needed and finalizer not in present and not cause.is_deleted:
         return [*present, finalizer]
     if not is_needed and finalizer in present:

@@ -30,7 +30,7 @@ from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.saving import catch_up, is_refused, release, save_changes
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import Tracked
+from webop.reactor.tracking import Tracked, get_uid
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class Processor:
         body = Body(raw)
         cause = ResourceCause(
             logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
-            memo=self.ctx.operator.memos.recall(raw["metadata"]["uid"]),
+            memo=self.ctx.operator.memos.recall(get_uid(raw)),
             indices=self.ctx.operator.indices,
             resource=self.ctx.resource,
             body=body,
             patch=Patch(body=body),
         )
         handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
-        await index_object(handlers, cause, raw["metadata"]["uid"], indexes, self._index_terms)
+        await index_object(handlers, cause, get_uid(raw), indexes, self._index_terms)
 
     def withdraw(self, obj: Tracked) -> None:
         """Take an object that is gone, or is not watched any more, out of the indexes."""

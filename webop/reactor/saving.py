@@ -54,7 +54,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     The deletion handlers have run and are not to run again, so a conflict is resolved here.
     """
     persistence = ctx.operator.settings.persistence
-    if obj.background is not None and obj.background.tasks:
+    if obj.has_background:
         return  # the object is looked at again when the last of them has ended
     while obj.raw is not None and obj.event_type != "DELETED":
         body = Body(obj.raw)

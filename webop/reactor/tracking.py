@@ -7,7 +7,7 @@ costs a few hundred bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,7 @@ class Keeper(Protocol):
     """Who keeps the object, and sees to it that somebody works on it."""
 
     epoch: int
+    has_indexes: bool
 
     def check(self, obj: Tracked) -> None:
         """Start work on the object if there is any, and nobody is at it."""
@@ -94,11 +95,11 @@ class Tracked:
         "version",
     )
 
-    def __init__(self, keeper: Keeper, metadata: Mapping[str, Any], *, initial: bool) -> None:
+    def __init__(self, keeper: Keeper, uid: str, raw: dict[str, Any], *, initial: bool) -> None:
         self.keeper = keeper
-        self.uid: str = metadata["uid"]
-        self.namespace: str | None = metadata.get("namespace")
-        self.name: str = metadata["name"]
+        self.uid = uid
+        self.namespace: str | None = raw["metadata"].get("namespace")
+        self.name: str = raw["metadata"]["name"]
         self.initial = initial
         self.raw: dict[str, Any] | None = None
         self.event_type: RawEventType = None
@@ -128,7 +129,6 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
-        self.is_unindexed = True
         self.is_provided = False
         if self.background is not None and self.background.tasks:
             self.background.show(raw)
@@ -140,17 +140,22 @@ class Tracked:
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
+            self.is_unindexed = self.keeper.has_indexes
             self.epoch = self.keeper.epoch
             self.keeper.check(self)
 
     def wake(self) -> None:
         """Have the object looked at as it is: something in its background has ended."""
-        if self.event_type == "DELETED" or self.background is None:
-            return
-        if self.raw is None:
-            self.raw = self.background.raw
-        self.is_dirty = True
+        if self.event_type != "DELETED" and self.background is not None:
+            if self.raw is None:
+                self.raw = self.background.raw
+            self.is_dirty = True
         self.keeper.check(self)
+
+    @property
+    def has_background(self) -> bool:
+        """Whether daemons or timers run for it, or are yet to end."""
+        return self.background is not None and bool(self.background.tasks)
 
     def get_freshest(self) -> dict[str, Any] | None:
         """Return the newest known state; None if there is none, or if the object is gone."""
@@ -186,6 +191,13 @@ class Tracked:
         if self.error_delays is None:
             self.error_delays = repeat_last(delays)
         return next(self.error_delays, None)
+
+
+def get_uid(raw: dict[str, Any]) -> str:
+    """Return what identifies an object; aggregated APIs may have objects without a uid."""
+    metadata = raw["metadata"]
+    uid: str | None = metadata.get("uid")
+    return uid or f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
 def parse_version(raw: dict[str, Any]) -> int:

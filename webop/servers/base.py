@@ -8,10 +8,23 @@ This module is imported by users' handler files: it costs nothing to import.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 Headers = Mapping[str, str]
 SSLPeer = Mapping[str, Any]
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class UserInfo(TypedDict, total=False):
+    """Who has sent a request to the API server: the ``userInfo`` of a review.
+
+    The fields are those of UserInfo in authentication.k8s.io/v1.
+    """
+
+    username: str
+    uid: str
+    groups: list[str]
+    extra: dict[str, list[str]]
 
 
 class WebhookClientConfigService(TypedDict, total=False):

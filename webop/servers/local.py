@@ -258,6 +258,15 @@ class WebhookMinikubeServer(WebhookServer):
     DEFAULT_ADDR = ""
 
 
+class WebhookDockerDesktopServer(WebhookServer):
+    """A server for the cluster of Docker Desktop: this host is its ``host.docker.internal``.
+
+    Docker Desktop leads that name to this host's loopback, too, where the plain server listens.
+    """
+
+    DEFAULT_HOST = "host.docker.internal"
+
+
 def get_reachable_address(addr: str) -> str:
     """Return where to connect to for a server that listens on an address.
 

@@ -157,10 +157,17 @@ class OperatorRunner:
 
     def _invoke(self) -> None:
         """Run the command; the body of the thread."""
-        controls = CLIControls(stop_flag=self._stop, registry=self.registry, settings=self.settings)
+        controls = CLIControls(
+            ready_flag=self._ready,
+            stop_flag=self._stop,
+            registry=self.registry,
+            settings=self.settings,
+        )
         try:
             with preserve():
-                result = CliRunner().invoke(main, *self.args, obj=controls, **self.kwargs)
+                result = CliRunner().invoke(
+                    _Command(main.name), *self.args, obj=controls, **self.kwargs
+                )
         except BaseException as exc:  # noqa: BLE001  it is raised where it can be seen
             self._future.set_exception(exc)
         else:
@@ -181,10 +188,21 @@ def _replace_default_registry(registry: OperatorRegistry | None) -> Iterator[Non
         set_default_registry(original)
 
 
+class _Command(click.Group):
+    """The command line, whose exits tell why: for users, a message and a code are enough."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command, and exit."""
+        try:
+            raise SystemExit(main.main(*args, **{**kwargs, "standalone_mode": False}))
+        except click.ClickException as exc:
+            exc.show()
+            raise SystemExit(exc.exit_code) from exc.__cause__ or exc
+
+
 def _uncover_failure(result: Result) -> None:
     """Put the operator's error in place of the exit that the command line makes of it."""
-    failure = result.exception and result.exception.__context__
-    if isinstance(result.exception, SystemExit) and isinstance(failure, click.ClickException):
-        cause = failure.__cause__ or failure
+    if isinstance(result.exception, SystemExit) and result.exception.__cause__ is not None:
+        cause = result.exception.__cause__
         result.exception = cause
         result.exc_info = (type(cause), cause, cause.__traceback__)  # type: ignore[assignment]
