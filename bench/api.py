@@ -14,7 +14,7 @@ import orjson
 from bench.model import BenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
 GROUP = "bench.webop.dev"
 HANDLED = "kopf.zalando.org/last-handled-configuration"
@@ -63,15 +63,7 @@ class Collection:
     async def load(self, count: int) -> None:
         """Create objects as fast as the server takes them; return when all have been handled."""
         names = [f"thing-{number}" for number in range(count)]
-        rest = iter(names)
-
-        async def create() -> None:
-            for name in rest:
-                await self.create(name, _SPEC)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_CONCURRENCY):
-                group.create_task(create())
+        await self._concurrently(lambda name: self.create(name, _SPEC), names)
         await self._wait_handled(names)
 
     async def prove(self) -> None:
@@ -83,9 +75,11 @@ class Collection:
             await self._call("DELETE", f"{self._url}/canary")
 
     async def clear(self) -> None:
-        """Delete all objects and wait until they are gone."""
+        """Delete all objects, finalizers of operators that have ended or not, until they are gone."""
         while (await self._call("GET", f"{self._url}?limit=1"))["items"]:
             await self._call("DELETE", self._url)
+            left = (await self._call("GET", self._url))["items"]
+            await self._concurrently(self._strip, [item["metadata"]["name"] for item in left])
 
     async def count_writes(self) -> float:
         """Read from the server's metrics how many updates of these objects it has served."""
@@ -108,10 +102,29 @@ class Collection:
                     if HANDLED in meta.get("annotations", ()):
                         pending.discard(meta["name"])
 
-    async def _call(self, method: str, url: str, body: object = None) -> Any:
-        async with self._session.request(method, url, json=body) as response:
+    async def _concurrently(self, fn: Callable[[str], Awaitable[None]], names: list[str]) -> None:
+        rest = iter(names)
+
+        async def work() -> None:
+            for name in rest:
+                await fn(name)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CONCURRENCY):
+                group.create_task(work())
+
+    async def _strip(self, name: str) -> None:
+        body = {"metadata": {"finalizers": None}}
+        await self._call("PATCH", f"{self._url}/{name}", body, may_be_gone=True)
+
+    async def _call(
+        self, method: str, url: str, body: object = None, *, may_be_gone: bool = False
+    ) -> Any:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Content-Type": kind}
+        async with self._session.request(method, url, json=body, headers=headers) as response:
             content = await response.read()
-            if not response.ok:
+            if not response.ok and not (may_be_gone and response.status == 404):
                 raise BenchError(f"{method} {url}: {response.status} {content[:200]!r}")
             return orjson.loads(content)
 

@@ -28,7 +28,7 @@ from webop.reactor.observer import Scope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.listener import Listener
-from webop.settings import OperatorSettings
+from webop.settings import OperatorSettings, ProcessSettings
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +98,10 @@ async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio
     """
     ready, stop = options.get("ready_flag"), options.get("stop_flag")
     made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
-    limit = made.context.settings.process.ultimate_exiting_timeout
+    process = made.context.settings.process
     return [
         asyncio.create_task(made.run(), name="operator"),
-        asyncio.create_task(_wait_for_stop(stop, kill_after=limit), name="stop flag"),
+        asyncio.create_task(_wait_for_stop(stop, process), name="stop flag"),
     ]
 
 
@@ -201,12 +201,12 @@ def _build_liveness(url: str) -> Any:
     return serve
 
 
-async def _wait_for_stop(flag: Flag | None, *, kill_after: float | None) -> None:
+async def _wait_for_stop(flag: Flag | None, settings: ProcessSettings) -> None:
     """Wait for a signal or for the stop flag; the end of this task stops the operator."""
     stopped = asyncio.Event()
     is_main = threading.current_thread() is threading.main_thread()
     if is_main:
-        _listen_to_signals(stopped, kill_after=kill_after)
+        _listen_to_signals(stopped, settings)
     else:
         logger.debug("Not in the main thread: stop it by the flag, or by cancelling its task.")
     try:
@@ -222,7 +222,7 @@ async def _wait_for_stop(flag: Flag | None, *, kill_after: float | None) -> None
                 asyncio.get_running_loop().remove_signal_handler(number)
 
 
-def _listen_to_signals(stopped: asyncio.Event, *, kill_after: float | None) -> None:
+def _listen_to_signals(stopped: asyncio.Event, settings: ProcessSettings) -> None:
     """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
 
     def stop(number: signal.Signals) -> None:
@@ -230,8 +230,9 @@ def _listen_to_signals(stopped: asyncio.Event, *, kill_after: float | None) -> N
             os._exit(128 + number)
         logger.info("Signal %s is received. The operator is stopping.", number.name)
         stopped.set()
-        if kill_after is not None:
-            killer = threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL))
+        limit = settings.ultimate_exiting_timeout  # a startup handler may have changed it
+        if limit is not None:
+            killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
             killer.daemon = True
             killer.start()
 

@@ -18,7 +18,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
     with run_operator(bench, side, things.plural, extra="daemon") as operator:
         await operator.settle(3)
         full = operator.read_memory()
-        await things.clear()  # while there is somebody to remove the finalizers
+    await things.clear()
     return {"rss_kb_per_object": (full - bare) * 1e3 / bench.objects, "rss_mb": full}
 
 

@@ -209,7 +209,7 @@ async def discover_until(
 ) -> frozenset[Resource]:
     """Ask until the server has taken note of a change of a CRD, which it does in background."""
     while True:
-        resources = await discover(client, {"webop.test"})
+        resources = (await discover(client, {"webop.test"})).resources
         if condition(resources):
             return resources
         await asyncio.sleep(0.05)
@@ -240,9 +240,9 @@ async def test_both_forms_of_discovery_tell_the_same(local_cluster: LocalCluster
             try:
                 things = Resource("webop.test", "v1", "things")
                 resources = await discover_until(client, lambda found: things in found)
-                everything = await discover(client)
+                everything = (await discover(client)).resources
                 assert resources <= everything
-                old = {resource: resource for resource in await discover(classic)}
+                old = {resource: resource for resource in (await discover(classic)).resources}
                 assert everything == old.keys()
                 for resource in everything:
                     for name in Resource.__dataclass_fields__:

@@ -310,7 +310,8 @@ async def test_sub_handlers_that_are_done_hear_of_a_change_that_comes_while_othe
             if spec["value"] < 2:
                 raise webop.TemporaryError("not yet", delay=0.2)
 
-        await webop.execute(fns={"done": done, "waiting": waiting})
+        fns: dict[str, Any] = {"done": done, "waiting": waiting}
+        await webop.execute(fns=fns)
 
     async with run_operator():
         await objects.create("a", {"value": 0})

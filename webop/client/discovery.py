@@ -7,7 +7,7 @@ against the result (chapter "Resource specification").
 from __future__ import annotations
 
 import asyncio
-import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from webop.client.calls import Call
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from webop.client.api import Client
 
-logger = logging.getLogger(__name__)
+Broken = dict[tuple[str, str], str]
 
 _AGGREGATED = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
@@ -28,14 +28,27 @@ _AGGREGATED = (
 )
 
 
-async def discover(client: Client, groups: Collection[str] | None = None) -> frozenset[Resource]:
+@dataclass(slots=True)
+class Discovery:
+    """What was found out.
+
+    Attributes:
+        resources: those that are served.
+        broken: the versions of API groups that do not answer, with the reason. Of their resources,
+            those are there that the server remembers, maybe none.
+    """
+
+    resources: frozenset[Resource] = frozenset()
+    broken: Broken = field(default_factory=dict)
+
+
+async def discover(client: Client, groups: Collection[str] | None = None) -> Discovery:
     """Find out all resources of the cluster, or of some API groups ("" is the core group).
 
     Servers of 1.26 and later tell everything in one answer for /api and one for /apis
     (Kubernetes API: "Aggregated discovery"); others are asked about each version of each group.
 
-    A group that is not available (the server behind it is down) is logged as a warning; it does
-    not affect the others, and its resources are absent or those known last.
+    A group that is not available (the server behind it is down) does not affect the others.
 
     Raises:
         APIError: the API server itself does not answer.
@@ -49,16 +62,18 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> fro
         )
         if is_needed
     ]
-    found = await asyncio.gather(*(_scan_root(client, path, groups) for path in roots))
-    return frozenset(resource for resources in found for resource in resources)
+    made = Discovery()
+    found = await asyncio.gather(*(_scan_root(client, path, groups, made.broken) for path in roots))
+    made.resources = frozenset(resource for resources in found for resource in resources)
+    return made
 
 
 async def _scan_root(
-    client: Client, path: str, groups: Collection[str] | None
+    client: Client, path: str, groups: Collection[str] | None, broken: Broken
 ) -> Iterable[Resource]:
     answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
     if answer.get("kind") == "APIGroupDiscoveryList":
-        return list(_parse_aggregated(answer, groups))
+        return list(_parse_aggregated(answer, groups, broken))
     versions = [
         (group, version, is_preferred)
         for group, version, is_preferred in _parse_versions(answer)
@@ -66,7 +81,7 @@ async def _scan_root(
     ]
     found = await asyncio.gather(
         *(
-            _scan_version(client, group, version, is_preferred=is_preferred)
+            _scan_version(client, group, version, is_preferred=is_preferred, broken=broken)
             for group, version, is_preferred in versions
         )
     )
@@ -74,7 +89,7 @@ async def _scan_root(
 
 
 async def _scan_version(
-    client: Client, group: str, version: str, *, is_preferred: bool
+    client: Client, group: str, version: str, *, is_preferred: bool, broken: Broken
 ) -> Iterable[Resource]:
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
@@ -83,12 +98,14 @@ async def _scan_version(
     except APINotFoundError:
         return ()  # its last resource has gone since the groups were listed
     except APIStatusError as exc:
-        _report(f"{group}/{version}", str(exc))
+        broken[group, version] = str(exc)
         return ()
     return _parse_classic(answer, group, version, is_preferred=is_preferred)
 
 
-def _parse_aggregated(answer: Any, groups: Collection[str] | None) -> Iterator[Resource]:
+def _parse_aggregated(
+    answer: Any, groups: Collection[str] | None, broken: Broken
+) -> Iterator[Resource]:
     for item in answer.get("items") or ():
         group = item["metadata"].get("name") or ""
         if groups is not None and group not in groups:
@@ -96,7 +113,7 @@ def _parse_aggregated(answer: Any, groups: Collection[str] | None) -> Iterator[R
         for index, version in enumerate(item.get("versions") or ()):
             name = version["version"]
             if version.get("freshness", "Current") != "Current":
-                _report(f"{group}/{name}", "its API service is not available")
+                broken[group, name] = "its API service is not available"
             for data in version.get("resources") or ():
                 # The server sorts the versions: the preferred one comes first.
                 yield _build_aggregated(data, group, name, is_preferred=index == 0)
@@ -153,11 +170,3 @@ def _parse_classic(
                 preferred=is_preferred,
                 verbs=frozenset(item.get("verbs") or ()),
             )
-
-
-def _report(what: str, reason: str) -> None:
-    logger.warning(
-        "The API group %s could not be scanned; handlers of its resources may not be served: %s",
-        what.strip("/"),
-        reason,
-    )

@@ -42,6 +42,7 @@ NAMESPACES = Resource(
 _SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
 _RESCAN = 5.0  # seconds; after a failed discovery
 _PATIENCE = 10.0  # seconds; then it is told what handlers wait for
+_RESCAN_BROKEN = 10.0  # seconds; while an API group does not answer
 _SECOND_LOOK = 2.0  # seconds; after a change: the API server serves it when it gets to it
 
 StreamKey = tuple[Resource, str | None]
@@ -79,6 +80,7 @@ class Observer:
         self._listed: set[StreamKey] = set()
         self._indexing: set[StreamKey] = set()
         self._gate: Gate[StreamKey] = Gate()
+        self._broken: frozenset[tuple[str, str]] = frozenset()
         self._reported: set[tuple[Selector, str]] = set()
         self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
@@ -94,6 +96,8 @@ class Observer:
             self._changed.clear()
             if not await self._rescan():
                 pause = _RESCAN
+            elif self._broken:
+                pause = _RESCAN_BROKEN
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -112,14 +116,33 @@ class Observer:
     async def _rescan(self) -> bool:
         """Discover and adjust; tell whether it has worked."""
         try:
-            resources = await discover(self._client, self._collect_groups())
+            found = await discover(self._client, self._collect_groups())
         except APIError as exc:
             logger.warning("The resources of the cluster cannot be discovered: %s", exc)
             return False
-        self._operator.insights.update(resources)
+        known = self._operator.insights.resources
+        kept = {
+            resource for resource in known if (resource.group, resource.version) in found.broken
+        }
+        self._operator.insights.update(found.resources | kept)
+        self._tell_of_broken(found.broken)
         self._adjust()
         self.scanned.set()
         return True
+
+    def _tell_of_broken(self, broken: dict[tuple[str, str], str]) -> None:
+        """Say which API groups do not answer, and when they do again."""
+        for version in sorted(broken.keys() - self._broken):
+            name, reason = "/".join(version), broken[version]
+            logger.warning(
+                "The API group %s does not answer; resources of it that are not known yet are "
+                "not served until it does: %s",
+                name,
+                reason,
+            )
+        for version in sorted(self._broken - broken.keys()):
+            logger.info("The API group %s is not broken any more.", "/".join(version))
+        self._broken = frozenset(broken)
 
     def _collect_groups(self) -> frozenset[str] | None:
         """Return the API groups to be scanned; None for all (RES-19)."""

@@ -1,0 +1,216 @@
+"""From the start of an operator to its end: flags, signals, what cleanup handlers can rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.commands import HANDLERS, Workshop
+from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, operate
+from webop.client.credentials import ConnectionInfo
+from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+CLEANING = """
+import asyncio, webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.process.ultimate_exiting_timeout = {limit}
+
+@webop.on.cleanup()
+async def clean(**_):
+    print('cleaning', flush=True)
+    await asyncio.sleep({seconds})
+    print('cleaned up', flush=True)
+"""
+FLAGS: dict[str, Callable[[], Any]] = {
+    "asyncio event": asyncio.Event,
+    "asyncio future": lambda: asyncio.get_running_loop().create_future(),
+    "threading event": threading.Event,
+    "concurrent future": concurrent.futures.Future,
+}
+
+
+def is_raised(flag: Any) -> bool:
+    """Tell whether a flag of any kind is raised."""
+    raised: bool = flag.is_set() if hasattr(flag, "is_set") else flag.done()
+    return raised
+
+
+def lift(flag: Any) -> None:
+    """Raise a flag of any kind."""
+    if hasattr(flag, "set"):
+        flag.set()
+    else:
+        flag.set_result(None)
+
+
+@pytest.mark.feature("STA-13", "EMB-12")
+@pytest.mark.parametrize("make", FLAGS.values(), ids=FLAGS.keys())
+async def test_flags_tell_of_the_startup_and_stop_the_operator(
+    registry: webop.OperatorRegistry, make: Callable[[], Any]
+) -> None:
+    ready, stop = make(), make()
+    seen: list[tuple[str, bool]] = []
+
+    @webop.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(("startup", is_raised(ready)))
+
+    @webop.on.cleanup(registry=registry)
+    async def clean(**_: Any) -> None:
+        seen.append(("cleanup", is_raised(ready)))
+
+    running = asyncio.create_task(
+        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, stop_flag=stop)
+    )
+    await eventually(lambda: is_raised(ready), "the operator is ready")
+    assert seen == [("startup", False)]
+    assert not running.done()
+    lift(stop)
+    await asyncio.wait_for(running, 10)
+    assert seen == [("startup", False), ("cleanup", True)]
+
+
+@pytest.mark.feature("STA-11", "ASY-02")
+async def test_what_belongs_to_a_loop_can_be_made_in_startup_handlers_and_used_in_others(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    crowd, most, handled = 0, 0, 0
+
+    @webop.on.startup(registry=registry)
+    async def start(memo: webop.Memo, **_: Any) -> None:
+        memo.lock = asyncio.Lock()
+        memo.future = asyncio.get_running_loop().create_future()
+        memo.future.set_result("from the startup")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(memo: webop.Memo, **_: Any) -> None:
+        nonlocal crowd, most, handled
+        assert await memo.future == "from the startup"
+        async with memo.lock:  # the objects wait for each other, which binds a lock to its loop
+            crowd += 1
+            most = max(most, crowd)
+            await asyncio.sleep(0.02)
+            crowd -= 1
+            handled += 1
+
+    async with run_operator():
+        for name in ("one", "two", "three"):
+            await objects.create(name)
+        for name in ("one", "two", "three"):
+            await objects.wait_handled(name)
+    assert most == 1
+    assert handled >= 3
+
+
+@pytest.mark.feature("STA-06")
+async def test_an_operator_that_is_killed_does_not_clean_up(
+    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+) -> None:
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    kubeconfig = str(local_cluster.kubeconfig)
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert "created one" in command.output
+    assert "cleaned up" not in command.output
+
+
+@pytest.mark.feature("STA-12", "CFG-01", "STA-06")
+async def test_an_operator_that_takes_too_long_to_stop_kills_itself(workshop: Workshop) -> None:
+    path = workshop.write(CLEANING.format(limit=0.5, seconds=1000))
+    async with workshop.start("-A", path) as command:
+        await command.wait_for("'configure' succeeded")
+        began = time.monotonic()
+        assert await command.stop(signal.SIGTERM) == -signal.SIGKILL
+        assert time.monotonic() - began >= 0.5
+    assert "cleaning" in command.output
+    assert "cleaned up" not in command.output
+
+
+@pytest.mark.feature("STA-07", "STA-05", "CFG-01")
+async def test_cleanup_handlers_have_all_the_time_that_they_need(workshop: Workshop) -> None:
+    # Longer than what is granted on the exit to anything else: five seconds.
+    path = workshop.write(CLEANING.format(limit=None, seconds=6))
+    async with workshop.start("-A", path) as command:
+        await command.wait_for("'configure' succeeded")
+        assert await command.stop(signal.SIGTERM) == 0
+    assert "cleaned up" in command.output
+
+
+@pytest.mark.feature("SCP-16", "EMB-13")
+@pytest.mark.parametrize("is_spawned", [False, True])
+@pytest.mark.parametrize("way", ["namespaces", "namespace", "clusterwide"])
+async def test_the_scope_is_chosen_in_code(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    local_cluster: LocalCluster,
+    objects: Objects,
+    calls: Calls,
+    way: str,
+    *,
+    is_spawned: bool,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", labels={"scope": way})
+    async def fn(namespace: str, **kwargs: Any) -> None:
+        calls.note(namespace, kwargs)
+
+    name = objects.namespace
+    options: dict[str, Any] = {
+        "namespaces": {"namespaces": (name,)},
+        "namespace": {"namespace": name},
+        "clusterwide": {"clusterwide": True},
+    }[way]
+    elsewhere = Objects(objects.client, objects.kind, local_cluster.create_namespace())
+    async with operate(info, registry, beside=is_spawned, **options):
+        await elsewhere.create("one", labels={"scope": way})
+        await objects.create("one", labels={"scope": way})
+        await objects.wait_handled("one")
+        if way == "clusterwide":
+            await elsewhere.wait_handled("one")
+    expected = {name, elsewhere.namespace} if way == "clusterwide" else {name}
+    assert set(calls.handlers("one")) == expected
+
+
+@pytest.mark.feature("SCP-16")
+async def test_all_namespaces_and_some_of_them_exclude_each_other() -> None:
+    for some in ({"namespaces": ["ns"]}, {"namespace": "ns"}):
+        with pytest.raises(ConfigurationError, match="exclude each other"):
+            await webop.operator(clusterwide=True, **some)  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("CFG-18")
+async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    working: set[str] = set()
+    crowds: list[int] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        working.add(name)
+        crowds.append(len(working))
+        await asyncio.sleep(0.02)
+        working.discard(name)
+
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        await objects.create(name)
+    async with run_operator(build_settings(batching={"worker_limit": 2})):
+        for name in names:
+            await objects.wait_handled(name)
+    assert max(crowds) == 2
