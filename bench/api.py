@@ -75,7 +75,7 @@ class Collection:
             await self._call("DELETE", f"{self._url}/canary")
 
     async def clear(self) -> None:
-        """Delete all objects, finalizers of operators that have ended or not, until they are gone."""
+        """Delete all objects, whatever finalizers operators have left, and wait for their end."""
         while (await self._call("GET", f"{self._url}?limit=1"))["items"]:
             await self._call("DELETE", self._url)
             left = (await self._call("GET", self._url))["items"]

@@ -170,11 +170,12 @@ async def test_the_scope_is_chosen_in_code(
         calls.note(namespace, kwargs)
 
     name = objects.namespace
-    options: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "namespaces": {"namespaces": (name,)},
         "namespace": {"namespace": name},
         "clusterwide": {"clusterwide": True},
-    }[way]
+    }
+    options = ways[way]
     elsewhere = Objects(objects.client, objects.kind, local_cluster.create_namespace())
     async with operate(info, registry, beside=is_spawned, **options):
         await elsewhere.create("one", labels={"scope": way})
@@ -188,9 +189,10 @@ async def test_the_scope_is_chosen_in_code(
 
 @pytest.mark.feature("SCP-16")
 async def test_all_namespaces_and_some_of_them_exclude_each_other() -> None:
-    for some in ({"namespaces": ["ns"]}, {"namespace": "ns"}):
+    conflicts: list[Any] = [{"namespaces": ["ns"]}, {"namespace": "ns"}]
+    for some in conflicts:
         with pytest.raises(ConfigurationError, match="exclude each other"):
-            await webop.operator(clusterwide=True, **some)  # type: ignore[arg-type]
+            await webop.operator(clusterwide=True, **some)
 
 
 @pytest.mark.feature("CFG-18")

@@ -304,6 +304,26 @@ def test_values_that_do_not_fit_are_told_of(
         decorator("kex", **options)
 
 
+@pytest.mark.feature("ERR-22", "ADM-03")
+@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+@pytest.mark.parametrize("option", ["errors", "timeout", "retries", "backoff"])
+def test_admission_handlers_have_no_options_of_errors(decorator: Decorator, option: str) -> None:
+    value = webop.ErrorsMode.TEMPORARY if option == "errors" else 1
+    with pytest.raises(TypeError, match=f"There is no option '{option}'"):
+        decorator("kex", **{option: value})
+
+
+@pytest.mark.feature("D-16")
+@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+def test_failures_of_webhooks_are_ignored_by_one_name_of_the_option(decorator: Decorator) -> None:
+    registry = webop.OperatorRegistry()
+    decorator("kex", ignore_failures=True, registry=registry)(fn)
+    (handler,) = registry.select_webhooks()
+    assert handler.ignore_failures
+    with pytest.raises(TypeError, match=r"'ignore_errors'.*did you mean 'ignore_failures'"):
+        decorator("kex", ignore_errors=True)
+
+
 @pytest.mark.feature("REF-13", "SUB-12")
 @pytest.mark.parametrize("option", ["field", "value", "old", "new", "registry"])
 def test_register_takes_fewer_options_than_subhandler(option: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import subprocess
@@ -19,6 +20,8 @@ from click.testing import Result
 import webop
 from tests.commands import HANDLERS, Workshop
 from tests.operating import Calls, Objects, build_settings
+from webop.cli import CLIControls
+from webop.cli.run import run
 from webop.testing import KopfRunner, OperatorRunner
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
     assert (await objects.get("two"))["metadata"] == created["metadata"]
 
 
-@pytest.mark.feature("TST-01", "TST-07", "TST-02", "CLI-19")
+@pytest.mark.feature("TST-01", "TST-07", "TST-02", "CLI-19", "D-55")
 async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
     objects: Objects, registry: webop.OperatorRegistry, calls: Calls
 ) -> None:
@@ -99,6 +102,26 @@ async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
     assert runner.exit_code == 0
     assert calls.handlers("one") == ["fn"]
     assert threads == ["webop operator"]
+
+
+@pytest.mark.feature("MEM-10", "MEM-09")
+def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.startup(registry=registry)
+    def look(memo: Any, **_: Any) -> None:
+        seen.append(memo)
+
+    with OperatorRunner(["run", "-A"], registry=registry):
+        pass
+    own, ready = object(), threading.Event()
+    webop.run(clusterwide=True, registry=registry, memo=own, stop_flag=ready, ready_flag=ready)
+    assert isinstance(seen[0], webop.Memo)
+    assert seen[1] is own
+    assert "memo" not in {field.name for field in dataclasses.fields(CLIControls)}
+    assert not [option for option in run.params if "memo" in str(option.name)]
 
 
 @pytest.mark.feature("TST-03", "D-50", "TST-02")

@@ -94,7 +94,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.feature("REF-14", "REF-15", "REF-21", "REF-22", "REF-23", "REF-24", "REF-74")
+@pytest.mark.feature("REF-14", "REF-15", "REF-21", "REF-22", "REF-23", "REF-24", "REF-74", "D-30")
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
 def test_functions_have_the_documented_parameters(name: str, parameters: list[str]) -> None:
     assert list(inspect.signature(getattr(webop, name)).parameters) == parameters

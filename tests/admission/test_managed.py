@@ -54,7 +54,10 @@ async def site(
             await client.delete(resource, None, name)
 
 
-@pytest.mark.feature("ADM-40", "ADM-41", "ADM-42", "ADM-44", "ADM-45", "ADM-46", "ADM-19", "D-18")
+@pytest.mark.feature(
+    "ADM-40", "ADM-41", "ADM-42", "ADM-44", "ADM-45", "ADM-46", "ADM-19", "D-18", "D-16"
+)
+@pytest.mark.feature("CFG-24", "CFG-25")
 async def test_handlers_and_their_options_are_in_the_configurations(
     registry: webop.OperatorRegistry, site: Site
 ) -> None:

@@ -62,7 +62,7 @@ def declare_tutorial(registry: webop.OperatorRegistry, client: Client) -> None:
         await client.patch_merge(CLAIMS, namespace, status["create_fn"]["pvc-name"], patch)
 
 
-@pytest.mark.feature("TRB-04", "TRB-05", "RST-01", "HIE-03", "EVT-16")
+@pytest.mark.feature("TRB-04", "TRB-05", "RST-01", "HIE-03", "EVT-16", "D-33")
 async def test_the_tutorial_works_from_the_creation_to_the_owner_reference(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, client: Client
 ) -> None:

@@ -81,7 +81,9 @@ COMMON = {
 }
 
 
-@pytest.mark.feature("KWA-06", "KWA-07", "KWA-08", "KWA-09", "KWA-11", "KWA-12", "KWA-15", "KWA-18")
+@pytest.mark.feature(
+    "KWA-06", "KWA-07", "KWA-08", "KWA-09", "KWA-11", "KWA-12", "KWA-15", "KWA-18", "D-34"
+)
 def test_handlers_of_changes_get_the_object_and_the_change() -> None:
     kwargs = build_change(BODY, build_body({"a": 1})).kwargs
     assert kwargs.keys() == COMMON | {"reason", "old", "new", "diff"}

@@ -370,6 +370,7 @@ async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_nex
     assert specs == {"first": [1, 2], "second": [1, 2]}
 
 
+@pytest.mark.feature("MEM-12")
 async def test_a_memo_does_not_survive(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:

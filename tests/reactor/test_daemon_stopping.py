@@ -139,7 +139,7 @@ async def test_a_daemon_is_told_then_cancelled_then_abandoned(
     assert all(0.55 < moment < 1.1 for moment in cancelled)
 
 
-@pytest.mark.feature("DMN-09", "DMN-13", "DMN-15", "DMN-17", "CFG-29", "D-39", "D-57")
+@pytest.mark.feature("DMN-09", "DMN-13", "DMN-15", "DMN-17", "CFG-29", "D-39", "D-57", "D-43")
 @pytest.mark.parametrize("is_sync", [False, True])
 @pytest.mark.parametrize(
     ("options", "settings"),

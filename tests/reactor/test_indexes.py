@@ -73,6 +73,30 @@ async def test_an_index_follows_the_objects(
         await window.until({"blue": ["a", "c"]})
 
 
+@pytest.mark.feature("IDX-26", "MEM-12")
+async def test_an_index_is_made_anew_by_each_operator(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    indexed: list[str] = []
+
+    @webop.index("widgets", registry=registry, id="colours")
+    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str] | None:
+        indexed.append(name)
+        return {spec["colour"]: name} if "colour" in spec else None
+
+    window = Window(registry, "colours")
+    for name in "abc":
+        await objects.create(name, {"colour": "red"})
+    async with run_operator():
+        await window.until({"red": ["a", "b", "c"]})
+    indexed.clear()
+    await objects.patch("a", {"spec": {"colour": "blue"}})
+    await objects.delete("b")
+    async with run_operator():
+        await window.until({"red": ["c"], "blue": ["a"]})
+    assert sorted(indexed) == ["a", "c"]  # the one that has not changed is asked about as well
+
+
 @pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "IDX-27")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(

@@ -258,7 +258,7 @@ async def test_a_context_for_clients_is_an_error_with_advice(fn: Recorder) -> No
 # Certificates of clients.
 
 
-@pytest.mark.feature("ADM-26", "ADM-77")
+@pytest.mark.feature("ADM-26", "ADM-77", "D-14")
 @pytest.mark.parametrize("kind", ["verify_cafile", "verify_cadata-str", "verify_cadata-bytes"])
 async def test_a_verified_client_is_shown_to_the_function(
     fn: Recorder, tmp_path: Path, ca: KeyPair, client_pair: KeyPair, kind: str
@@ -280,7 +280,7 @@ async def test_a_verified_client_is_shown_to_the_function(
     assert fn.calls[1].sslpeer is None
 
 
-@pytest.mark.feature("ADM-26", "ADM-73", "ADM-77")
+@pytest.mark.feature("ADM-26", "ADM-73", "ADM-77", "D-14")
 async def test_a_client_that_is_not_verified_is_not_shown(
     fn: Recorder, ca: KeyPair, client_pair: KeyPair
 ) -> None:

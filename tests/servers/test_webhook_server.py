@@ -101,7 +101,7 @@ async def test_the_line_of_the_manual_works_with_curl(fn: Recorder, tmp_path: Pa
     assert fn.calls[0].headers["Content-Type"] == "application/x-www-form-urlencoded"
 
 
-@pytest.mark.feature("ADM-69")
+@pytest.mark.feature("ADM-69", "D-13")
 async def test_by_default_it_listens_on_the_documented_address_and_says_if_that_is_in_use(
     fn: Recorder,
 ) -> None:

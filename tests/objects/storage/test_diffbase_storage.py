@@ -96,7 +96,7 @@ def test_what_is_stored_is_found_again_and_is_no_change_itself(storage: DiffBase
     assert storage.build(body=stored) == ESSENCE
 
 
-@pytest.mark.feature("CFG-38", "CFG-65", "REF-52")
+@pytest.mark.feature("CFG-38", "CFG-65", "REF-52", "D-40")
 def test_the_annotation_is_written_as_kopf_writes_it() -> None:
     storage, patch = AnnotationsDiffBaseStorage(), Patch()
     body = Body(build_raw())
@@ -106,7 +106,7 @@ def test_the_annotation_is_written_as_kopf_writes_it() -> None:
     assert patch == {"metadata": {"annotations": {KEY: TEXT + "\n"}}}
 
 
-@pytest.mark.feature("CFG-64", "REF-53")
+@pytest.mark.feature("CFG-64", "REF-53", "D-40")
 @pytest.mark.parametrize(
     ("storage", "field"),
     [
