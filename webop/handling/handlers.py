@@ -116,7 +116,8 @@ class ChangeHandler(ResourceHandler):
     """``@on.create``, ``update``, ``delete``, ``resume``, ``field`` and sub-handlers.
 
     ``reason`` None means any reason: for resuming handlers (``initial``), which mix into other
-    cycles, for field handlers (``needs_change``), and for sub-handlers.
+    cycles, for field handlers (``needs_change``), and for sub-handlers. Sub-handlers without a
+    field of their own see the changes of that of their parent, the ``inherited_field``.
     """
 
     reason: Reason | None = None
@@ -126,6 +127,7 @@ class ChangeHandler(ResourceHandler):
     needs_change: bool = False
     old: ValueCriterion = None
     new: ValueCriterion = None
+    inherited_field: FieldPath = ()
 
     @property
     def needs_finalizer(self) -> bool:

@@ -81,8 +81,10 @@ async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
     kwargs["retry"] = attempt.retries
     kwargs["started"] = invocation.state.started
     kwargs["runtime"] = timedelta(seconds=attempt.runtime)
-    if isinstance(handler, ResourceHandler) and handler.field and isinstance(cause, DiffCause):
-        kwargs.update(cause.build_field_kwargs(handler.field))
+    if isinstance(handler, ResourceHandler) and isinstance(cause, DiffCause):
+        path = handler.field or getattr(handler, "inherited_field", ())
+        if path:
+            kwargs.update(cause.build_field_kwargs(path))
 
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None

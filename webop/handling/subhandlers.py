@@ -21,6 +21,7 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
 
     Its field is looked at as the parent's would be: for changes in update and field handlers,
     as it is in others; but ``old`` and ``new`` are always about a change (FLT-11, FLT-12).
+    Without a field, it gets the same ``old``, ``new`` and ``diff`` as the parent.
     """
     parent = get_invocation("Registering sub-handlers").handler
     child = build_id(fn, id=id, suffix=options.get("field", ()))
@@ -30,6 +31,7 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
         fn=fn,
         selector=None,
         needs_change=bool(options.get("field") and is_about_change),
+        inherited_field=getattr(parent, "field", ()) or getattr(parent, "inherited_field", ()),
         **options,
     )
 

@@ -65,12 +65,13 @@ class Background:
             item.stop(reason)
         return [item.task for item in running if item.task is not None]
 
-    def cancel(self) -> None:
-        """Cancel those that did not stop in time, on the way out of the operator."""
+    def cancel(self) -> list[str]:
+        """Cancel those that did not stop in time, on the way out of the operator; return them."""
         for item in self.tasks.values():
             item.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
             if item.task is not None:
                 item.task.cancel()
+        return [str(item) for item in self.tasks.values()]
 
 
 class BackgroundTask:
@@ -94,6 +95,9 @@ class BackgroundTask:
         self._obj = obj
         self._settings = settings
         self._alarm: asyncio.Handle | None = None
+
+    def __str__(self) -> str:
+        return f"{self.handler} of {self._obj}"
 
     def start(
         self, spawn: Callable[..., asyncio.Task[None]], run: Coroutine[Any, Any, None]
@@ -135,7 +139,7 @@ class BackgroundTask:
         self._alarm = loop.call_later(timeout, self._abandon)
 
     def _tell(self) -> None:
-        logger.info("%s of %s has not ended yet; waiting for it.", self.handler, self._obj)
+        logger.info("%s has not ended yet; waiting for it.", self)
         self._alarm = asyncio.get_running_loop().call_later(self._find_polling(), self._tell)
 
     def _find_polling(self) -> float:
@@ -145,8 +149,8 @@ class BackgroundTask:
     def _abandon(self) -> None:
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
         self._leave()
-        logger.warning("%s of %s did not end in time; it is abandoned.", self.handler, self._obj)
-        message = f"{self.handler} of {self._obj} did not end in time: its resources may leak."
+        logger.warning("%s did not end in time; it is abandoned.", self)
+        message = f"{self} did not end in time: its resources may leak."
         warnings.warn(message, ResourceWarning, stacklevel=1)
 
     def _end(self, _task: asyncio.Task[None]) -> None:

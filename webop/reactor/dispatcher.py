@@ -21,6 +21,7 @@ from webop.reactor.tracking import Tracked, get_uid, parse_version
 logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
+_NAMED = 3  # of the daemons that hang
 _RELEASED_AT_ONCE = 100
 
 
@@ -168,9 +169,17 @@ class Dispatcher:
         if stopping:
             rest = deadline - asyncio.get_running_loop().time()
             await asyncio.wait(stopping, timeout=max(0, rest))
+        hung: list[str] = []
         for obj in self._objects.values():
-            if obj.background is not None:
-                obj.background.cancel()
+            hung += [] if obj.background is None else obj.background.cancel()
+        if hung:
+            logger.warning(
+                "%d daemons or timers have not ended in %g seconds, and are cancelled: %s. Those "
+                "in threads cannot be: the process ends when they do.",
+                len(hung),
+                _HUNG_TIMEOUT,
+                ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
+            )
 
     def _stop_daemons(self) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that are yet to end."""

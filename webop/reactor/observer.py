@@ -209,7 +209,9 @@ class Observer:
         if not handlers:
             return
         logger.debug("%s is served now.", _describe(key))
-        ctx = ResourceContext(self._operator, self._client, resource, handlers)
+        ctx = ResourceContext(
+            self._operator, self._client, resource, handlers, is_late=self.scanned.is_set()
+        )
         if handlers.indexers:
             self._indexing.add(key)
         self.statuses[key] = status = WatchStatus()

@@ -32,12 +32,17 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 
 @dataclass(frozen=True, slots=True)
 class ResourceContext:
-    """The context of the work on one resource."""
+    """The context of the work on one resource.
+
+    ``is_late`` tells that the resource or the namespace came while the operator was running: what
+    was never handled in it is new, and not resumed, even if it came before the watch of it.
+    """
 
     operator: OperatorContext
     client: Client
     resource: Resource
     handlers: ResourceHandlers
+    is_late: bool = False
 
 
 @dataclass(slots=True)
@@ -172,13 +177,14 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
+    initial = obj.initial and not (ctx.is_late and stored is None)
     reason = detect_reason(
         event_type=obj.event_type,
         deleting=meta.deletion_timestamp is not None,
         blocked=persistence.finalizer in meta.finalizers,
         old=old,
         changed=old != new,
-        initial=obj.initial,
+        initial=initial,
     )
     return ChangeCause(
         logger=ObjectLogger(body=body, settings=ctx.operator.settings),
@@ -191,7 +197,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
         new=new,
         diff=() if old == new else diff(old, new),
         reason=reason,
-        initial=obj.initial,
+        initial=initial,
     )
 
 
