@@ -112,6 +112,8 @@ def test_so_many_attempts_are_granted_in_total(
     assert outcome.final is final
     assert isinstance(outcome.exception, webop.HandlerRetriesError) is final
     assert "boo" in outcome.message
+    assert ("will stop now" in outcome.message) is final
+    assert not (final and "try again" in outcome.message)
 
 
 @pytest.mark.feature("ERR-09", "ERR-23")

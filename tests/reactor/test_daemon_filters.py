@@ -190,3 +190,39 @@ async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
         await objects.wait("one", lambda body: body.get("status") == {"left": "alone"})
         await objects.pass_fence()
     assert "error of the framework" not in caplog.text
+
+
+@pytest.mark.feature("TMR-10", "DMN-18", "DMN-31")
+async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
+
+    @webop.timer("widgets", registry=registry, id="timer", interval=100, **options)
+    async def timer(**_: Any) -> None:
+        timeline.note("timer")
+
+    @webop.daemon("widgets", registry=registry, id="daemon", **options)
+    async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("daemon")
+        await stopped.wait(100)
+
+    async with run_operator():
+        # Those that are stopped before their time begin with the whole delay later on.
+        await objects.create("one", labels={"of": "interest"})
+        for value in ("nothing", "interest"):
+            asked = time.monotonic()
+            await objects.patch("one", {"metadata": {"labels": {"of": value}}})
+            await objects.pass_fence()
+        assert (await timeline.wait("timer")) - asked >= 1
+        assert (await timeline.wait("daemon")) - asked >= 1
+        for count in (2, 3):
+            for value in ("nothing", "interest"):
+                asked = time.monotonic()
+                await objects.patch("one", {"metadata": {"labels": {"of": value}}})
+                await objects.pass_fence()
+            assert (await timeline.wait("timer", count)) - asked < 0.9
+            assert (await timeline.wait("daemon", count)) - asked < 0.9

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import orjson
@@ -240,7 +240,7 @@ class Client:
         *,
         is_retried: bool = True,
         is_trusting: bool = False,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
         Args:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from webop.client.events import (
@@ -42,7 +43,7 @@ from webop.client.streams import LineStream, StreamLimits
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
@@ -122,8 +123,9 @@ async def watch(
                 watcher.begin_listing()
                 yield ListingStarted()
             if watcher.needs_pages:
-                async for raw in watcher.list_pages():
-                    yield None, raw
+                async with aclosing(watcher.list_pages()) as objects:
+                    async for raw in objects:
+                        yield None, raw
                 yield watcher.finish_listing()
             async with watcher.open_stream() as batches:
                 watcher.begin(batches)
@@ -185,7 +187,7 @@ class _Watcher:
             and self._resource.group not in self._client.paging_groups
         )
 
-    async def list_pages(self) -> AsyncIterator[dict[str, Any]]:
+    async def list_pages(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield all existing objects; remember the version of the list."""
         # The pauses are up to the watch, and it tells how it is going; hence no retries here.
         pages = self._client.list_pages(
@@ -195,18 +197,23 @@ class _Watcher:
             is_trusting=not self._recovery.is_refused,
         )
         version = ""
-        async for page in pages:
-            version = page.resource_version
-            objects = [item for item in page.items if has_name(item)]
-            if len(objects) < len(page.items):
-                skipped = len(page.items) - len(objects)
-                logger.warning("%s: %d objects without a name are skipped.", self._path, skipped)
-            # Each object is let go as soon as the consumer has it, not with the whole page.
-            page.items.clear()
-            objects.reverse()
-            while objects:
-                yield self._strip(objects.pop())
+        async with aclosing(pages):
+            async for page in pages:
+                version = page.resource_version
+                objects = self._select_named(page.items)
+                # Each object is let go as soon as the consumer has it, not with the whole page.
+                page.items.clear()
+                objects.reverse()
+                while objects:
+                    yield self._strip(objects.pop())
         self.status.version = version
+
+    def _select_named(self, items: list[Any]) -> list[dict[str, Any]]:
+        objects = [item for item in items if has_name(item)]
+        if len(objects) < len(items):
+            skipped = len(items) - len(objects)
+            logger.warning("%s: %d objects without a name are skipped.", self._path, skipped)
+        return objects
 
     def finish_listing(self) -> ListingFinished:
         """Take note that all objects have been yielded, as of the version of the status."""

@@ -87,8 +87,8 @@ def judge_failure(
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
-        said = f"{handler} failed temporarily: {reason}"
-        return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, message=said)
+        said = f"{handler} failed temporarily"
+        return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
     return _judge_arbitrary(
         handler, exc, attempt, mode=handler.errors or default_errors, backoff=default_backoff
     )
@@ -108,10 +108,8 @@ def _judge_arbitrary(
         text = f"{said} and will stop now: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
     delay = backoff if handler.backoff is None else handler.backoff
-    text = f"{said} and will try again in {delay:g} seconds: {reason}"
-    return _judge_retry(
-        handler, exc, attempt, delay=delay, message=text, is_unexpected=is_unexpected
-    )
+    hope = f" and will try again in {delay:g} seconds"
+    return _judge_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
 
 
 def _judge_retry(
@@ -120,17 +118,26 @@ def _judge_retry(
     attempt: Attempt,
     *,
     delay: float,
-    message: str,
-    is_unexpected: bool = False,
+    said: str,
+    hope: str = "",
 ) -> Outcome:
     """Grant another attempt, unless it is plain already that its limits will not allow it."""
+    reason = str(exc) or repr(exc)
+    is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
-        limit = HandlerTimeoutError(f"{message} [would time out after {handler.timeout} seconds]")
+        limit = HandlerTimeoutError(
+            f"{said} and will stop now, as it would time out after {handler.timeout:g} seconds: "
+            f"{reason}"
+        )
     elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
-        limit = HandlerRetriesError(f"{message} [would exceed {handler.retries} retries]")
+        limit = HandlerRetriesError(
+            f"{said} and will stop now, as its attempts are used up (retries={handler.retries}): "
+            f"{reason}"
+        )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
+    text = f"{said}{hope}: {reason}"
     return Outcome(
-        final=False, delay=delay, exception=exc, message=message, is_unexpected=is_unexpected
+        final=False, delay=delay, exception=exc, message=text, is_unexpected=is_unexpected
     )

@@ -32,16 +32,18 @@ class Background:
         body: the live view of it, shared by all of them.
         tasks: those that run, or that are yet to end, by the ids of their handlers.
         finished: ids of those that have ended on their own, and are not to be started again.
+        postponed: ids of those whose initial delay is over: it is for the first time only.
         changed_at: when the object was last changed, by the loop's clock.
     """
 
-    __slots__ = ("body", "changed_at", "finished", "raw", "tasks")
+    __slots__ = ("body", "changed_at", "finished", "postponed", "raw", "tasks")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
         self.body = Body(raw)
         self.tasks: dict[str, BackgroundTask] = {}
         self.finished: frozenset[str] = frozenset()
+        self.postponed: frozenset[str] = frozenset()
         self.changed_at = asyncio.get_running_loop().time()
 
     def show(self, raw: dict[str, Any]) -> None:
@@ -52,10 +54,11 @@ class Background:
 
     def without_body(self) -> Background | None:
         """Return what is to be remembered when none is left; abandoned ones keep their view."""
-        if not self.finished:
+        if not self.finished and not self.postponed:
             return None
         rest = Background({})
         rest.finished = self.finished
+        rest.postponed = self.postponed
         return rest
 
     def stop(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:

@@ -15,7 +15,7 @@ from functools import partial
 
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.watch import ListingFinished, ListingStarted, WatchStatus, watch
+from webop.client.watch import ListingFinished, ListingStarted, WatchEvent, WatchStatus, watch
 from webop.errors import APIError, APIForbiddenError
 from webop.handling.context import OperatorContext
 from webop.objects.resources import Resource, Selector
@@ -283,17 +283,12 @@ class Observer:
         if not await self._may_watch(CRDS):
             return
         known: dict[str, object] = {}
-        async for item in watch(self._client, CRDS, None, self._operator.settings.watching):
-            if isinstance(item, tuple):
-                event_type, raw = item
-                metadata = raw["metadata"]
-                # The generation counts the changes of all but the status and the metadata.
-                state = (_is_established(raw), metadata.get("generation"), event_type == "DELETED")
-                if known.get(metadata["name"]) != state:
-                    known[metadata["name"]] = state
+        items = watch(self._client, CRDS, None, self._operator.settings.watching)
+        async with contextlib.aclosing(items):
+            async for item in items:
+                # What is no event begins or ends a listing: some may have gone unnoticed.
+                if not isinstance(item, tuple) or _is_new_definition(item, known):
                     self._changed.set()
-            else:
-                self._changed.set()  # some may have gone while nobody watched
 
     async def _begin_with_namespaces(self) -> None:
         """Know the namespaces before the first streams start."""
@@ -310,27 +305,34 @@ class Observer:
     async def _watch_namespaces(self, listed: asyncio.Event) -> None:
         names: set[str] = set()
         is_listing = True
-        async for item in watch(self._client, NAMESPACES, None, self._operator.settings.watching):
-            if isinstance(item, ListingStarted):
-                names, is_listing = set(), True
-            elif isinstance(item, ListingFinished):
-                is_listing = False
-            else:
-                event_type, raw = item
-                name = raw["metadata"]["name"]
-                names.discard(name) if event_type == "DELETED" else names.add(name)
-            if not is_listing:
-                selected = select_namespaces(names, self._scope.patterns)
-                if selected != self._namespaces:
-                    self._namespaces = selected
-                    self._changed.set()
-                listed.set()
+        items = watch(self._client, NAMESPACES, None, self._operator.settings.watching)
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, ListingStarted):
+                    names, is_listing = set(), True
+                elif isinstance(item, ListingFinished):
+                    is_listing = False
+                else:
+                    event_type, raw = item
+                    name = raw["metadata"]["name"]
+                    names.discard(name) if event_type == "DELETED" else names.add(name)
+                if not is_listing:
+                    self._select_namespaces(names)
+                    listed.set()
+
+    def _select_namespaces(self, names: Iterable[str]) -> None:
+        selected = select_namespaces(names, self._scope.patterns)
+        if selected != self._namespaces:
+            self._namespaces = selected
+            self._changed.set()
 
     async def _may_watch(self, resource: Resource) -> bool:
         """Tell whether the permissions suffice; if not, say what is lost without them."""
         try:
-            async for _page in self._client.list_pages(resource, None, limit=1):
-                break
+            async with contextlib.aclosing(
+                self._client.list_pages(resource, None, limit=1)
+            ) as pages:
+                await anext(pages)
         except APIForbiddenError as exc:
             logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
             return False
@@ -341,6 +343,17 @@ class Observer:
 
 def _is_watchable(resource: Resource) -> bool:
     return not resource.verbs or {"list", "watch"} <= resource.verbs
+
+
+def _is_new_definition(event: WatchEvent, known: dict[str, object]) -> bool:
+    """Tell whether a definition of a kind has changed in what matters, and remember it."""
+    event_type, raw = event
+    metadata = raw["metadata"]
+    # The generation counts the changes of all but the status and the metadata.
+    state = (_is_established(raw), metadata.get("generation"), event_type == "DELETED")
+    is_new = known.get(metadata["name"]) != state
+    known[metadata["name"]] = state
+    return is_new
 
 
 def _is_established(definition: dict[str, object]) -> bool:

@@ -131,7 +131,7 @@ async def run_in_background(run: Run) -> None:
     """
     state: HandlerState | None = None
     try:
-        await run.stopper.sleep(_find_initial_delay(run))
+        await _postpone(run)
         while await _is_due(run, is_new=state is None):
             began, seen = asyncio.get_running_loop().time(), run.background.changed_at
             state = state or HandlerState(now())
@@ -184,6 +184,16 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
         await run.stopper.sleep(handler.interval - elapsed % handler.interval)
     else:
         await run.stopper.sleep(handler.interval)
+
+
+async def _postpone(run: Run) -> None:
+    """Let the initial delay pass, once in the life of the object with this operator (TMR-10)."""
+    name = run.handler.id
+    if run.handler.initial_delay is None:
+        return
+    await run.stopper.sleep(_find_initial_delay(run))
+    if not run.stopper:
+        run.background.postponed |= {name}
 
 
 def _find_initial_delay(run: Run) -> float:

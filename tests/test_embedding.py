@@ -1,0 +1,197 @@
+"""Operators run by code: flags, loops, threads, and how they end (chapter "Embedding")."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import build_settings, eventually
+
+FLAGS: list[Callable[[], Any]] = [
+    asyncio.Event,
+    threading.Event,
+    lambda: asyncio.get_running_loop().create_future(),
+    concurrent.futures.Future,
+]
+FLAG_IDS = ["asyncio.Event", "threading.Event", "asyncio.Future", "concurrent.futures.Future"]
+
+
+def is_raised(flag: Any) -> bool:
+    return bool(flag.is_set() if hasattr(flag, "is_set") else flag.done())
+
+
+def raise_flag(flag: Any) -> None:
+    if hasattr(flag, "set"):
+        flag.set()
+    else:
+        flag.set_result(None)
+
+
+class Life:
+    """An operator without a cluster that notes what happens in its life."""
+
+    def __init__(self) -> None:
+        self.registry = webop.OperatorRegistry()
+        self.events: list[str] = []
+        webop.on.startup(registry=self.registry, id="startup")(self._start)
+        webop.on.cleanup(registry=self.registry, id="cleanup")(self._clean)
+        self.failures: dict[str, Exception] = {}
+        self.memo: Any = None
+
+    async def _start(self, memo: Any, **_: Any) -> None:
+        self.memo = memo
+        self._note("startup")
+
+    async def _clean(self, **_: Any) -> None:
+        self._note("cleanup")
+
+    def _note(self, event: str) -> None:
+        self.events.append(event)
+        if event in self.failures:
+            raise self.failures[event]
+
+    def build_options(self, **options: Any) -> Any:
+        """Return options for all functions of the chapter."""
+        common = {"registry": self.registry, "settings": build_settings(), "clusterwide": True}
+        return {**common, **options}
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
+@pytest.mark.feature("EMB-12", "STA-05", "STA-13", "EMB-05")
+@pytest.mark.parametrize("build_flag", FLAGS, ids=FLAG_IDS)
+async def test_flags_of_all_kinds_tell_of_the_start_and_order_the_end(
+    life: Life, build_flag: Callable[[], Any]
+) -> None:
+    ready, stop = build_flag(), build_flag()
+    options = life.build_options(ready_flag=ready, stop_flag=stop)
+    task = asyncio.create_task(webop.operator(**options))
+    await eventually(lambda: is_raised(ready))
+    assert life.events == ["startup"]
+    raise_flag(stop)
+    async with asyncio.timeout(10):
+        await task
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("EMB-02", "STA-05")
+async def test_a_cancelled_operator_cleans_up(life: Life) -> None:
+    task = asyncio.create_task(webop.operator(**life.build_options()))
+    await eventually(lambda: life.events)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("STA-02", "D-64")
+async def test_a_failed_startup_ends_the_operator_without_a_cleanup(life: Life) -> None:
+    life.failures["startup"] = webop.PermanentError("no database")
+    ready = asyncio.Event()
+    with pytest.raises(webop.ActivityError, match="no database"):
+        await webop.operator(**life.build_options(ready_flag=ready))
+    assert life.events == ["startup"]
+    assert not ready.is_set()
+
+
+@pytest.mark.feature("STA-05", "D-64")
+async def test_a_failed_cleanup_is_told(life: Life) -> None:
+    life.failures["cleanup"] = webop.PermanentError("still dirty")
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(webop.ActivityError, match="still dirty"):
+        await webop.operator(**life.build_options(stop_flag=stop))
+
+
+@pytest.mark.feature("MEM-06", "MEM-09")
+@pytest.mark.parametrize("memo", [webop.Memo(x=1), {"any": "thing"}, 5])
+async def test_the_memo_can_be_anything_from_outside(life: Life, memo: Any) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await webop.operator(**life.build_options(memo=memo, stop_flag=stop))
+    assert life.memo is memo
+
+
+@pytest.mark.feature("EMB-01", "EMB-02", "EMB-06")
+@pytest.mark.parametrize("is_own_loop", [True, False])
+def test_an_operator_runs_in_a_thread_with_a_loop_of_its_own_or_a_given_one(
+    life: Life, is_own_loop: bool
+) -> None:
+    ready, stop = threading.Event(), threading.Event()
+    loop = asyncio.new_event_loop() if is_own_loop else None
+    options = life.build_options(ready_flag=ready, stop_flag=stop, loop=loop)
+    thread = threading.Thread(target=lambda: webop.run(**options))
+    thread.start()
+    assert ready.wait(20)
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert life.events == ["startup", "cleanup"]
+    if loop is not None:
+        loop.close()
+
+
+@pytest.mark.feature("EMB-03", "EMB-05", "REF-21", "REF-22")
+async def test_tasks_of_an_operator_run_until_the_first_of_them_ends(life: Life) -> None:
+    ready, stop = asyncio.Event(), asyncio.Event()
+    tasks = await webop.spawn_tasks(**life.build_options(ready_flag=ready, stop_flag=stop))
+    await ready.wait()
+    stop.set()
+    async with asyncio.timeout(4):  # nothing is left behind that would be waited for
+        await webop.run_tasks(tasks)
+    assert all(task.done() for task in tasks)
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("EMB-04", "EMB-10")
+async def test_tasks_that_were_there_before_are_left_alone(life: Life) -> None:
+    mine = asyncio.create_task(asyncio.Event().wait())
+    stop = asyncio.Event()
+    existing = asyncio.all_tasks()
+    tasks = await webop.spawn_tasks(**life.build_options(stop_flag=stop))
+    stop.set()
+    await webop.run_tasks(tasks, ignored=existing)
+    assert not mine.done()
+    mine.cancel()
+
+
+@pytest.mark.feature("EMB-07", "SCP-15", "SCP-16")
+@pytest.mark.parametrize("options", [{"namespaces": ["ns"]}, {"namespace": "ns"}])
+async def test_some_namespaces_and_all_of_them_exclude_each_other(life: Life, options: Any) -> None:
+    with pytest.raises(webop.ConfigurationError, match="exclude each other"):
+        await webop.operator(**life.build_options(**options))
+
+
+@pytest.mark.feature("EMB-07", "PEE-04", "PEE-07", "PEE-10", "CFG-12")
+async def test_options_are_put_into_the_settings(life: Life) -> None:
+    settings, stop = build_settings(), asyncio.Event()
+    stop.set()
+    await webop.operator(
+        registry=life.registry,
+        settings=settings,
+        stop_flag=stop,
+        clusterwide=True,
+        standalone=True,
+        priority=5,
+        peering_name="mine",
+    )
+    peering = settings.peering
+    assert (peering.standalone, peering.priority, peering.name) == (True, 5, "mine")
+    assert peering.mandatory
+    assert peering.clusterwide
+
+
+@pytest.mark.feature("PRB-02")
+async def test_a_liveness_endpoint_must_be_http(life: Life) -> None:
+    with pytest.raises(webop.ConfigurationError, match=r"ftp://.*http://"):
+        await webop.operator(**life.build_options(liveness_endpoint="ftp://localhost/healthz"))
