@@ -66,6 +66,7 @@ def test_decorators_of_activities_take_their_options(decorator: Decorator) -> No
 
 
 @pytest.mark.feature("HND-01", "REF-03", "REF-04", "REF-05", "REF-06", "REF-07", "REF-08", "REF-10")
+@pytest.mark.feature("IDX-27")
 @pytest.mark.parametrize("decorator", [*CHANGES, *BACKGROUND])
 def test_decorators_of_objects_take_their_options(decorator: Decorator) -> None:
     handler = declare(decorator, "kex", **COMMON, **RETRIES, **META, **FIELD)
@@ -335,6 +336,27 @@ def test_register_takes_fewer_options_than_subhandler(option: str) -> None:
 def test_subhandler_takes_no_registry() -> None:
     with pytest.raises(TypeError, match="There is no option 'registry'"):
         webop.subhandler(registry=webop.OperatorRegistry())  # type: ignore[call-arg]
+
+
+@pytest.mark.feature("HND-03", "HND-01")
+def test_a_static_method_can_be_decorated_where_it_is_declared() -> None:
+    registry = webop.OperatorRegistry()
+
+    class Reconciler:
+        @staticmethod
+        @webop.on.create("kex", registry=registry)
+        def inside(**_: Any) -> str:
+            return "called"
+
+        @webop.on.update("kex", registry=registry, id="outside")
+        @staticmethod
+        def outside(**_: Any) -> str:
+            return "called"
+
+    inside, outside = registry.select_resource_handlers()
+    assert inside.id.endswith("Reconciler.inside")
+    assert [handler.fn() for handler in (inside, outside)] == ["called", "called"]
+    assert [Reconciler.inside(), Reconciler().outside()] == ["called", "called"]
 
 
 @pytest.mark.feature("HND-02")

@@ -104,7 +104,7 @@ async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
     assert threads == ["webop operator"]
 
 
-@pytest.mark.feature("MEM-10", "MEM-09")
+@pytest.mark.feature("MEM-10", "MEM-09", "MEM-06")
 def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line(
     registry: webop.OperatorRegistry,
 ) -> None:

@@ -141,8 +141,8 @@ class Losses:
 
     @property
     def is_alarming(self) -> bool:
-        """Whether there is more than the usual: objects of a deleted namespace are spoken of."""
-        return bool(self._counts.keys() - {Loss.NAMESPACE})
+        """Whether there is more than the usual: deleted namespaces, and objects with many news."""
+        return bool(self._counts.keys() - {Loss.NAMESPACE, Loss.OBJECT})
 
     def pop_report(self, now: float) -> str:
         """Return what is lost since the last report in words; empty if nothing is."""

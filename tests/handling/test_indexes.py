@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import tracemalloc
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import pytest
@@ -206,6 +206,48 @@ def test_threads_read_while_the_index_changes() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+class Key:
+    """A key that counts how often it is looked at by any collection."""
+
+    looks = 0
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __hash__(self) -> int:
+        Key.looks += 1
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        Key.looks += 1
+        return isinstance(other, Key) and self.text == other.text
+
+
+def count_looks(work: Callable[[], object]) -> int:
+    """Return how often keys are hashed or compared by some work."""
+    before = Key.looks
+    work()
+    return Key.looks - before
+
+
+@pytest.mark.feature("IDX-25")
+def test_the_work_on_one_object_does_not_depend_on_the_number_of_others() -> None:
+    costs = []
+    for count in (10, 10_000):
+        index: ObjectIndex[Key, int] = ObjectIndex()
+        for number in range(count):
+            index.replace(f"uid-{number}", {Key(f"{number}"): number})
+        works: dict[str, Callable[[], object]] = {
+            "lookup": lambda index=index: index[Key("5")],  # type: ignore[misc]
+            "update": lambda index=index: index.replace("uid-5", {Key("new"): 1}),  # type: ignore[misc]
+            "delete": lambda index=index: index.discard("uid-5"),  # type: ignore[misc]
+        }
+        costs.append({name: count_looks(work) for name, work in works.items()})
+    small, large = costs
+    # Two keys can meet in the table by chance; nothing grows with the number of objects.
+    assert all(large[name] <= small[name] + 10 for name in small)
 
 
 @pytest.mark.feature("IDX-25")

@@ -10,6 +10,7 @@ import pytest
 from webop.objects.fields import (
     FieldPath,
     FieldSpec,
+    Snapshot,
     build_without,
     cherrypick,
     clone,
@@ -148,3 +149,12 @@ def test_a_clone_keeps_what_json_does_not_have() -> None:
     thing = object()
 
     assert clone({"a": [thing], "b": 2**70}) == {"a": [thing], "b": 2**70}
+
+
+@pytest.mark.parametrize("item", [1, {2}, {"x": 1}])
+def test_a_document_that_was_changed_in_place_is_restored(item: Any) -> None:
+    document: dict[str, Any] = {"spec": {"list": [1]}}
+    snapshot = Snapshot(document)
+    assert snapshot.restore() is document
+    document["spec"]["list"].append(item)
+    assert snapshot.restore() == {"spec": {"list": [1]}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -332,7 +333,7 @@ async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     assert seen[2] == {**inherited, "events": 1, "changes": 1}
 
 
-@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-05", "RST-06")
+@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-06")
 async def test_results_are_in_the_status_for_handlers_that_come_later(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -358,3 +359,38 @@ async def test_results_are_in_the_status_for_handlers_that_come_later(
     assert seen == ["x"]
     expected = {"created": {"name": "x", "items": [1, 2.5, None, True]}, "updated": 5}
     assert body["status"] == expected
+
+
+@pytest.mark.feature("KWA-20", "EVT-11")
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, *, is_sync: bool
+) -> None:
+    entered, changed = threading.Event(), threading.Event()
+    seen: list[tuple[Any, Any, Any]] = []
+
+    def look(body: webop.Body, spec: webop.Spec, labels: webop.Labels) -> None:
+        seen.append((body["spec"]["a"], spec["a"], labels.get("l")))
+
+    async def fn(**kwargs: Any) -> None:
+        await asyncio.to_thread(fn_sync, **kwargs)
+
+    def fn_sync(
+        name: str, body: webop.Body, spec: webop.Spec, labels: webop.Labels, **_: Any
+    ) -> None:
+        if name == "one" and not seen:
+            look(body, spec, labels)
+            entered.set()
+            assert changed.wait(20)
+            look(body, spec, labels)
+
+    webop.on.create("widgets", registry=registry, id="fn")(fn_sync if is_sync else fn)
+    async with run_operator():
+        await objects.create("one", {"a": 1}, labels={"l": "1"})
+        await asyncio.to_thread(entered.wait, 20)
+        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"l": "2"}}})
+        # The newer state is known to the operator, but its time has not come.
+        await objects.pass_fence()
+        changed.set()
+        await objects.wait_handled("one")
+    assert seen == [(1, 1, "1")] * 2

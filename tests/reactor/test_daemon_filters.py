@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def timeline() -> Timeline:
     return Timeline()
 
 
-@pytest.mark.feature("DMN-28", "DMN-29", "DMN-31")
+@pytest.mark.feature("DMN-28", "DMN-31")
 @pytest.mark.parametrize(
     ("options", "matching", "other"),
     [
@@ -190,6 +191,38 @@ async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
         await objects.wait("one", lambda body: body.get("status") == {"left": "alone"})
         await objects.pass_fence()
     assert "error of the framework" not in caplog.text
+
+
+@pytest.mark.feature("DMN-29", "TMR-21")
+async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_time(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    wanted = False
+
+    def is_wanted(name: str, **_: Any) -> bool:
+        if name == "one":
+            timeline.note("asked")
+        return wanted and name == "one"
+
+    @webop.daemon("widgets", registry=registry, id="fn", when=is_wanted)
+    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("begun")
+        await stopped.wait()
+        timeline.note("ended")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.pass_fence()
+        for turn, wanted in enumerate((True, False), start=1):
+            asked = len(timeline.of("asked"))
+            await objects.pass_fence()  # other objects have their events meanwhile
+            assert len(timeline.of("asked")) == asked
+            assert timeline.of("begun" if wanted else "ended") == []
+            await objects.patch("one", {"spec": {"a": turn}})
+            await timeline.wait("begun" if wanted else "ended")
 
 
 @pytest.mark.feature("TMR-10", "DMN-18", "DMN-31")

@@ -222,7 +222,7 @@ async def test_limits_of_a_daemon_that_fails(
     assert len(calls.of("one")) == expected
 
 
-@pytest.mark.feature("DMN-25")
+@pytest.mark.feature("DMN-25", "KWA-20")
 async def test_a_daemon_sees_its_object_as_it_is_now(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
@@ -255,7 +255,7 @@ async def test_a_daemon_sees_its_object_as_it_is_now(
         await eventually(lambda: seen["status"]["b"] == 3, "the new status is seen")
 
 
-@pytest.mark.feature("DMN-26")
+@pytest.mark.feature("DMN-26", "RST-05")
 async def test_the_result_of_a_daemon_goes_to_the_status(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -18,21 +18,21 @@ async def test_sub_handlers_of_a_field_handler_see_the_change_of_its_field(
     async def parent(**_: Any) -> None:
         @webop.subhandler(id="child")
         async def child(**kwargs: Any) -> None:
-            calls.note("child", kwargs)
+            calls.note("child", kwargs, diff=kwargs["diff"])
 
             async def grandchild(**kwargs: Any) -> None:
-                calls.note("grandchild", kwargs)
+                calls.note("grandchild", kwargs, diff=kwargs["diff"])
 
             await webop.execute(fns={"grandchild": grandchild})
 
         @webop.subhandler(id="other", field="spec.b")
         async def other(**kwargs: Any) -> None:
-            calls.note("other", kwargs)
+            calls.note("other", kwargs, diff=kwargs["diff"])
 
     async with run_operator():
         await objects.create("one", {"a": {"x": 1}, "b": 1})
         await objects.wait_handled("one")
-        del calls.notes[:]
+        calls.items.clear()
         await objects.patch("one", {"spec": {"a": {"x": 2}, "b": 2}})
         await calls.wait("one", "other")
     seen = {call["handler"]: (call["old"], call["new"], call["diff"]) for call in calls.of("one")}

@@ -52,7 +52,7 @@ def index_colours(registry: webop.OperatorRegistry) -> Window:
     return Window(registry, "colours")
 
 
-@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24", "MEM-11")
+@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
 async def test_an_index_follows_the_objects(
     registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
 ) -> None:
@@ -97,7 +97,7 @@ async def test_an_index_is_made_anew_by_each_operator(
     assert sorted(indexed) == ["a", "c"]  # the one that has not changed is asked about as well
 
 
-@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "IDX-27")
+@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
     registry: webop.OperatorRegistry,

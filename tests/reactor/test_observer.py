@@ -63,11 +63,20 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
 
 
 @pytest.mark.feature("FLT-27", "D-37", "FLT-28")
+@pytest.mark.parametrize("way", ["creation", "a field that is not there"])
 async def test_a_handler_without_filters_keeps_all_objects_in_scope(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    way: str,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="dummy")
     async def dummy(**_: Any) -> None: ...
+
+    if way == "creation":
+        webop.on.create("widgets", registry=registry, id="dummy")(dummy)
+    else:
+        webop.on.field("widgets", registry=registry, id="dummy", field="spec.never")(dummy)
 
     @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
     @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})

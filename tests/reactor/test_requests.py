@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import re
-import ssl
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import webop
@@ -20,6 +16,7 @@ from tests.operating import (
     get_annotations,
     operate,
 )
+from tests.reactor.metrics import read_requests
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 
@@ -27,27 +24,16 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
-_METRIC = re.compile(
-    r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>[0-9.e+]+)$", re.MULTILINE
-)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-
 async def count_requests(cluster: LocalCluster, kind: Kind) -> dict[str, int]:
     """Return how many requests about a kind the API server has got so far, by verbs.
 
     The subresource is a part of the verb: "PATCH", "PATCH status".
     """
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
-    headers = {"Authorization": f"Bearer {cluster.token}"}
-    async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False) as http:
-        text = (await http.get(f"{cluster.server}/metrics", timeout=30)).text
     counts: dict[str, int] = {}
-    for match in _METRIC.finditer(text):
-        labels = dict(_LABEL.findall(match["labels"]))
+    for labels, count in await read_requests(cluster):
         if labels.get("group") == kind.group and labels.get("resource") == kind.plural:
             verb = f"{labels['verb']} {labels['subresource']}".strip()
-            counts[verb] = counts.get(verb, 0) + int(float(match["count"]))
+            counts[verb] = counts.get(verb, 0) + count
     return counts
 
 

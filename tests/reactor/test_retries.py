@@ -246,7 +246,37 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     assert len(calls.of("one")) == 1
 
 
-@pytest.mark.feature("CFG-22", "CFG-56", "CFG-57", "FLT-19")
+@pytest.mark.feature("CFG-56", "CFG-54")
+async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state_is_handled(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def choose(spec: webop.Spec, **_: Any) -> bool:
+        if spec.get("a") == 0:
+            raise ValueError("a broken filter")
+        return True
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator(build_settings(batching={"error_delays": [1.0]})):
+        await objects.create("one", {"a": 0})
+        await eventually(lambda: "a broken filter" in caplog.text)
+        began = time.monotonic()
+        for value in (1, 2, 3):
+            await objects.patch("one", {"spec": {"a": value}})
+        await objects.pass_fence()  # others are not held up
+        assert not calls.of("one")
+        await objects.wait_handled("one")
+        assert time.monotonic() - began > 0.8
+    assert [call["spec"] for call in calls.of("one")] == [{"a": 3}]
+
+
+@pytest.mark.feature("CFG-22", "CFG-57", "FLT-19")
 async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,

@@ -178,3 +178,34 @@ async def test_a_sync_daemon_knows_what_it_is_called_for(
         assert call["variable"] == "from the loop"
         await objects.delete("one")
         await objects.wait_gone("one")
+
+
+@pytest.mark.feature("CFG-26", "CFG-27")
+async def test_the_number_of_threads_can_be_changed_while_handlers_run(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    released: threading.Event,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", labels={"slow": "yes"})
+    def fn(name: str, **_: Any) -> str:
+        timeline.note(f"begun {name}")
+        released.wait(20)
+        return "done"
+
+    settings = build_settings(execution={"max_workers": 1})
+    async with run_operator(settings):
+        await objects.create("a", labels={"slow": "yes"})
+        await timeline.wait("begun a")
+        settings.execution.max_workers = 2
+        for name in ("b", "c", "d"):
+            await objects.create(name, labels={"slow": "yes"})
+        await timeline.wait("begun b")
+        await timeline.wait("begun c")
+        await objects.pass_fence()
+        assert timeline.list_names() == ["begun a", "begun b", "begun c"]
+        released.set()
+        for name in ("a", "b", "c", "d"):
+            body = await objects.wait_handled(name)
+            assert body["status"] == {"fn": "done"}

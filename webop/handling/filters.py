@@ -61,15 +61,36 @@ def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
 
 
 def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether an object is in the scope of a handler, whatever has changed in it."""
-    return (
-        (not handler.labels or _match_all(handler.labels, cause.body.meta.labels, cause))
-        and (
-            not handler.annotations
-            or _match_all(handler.annotations, cause.body.meta.annotations, cause)
+    """Tell whether an object fits a handler, whatever has changed in it."""
+    try:
+        return (
+            _has_matching_meta(handler, cause)
+            and (not handler.field or _has_matching_field(handler, cause))
+            and (handler.when is None or bool(handler.when(**cause.kwargs)))
         )
-        and (not handler.field or _has_matching_field(handler, cause))
+    except Exception as exc:
+        exc.add_note(f"This was in a filter of {handler}.")
+        raise
+
+
+def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
+    """Tell whether the changes of an object are to be followed for a handler.
+
+    One of ``on.field`` without further criteria is for objects that lack the field, too (D-37).
+    """
+    criteria = (handler.reason, handler.value, handler.old, handler.new)
+    is_waiting = handler.needs_change and not any(item is not None for item in criteria)
+    return (
+        _has_matching_meta(handler, cause)
+        and (not handler.field or is_waiting or _has_matching_field(handler, cause))
         and (handler.when is None or bool(handler.when(**cause.kwargs)))
+    )
+
+
+def _has_matching_meta(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    labels, annotations = handler.labels, handler.annotations
+    return (not labels or _match_all(labels, cause.body.meta.labels, cause)) and (
+        not annotations or _match_all(annotations, cause.body.meta.annotations, cause)
     )
 
 

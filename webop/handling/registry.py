@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from webop.handling.causes import ChangeCause, ResourceCause, WebhookCause
-from webop.handling.filters import matches, prematches
+from webop.handling.filters import is_in_scope, matches, prematches
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -63,7 +63,7 @@ class ResourceHandlers:
 
     def has_scope_for(self, cause: ChangeCause) -> bool:
         """Tell whether the object is in the scope of any handler of changes (FLT-25)."""
-        return any(prematches(handler, cause) for handler in self.changes)
+        return any(is_in_scope(handler, cause) for handler in self.changes)
 
     def needs_finalizer(self, cause: ResourceCause) -> bool:
         """Tell whether the object must be kept from deletion for one of the handlers."""

@@ -18,6 +18,7 @@ from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.terms import Terms
 from webop.objects.body import Body
+from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
 from webop.reactor.application import save_patch
 from webop.reactor.planning import Plan, ResourceContext
@@ -46,7 +47,10 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, plan: Plan) -> float
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
     cycle = obj.cycle = _adjust_cycle(plan, progress)
+    state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     outcomes = await _execute(ctx, obj, plan, progress)
+    obj.restore(state)
+    cycle.essence = essence.restore()
     deliver_results(outcomes, cause.patch)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
     if progress.is_finished:

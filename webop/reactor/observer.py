@@ -39,6 +39,7 @@ NAMESPACES = Resource(
     group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
 )
 
+_SHOWN = 5  # names in one line of the log
 _SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
 _RESCAN = 5.0  # seconds; after a failed discovery
 _PATIENCE = 10.0  # seconds; then it is told what handlers wait for
@@ -127,8 +128,19 @@ class Observer:
         self._operator.insights.update(found.resources | kept)
         self._tell_of_broken(found.broken)
         self._adjust()
+        if not self.scanned.is_set():
+            self._tell_of_start()
         self.scanned.set()
         return True
+
+    def _tell_of_start(self) -> None:
+        """Say once what is served: an operator without a word looks as if it hung."""
+        kinds = _enumerate({resource.name for resource, _ in self._streams})
+        if self._scope.clusterwide:
+            logger.info("The operator is running. It serves %s in all namespaces.", kinds)
+        else:
+            places = _enumerate(self._namespaces)
+            logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _tell_of_broken(self, broken: dict[tuple[str, str], str]) -> None:
         """Say which API groups do not answer, and when they do again."""
@@ -360,6 +372,13 @@ def _is_established(definition: dict[str, object]) -> bool:
     status = definition.get("status")
     conditions = (status.get("conditions") if isinstance(status, dict) else None) or ()
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def _enumerate(names: Collection[str]) -> str:
+    """Return the names for a line of the log; not all of them if there are many."""
+    shown = sorted(names)[:_SHOWN]
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join([*shown, *more]) or "nothing yet"
 
 
 def _describe(key: StreamKey) -> str:

@@ -22,6 +22,7 @@ from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Terms
 from webop.objects.body import Body, RawEvent
+from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor.application import apply_finalizers, save_patch
@@ -89,7 +90,8 @@ class Processor:
         """Do what is to be done about the newest state of an object.
 
         Guarantees: errors of the API server, of filters, and of the framework itself end here;
-        the object is come back to after ``settings.batching.error_delays``.
+        the object is come back to after ``settings.batching.error_delays``, and what happens to
+        it until then is only shown to the handlers of raw events.
 
         Returns:
             The seconds after which to come back even if nothing changes; None if there is no need.
@@ -101,6 +103,8 @@ class Processor:
                     await self.index(obj.raw)
             await self._gate.wait()
             await self._show_events(obj)
+            if rest := obj.find_rest():
+                return rest
             await catch_up(self.ctx, obj)
             plan = self._take_plan(obj)
             if plan is None:
@@ -168,9 +172,11 @@ class Processor:
                 event=event,
             )
             handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
+            state = Snapshot(raw)
             outcomes: dict[str, Outcome] = await execute(
                 handlers, cause, Progress.start(handlers), self._event_terms
             )
+            obj.restore(state)
             deliver_results(outcomes, cause.patch)
             if cause.patch and event_type != "DELETED":
                 try:
@@ -189,7 +195,7 @@ class Processor:
             self.ctx.resource.kind or self.ctx.resource.plural,
             obj,
             pause,
-            exc if expected else repr(exc),
+            exc if expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
             exc_info=None if expected else exc,
         )
         return delay

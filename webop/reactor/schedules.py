@@ -26,6 +26,7 @@ from webop.handling.stopping import (
     SyncDaemonStopped,
 )
 from webop.handling.terms import Terms
+from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
 from webop.reactor.application import REFUSALS, apply_transformations, save_patch
@@ -97,9 +98,9 @@ def start_in_background(
     if obj.raw is None:
         return
     if obj.background is None:
-        obj.background = Background(obj.raw)
+        obj.background = Background(clone(obj.raw))
     elif not obj.background.tasks:
-        obj.background.show(obj.raw)
+        obj.background.show(clone(obj.raw))
     background = obj.background
     item = BackgroundTask(obj, handler, operator.settings.background)
     background.tasks[handler.id] = item
@@ -189,7 +190,7 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
 async def _postpone(run: Run) -> None:
     """Let the initial delay pass, once in the life of the object with this operator (TMR-10)."""
     name = run.handler.id
-    if run.handler.initial_delay is None:
+    if run.handler.initial_delay is None or name in run.background.postponed:
         return
     await run.stopper.sleep(_find_initial_delay(run))
     if not run.stopper:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
+from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Tracked:
             are not started again before there is another event.
         is_unindexed: whether the indexes are to be told of ``raw``.
         background: its daemons and timers, if it has any.
+        paused_until: by the loop's clock, the end of the pause after an error of the framework.
     """
 
     __slots__ = (
@@ -86,6 +88,7 @@ class Tracked:
         "name",
         "namespace",
         "news",
+        "paused_until",
         "plan",
         "raw",
         "seen",
@@ -118,6 +121,7 @@ class Tracked:
         self.background: Background | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.error_delays: Iterator[float] | None = None
+        self.paused_until = 0.0
         self.news: asyncio.Event | None = None
 
     def __str__(self) -> str:
@@ -131,7 +135,7 @@ class Tracked:
         self.is_dirty = True
         self.is_provided = False
         if self.background is not None and self.background.tasks:
-            self.background.show(raw)
+            self.background.show(clone(raw))  # theirs to spoil
         if self.news is not None:
             self.news.set()
 
@@ -156,6 +160,11 @@ class Tracked:
     def has_background(self) -> bool:
         """Whether daemons or timers run for it, or are yet to end."""
         return self.background is not None and bool(self.background.tasks)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Undo what handlers have changed in place in the newest known state, if it still is."""
+        if self.raw is snapshot.document:
+            self.raw = snapshot.restore()
 
     def get_freshest(self) -> dict[str, Any] | None:
         """Return the newest known state; None if there is none, or if the object is gone."""
@@ -190,7 +199,19 @@ class Tracked:
         """Return the pause after one more error of the framework; None if there are to be none."""
         if self.error_delays is None:
             self.error_delays = repeat_last(delays)
-        return next(self.error_delays, None)
+        delay = next(self.error_delays, None)
+        if delay is not None:
+            self.paused_until = asyncio.get_running_loop().time() + delay
+        return delay
+
+    def find_rest(self) -> float:
+        """Return the seconds that are left of the pause after an error; 0 if there is none."""
+        if not self.paused_until:
+            return 0
+        rest = self.paused_until - asyncio.get_running_loop().time()
+        if rest <= 0:
+            self.paused_until = 0.0
+        return max(0, rest)
 
 
 def get_uid(raw: dict[str, Any]) -> str:

@@ -24,6 +24,13 @@ def encode(value: Any) -> str:
         return json.dumps(value, default=_simplify, separators=(",", ":"))
 
 
+def build_place(key: str, raw: Mapping[str, Any]) -> str:
+    """Return where a state is, for the log: the annotation or the field, and the object."""
+    metadata = raw.get("metadata") or {}
+    namespace, name = metadata.get("namespace"), metadata.get("name")
+    return f"{key} of {namespace}/{name}" if namespace else f"{key} of {name}"
+
+
 def decode(text: str, *, place: str) -> dict[str, Any] | None:
     """Return the mapping of a JSON text; None for null.
 

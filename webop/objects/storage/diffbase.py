@@ -23,7 +23,7 @@ from webop.objects.fields import (
     parse_field,
     resolve,
 )
-from webop.objects.storage.codec import decode, encode
+from webop.objects.storage.codec import build_place, decode, encode
 from webop.objects.storage.compaction import (
     ANNOTATIONS_LIMIT,
     RESERVE,
@@ -197,7 +197,11 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         annotations = resolve(raw, ("metadata", "annotations")) or {}
         for name in self.make_keys(self.key, body=raw):
             text = annotations.get(name)
-            essence = None if text is None else _read(text, place=f"the annotation {name}")
+            essence = (
+                None
+                if text is None
+                else _read(text, place=build_place(f"the annotation {name}", raw))
+            )
             if essence is not None:
                 return essence
         return None
@@ -282,8 +286,9 @@ class StatusDiffBaseStorage(DiffBaseStorage):
 
     def fetch(self, *, body: Body) -> BodyEssence | None:
         """Return the essence from the field."""
-        text = resolve(get_raw(body), self.field)
-        place = f"the field {'.'.join(self.field)}"
+        raw = get_raw(body)
+        text = resolve(raw, self.field)
+        place = build_place(f"the field {'.'.join(self.field)}", raw)
         return None if text is None else cast("BodyEssence | None", decode(text, place=place))
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:  # noqa: ARG002

@@ -23,7 +23,7 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import decode, encode
+from webop.objects.storage.codec import build_place, decode, encode
 from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming
 
 if TYPE_CHECKING:
@@ -143,7 +143,11 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         annotations = resolve(raw, ("metadata", "annotations")) or {}
         for name in self.make_keys(key, body=raw):
             text = annotations.get(name)
-            record = None if text is None else decode(text, place=f"the annotation {name}")
+            record = (
+                None
+                if text is None
+                else decode(text, place=build_place(f"the annotation {name}", raw))
+            )
             if record is not None:
                 return cast("ProgressRecord", record)
         return None

@@ -1,0 +1,36 @@
+"""Filters that raise errors: what the log says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import Objects, RunOperator, eventually
+
+
+@pytest.mark.feature("FLT-19")
+async def test_the_handler_whose_filter_fails_is_named_in_the_log(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fine")
+    async def fine(**_: Any) -> None: ...
+
+    @webop.on.create("widgets", registry=registry, id="fragile", when=lambda spec, **_: spec["x"])
+    async def fragile(**_: Any) -> None: ...
+
+    def find_complaints() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        return [text for text in messages if "is left alone" in text and "/one " in text]
+
+    async with run_operator():
+        await objects.create("one")
+        await eventually(find_complaints)
+        await objects.patch("one", {"spec": {"x": 1}})
+        await objects.wait_handled("one")
+    assert "KeyError('x')" in find_complaints()[0]
+    assert "filter of Handler 'fragile'" in find_complaints()[0]
