@@ -172,6 +172,8 @@ class Processor:
                 event=event,
             )
             handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
+            if not handlers:
+                continue
             state = Snapshot(raw)
             outcomes: dict[str, Outcome] = await execute(
                 handlers, cause, Progress.start(handlers), self._event_terms
