@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -20,15 +19,34 @@ from webop.settings import BackgroundSettings, ExecutionSettings
 
 logger = logging.getLogger(__name__)
 
-_WARNING_INTERVAL = 60.0  # seconds; between two warnings about the same pool
+_PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
+_WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
+
+Pool = ExecutionSettings | BackgroundSettings
 
 
 class _Usage:
     """How many calls an executor has taken and not finished; changed in the loop only."""
 
+    __slots__ = ("calls", "full_since")
+
     def __init__(self) -> None:
         self.calls = 0
-        self.warned_at = -_WARNING_INTERVAL
+        self.full_since: float | None = None
+
+    def add(self, pool: Pool) -> None:
+        """Count a call; if it has to wait for a thread, look after a while if others do still."""
+        self.calls += 1
+        if self.full_since is None and _is_full(self, pool):
+            loop = asyncio.get_running_loop()
+            self.full_since = loop.time()
+            loop.call_later(_PATIENCE, _look, self, pool, self.full_since)
+
+    def remove(self, pool: Pool) -> None:
+        """Count a call that has ended."""
+        self.calls -= 1
+        if not _is_full(self, pool):
+            self.full_since = None
 
 
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
@@ -37,7 +55,7 @@ _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 async def call_in_thread(
     fn: Callable[..., Any],
     kwargs: Mapping[str, Any],
-    pool: ExecutionSettings | BackgroundSettings,
+    pool: Pool,
 ) -> Any:
     """Run a sync function in a pool; its thread sees the context variables of here (ASY-03).
 
@@ -48,10 +66,7 @@ async def call_in_thread(
     if usage is None:
         usage = _usages.setdefault(executor, _Usage())
     submitted = executor.submit(contextvars.copy_context().run, _call, fn, kwargs)
-    usage.calls += 1
-    size = pool.max_workers
-    if size is not None and usage.calls > size:
-        _warn(usage, pool, size)
+    usage.add(pool)
     stopped = kwargs.get("stopped")
     del kwargs  # a daemon is awaited for long
     if isinstance(stopped, SyncDaemonStopped):
@@ -63,7 +78,7 @@ async def call_in_thread(
             raise
         return None  # it was told to stop while it waited for a thread
     finally:
-        usage.calls -= 1
+        usage.remove(pool)
 
 
 def _is_being_cancelled() -> bool:
@@ -78,12 +93,17 @@ def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
         raise RuntimeError(f"The handler has raised {exc!r}.") from exc
 
 
-def _warn(usage: _Usage, pool: ExecutionSettings | BackgroundSettings, size: int) -> None:
-    moment = time.monotonic()
-    if moment - usage.warned_at < _WARNING_INTERVAL:
+def _is_full(usage: _Usage, pool: Pool) -> bool:
+    size = pool.max_workers
+    return size is not None and usage.calls > size
+
+
+def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
+    """Warn of a pool that has been full all the time, and will be looked at again."""
+    if usage.full_since != full_since:
         return
-    usage.warned_at = moment
     is_of_handlers = isinstance(pool, ExecutionSettings)
+    size = pool.max_workers or 0
     logger.warning(
         "All %d threads for sync %s are busy, and %d more wait for one: make them async, or raise "
         "settings.%s.max_workers.",
@@ -92,3 +112,5 @@ def _warn(usage: _Usage, pool: ExecutionSettings | BackgroundSettings, size: int
         usage.calls - size,
         "execution" if is_of_handlers else "background",
     )
+    loop = asyncio.get_running_loop()
+    loop.call_later(_WARNING_INTERVAL, _look, usage, pool, full_since)
