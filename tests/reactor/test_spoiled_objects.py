@@ -86,3 +86,35 @@ async def test_a_daemon_that_appends_to_a_list_of_the_spec_causes_no_update(
         await objects.pass_fence()
     assert calls.handlers("one") == ["create"]
     assert calls.of("one")[0]["new"] == {"spec": {"list": []}}
+
+
+@pytest.mark.feature("DMN-19", "HND-32", "DMN-24")
+async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_update(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    go_on = asyncio.Event()
+
+    @webop.daemon("widgets", registry=registry, id="spoiler", labels={"spoilt": "yes"})
+    async def spoil(spec: Any, **_: Any) -> None:
+        spec["list"].append(1)
+        await go_on.wait()
+        spec["list"].append(2)
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.delete("widgets", registry=registry, id="deleted", labels={"kept": "yes"})
+    async def changed(**kwargs: Any) -> None:
+        calls.note(kwargs["reason"], kwargs)
+
+    async with run_operator():
+        for name, labels in (("one", {}), ("two", {"kept": "yes"})):
+            await objects.create(name, {"list": []}, labels={"spoilt": "yes", **labels})
+            await objects.wait_handled(name)
+        await objects.delete("two")
+        await calls.wait("two", count=2)
+        go_on.set()
+        await objects.wait("one", lambda raw: not raw["metadata"].get("finalizers"))
+        await objects.wait_gone("two")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["create"]
+    assert calls.handlers("two") == ["create", "delete"]

@@ -87,7 +87,9 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     wanted = _select_background(ctx, obj, plan.cause)
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
-    if plan.finalizers is None:
+    if plan.finalizers is None and obj.is_view:
+        plan.has_changes = obj.is_released  # a daemon has ended: nothing else is new
+    elif plan.finalizers is None:
         plan.has_changes = _plan_changes(ctx, obj, plan)
     return plan or None
 

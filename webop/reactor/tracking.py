@@ -157,6 +157,11 @@ class Tracked:
         self.keeper.check(self)
 
     @property
+    def is_view(self) -> bool:
+        """Whether ``raw`` is what daemons have been shown, and may have changed in place."""
+        return self.background is not None and self.raw is self.background.raw
+
+    @property
     def has_background(self) -> bool:
         """Whether daemons or timers run for it, or are yet to end."""
         return self.background is not None and bool(self.background.tasks)
