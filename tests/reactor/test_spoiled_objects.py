@@ -95,10 +95,11 @@ async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_upda
     go_on = asyncio.Event()
 
     @webop.daemon("widgets", registry=registry, id="spoiler", labels={"spoilt": "yes"})
-    async def spoil(spec: Any, **_: Any) -> None:
+    async def spoil(spec: Any, **kwargs: Any) -> None:
         spec["list"].append(1)
         await go_on.wait()
         spec["list"].append(2)
+        calls.note("ended", {"name": kwargs["name"]})
 
     @webop.on.create("widgets", registry=registry, id="created")
     @webop.on.update("widgets", registry=registry, id="updated")
@@ -107,7 +108,8 @@ async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_upda
         calls.note(kwargs["reason"], kwargs)
 
     async with run_operator():
-        for name, labels in (("one", {}), ("two", {"kept": "yes"})):
+        kept = {"kept": "yes"}  # the finalizer stays
+        for name, labels in (("one", {}), ("two", kept), ("three", kept)):
             await objects.create(name, {"list": []}, labels={"spoilt": "yes", **labels})
             await objects.wait_handled(name)
         await objects.delete("two")
@@ -115,6 +117,8 @@ async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_upda
         go_on.set()
         await objects.wait("one", lambda raw: not raw["metadata"].get("finalizers"))
         await objects.wait_gone("two")
+        await calls.wait("three", "ended")
         await objects.pass_fence()
-    assert calls.handlers("one") == ["create"]
-    assert calls.handlers("two") == ["create", "delete"]
+    assert calls.handlers("one") == ["create", "ended"]
+    assert calls.handlers("two") == ["create", "delete", "ended"]
+    assert calls.handlers("three") == ["create", "ended"]
