@@ -36,7 +36,7 @@ sides, which take turns (A B A B):
            names another Python that has it
 
 examples:
-  python -m bench                                  everything, some twelve minutes
+  python -m bench                                  everything, some twenty-five minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
 """
@@ -73,7 +73,7 @@ def _parse() -> argparse.Namespace:
     add("scenarios", nargs="*", metavar="SCENARIO", help="what to measure (default: everything)")
     add("--sides", default="webop,kopf", metavar="A,B", help="who takes part (default: webop,kopf)")
     add("--repeat", type=int, metavar="N", help="samples per side (default: 3; import: 7)")
-    add("--objects", type=int, metavar="N", help="default: create 2000, restart 5000, latency 200")
+    add("--objects", type=int, metavar="N", help="default: 2000; restart 5000, latency 200")
     add("--status", action="store_true", help="give the resources the status subresource")
     add("--timeout", type=float, default=180, metavar="S", help="for one sample (default: 180 s)")
     add("--json", type=Path, metavar="FILE", help="write all samples and the summary there, too")
