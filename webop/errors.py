@@ -102,12 +102,14 @@ class ReviewError(WebopError):
 
     Args:
         message: the reason; names the offending field where there is one.
-        status: the HTTP status of the answer, 4xx.
+        status: the HTTP status of the answer: 4xx, or 5xx if the request is not to blame.
+        retry_after: seconds after which it may be served; API servers do try again.
     """
 
-    def __init__(self, message: str, *, status: int = 400) -> None:
+    def __init__(self, message: str, *, status: int = 400, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 class APIError(WebopError):

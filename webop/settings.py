@@ -19,11 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 from webop.errors import ConfigurationError
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
 from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
+from webop.servers.hosting import DefaultLimits
 
 # Iterables of delays may be infinite or stateful: they are only ever iterated at use.
 Delays = Annotated[float | Iterable[float], SkipValidation]
 
 _DAEMON_THREADS = 1000
+_ADMISSION_THREADS = 1000  # they are started as they are needed
+_SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 
@@ -128,18 +131,55 @@ class ScanningSettings(Section):
     disabled: bool = False
 
 
-class AdmissionSettings(Section):
-    """Admission webhooks (chapter "Admission control")."""
-
-    server: Annotated[Any, SkipValidation] = None
-    managed: str | None = None
-
-
 def _build_pool(name: str, size: int | None = None) -> concurrent.futures.Executor:
     """Return a pool of threads, which are started only as they are needed."""
     if size is not None and size < 1:
         raise ValueError(f"At least one thread is needed for sync {name}, not {size}.")
     return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{name}")
+
+
+class AdmissionSettings(Section):
+    """Admission webhooks (chapter "Admission control")."""
+
+    server: Annotated[Any, SkipValidation] = None
+    managed: str | None = None
+    max_body: int = Field(default=_SERVING.max_body, ge=1)
+    """Bytes of the largest review that is served; larger ones get 413."""
+    read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)
+    """Within which a request must have come as a whole; then its connection is cut."""
+    idle_timeout: float = Field(default=_SERVING.idle_timeout, gt=0)
+    """After which a connection without requests is closed."""
+    review_timeout: float = Field(default=_SERVING.review_timeout, gt=0)
+    """For reviews whose clients do not say how long they wait; API servers do."""
+    max_reviews: int = Field(default=1000, ge=1)
+    """Reviews at once; more are refused at once, for the API server to try again."""
+    max_calls: int = Field(default=100, ge=1)
+    """Calls of one handler at once, so that one that hangs leaves the others alone."""
+    executor: concurrent.futures.Executor = Field(
+        default_factory=lambda: _build_pool("admission", _ADMISSION_THREADS)
+    )
+    """The threads of sync admission handlers."""
+    memo_limit: int = Field(default=5000, ge=0)
+    """Memos of objects that are known from reviews only; the oldest ones go."""
+    shutdown_delay: float = Field(default=10.0, ge=0)
+    """From the signal to stop until webhooks are not accepted any more; not ready meanwhile."""
+    drain_timeout: float = Field(default=_SERVING.drain_timeout, ge=0)
+    """For the reviews that are in flight then."""
+    replica_lifetime: float = Field(default=180.0, gt=0)
+    """After which a replica that has not been heard of counts as gone."""
+    exempt_namespace: bool = False
+    """Whether managed webhooks leave out the objects of the operator's own namespace."""
+    exempt_account: bool = False
+    """Whether managed webhooks leave out the requests of the operator's own account."""
+
+    @property
+    def max_workers(self) -> int | None:
+        """The size of the thread pool of sync admission handlers."""
+        return getattr(self.executor, "_max_workers", None)
+
+    @max_workers.setter
+    def max_workers(self, value: int | None) -> None:
+        self.executor = _build_pool("admission", value)
 
 
 class ExecutionSettings(Section):
