@@ -346,7 +346,7 @@ async def test_for_an_object_without_metadata_the_name_is_that_of_the_request(
 
 
 @pytest.mark.feature("ADM-27", "MEM-13")
-async def test_the_memo_of_an_object_that_is_not_known_is_a_copy_of_the_operators(
+async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_creation(
     registry: webop.OperatorRegistry,
 ) -> None:
     operator_memo = webop.Memo(shared="yes")
@@ -362,8 +362,27 @@ async def test_the_memo_of_an_object_that_is_not_known_is_a_copy_of_the_operator
         await site.review(body)
         await site.review(body, body)
         await site.review(None, body)
-    assert seen == [{"shared": "yes"}] * 3
+    assert seen == [{"shared": "yes"}, {"shared": "yes"}, {"shared": "yes", "mine": True}]
     assert operator_memo == {"shared": "yes"}
+
+
+async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded(
+    registry: webop.OperatorRegistry,
+) -> None:
+    settings = webop.OperatorSettings()
+    settings.admission.memo_limit = 2
+    counts: list[int] = []
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(memo: webop.Memo, **_: Any) -> None:
+        memo.count = memo.get("count", 0) + 1
+        counts.append(memo.count)
+
+    async with serve(registry=registry, settings=settings) as site:
+        for uid in ("u1", "u2", "u1", "u3", "u1", "u2"):  # u2 is the one not used for longest
+            body = build_object(uid=uid)
+            await site.review(body, body)
+    assert counts == [1, 1, 2, 1, 3, 1]
 
 
 @pytest.mark.feature("ADM-10")

@@ -75,12 +75,21 @@ def test_the_memo_of_a_deleted_object_is_forgotten() -> None:
 def test_admission_gets_the_real_memo_or_one_to_throw_away() -> None:
     memos = Memos(webop.Memo(value=1))
     real = memos.recall("u1")
-    assert memos.peek("u1") is real
+    assert memos.lend("u1", limit=0) is real
     for uid in ("unknown", None):
-        thrown = memos.peek(uid)
+        thrown = memos.lend(uid, limit=0)
         assert thrown == {"value": 1}
         assert thrown is not memos.operator_memo
+        assert thrown is not memos.lend(uid, limit=0)
     assert len(memos) == 1
+
+
+def test_the_memo_of_an_object_seen_in_reviews_first_becomes_its_real_one() -> None:
+    memos = Memos(webop.Memo())
+    lent = memos.lend("u1", limit=1)
+    assert memos.recall("u1") is lent
+    memos.forget("u1")
+    assert memos.recall("u1") is not lent
 
 
 class Shared:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
 from webop.handling.handlers import ErrorsMode, WebhookHandler
+from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
 from webop.handling.terms import Terms
+from webop.handling.threads import count_abandoned
 from webop.objects.body import Body
 from webop.objects.diffs import diff
 from webop.objects.fields import clone
@@ -43,6 +46,8 @@ class AdmissionService:
         )
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}
+        self._reviews = 0  # at this moment
+        self._calls: Counter[str] = Counter()  # at this moment, by the ids of the handlers
         self.take_handlers()
 
     def take_handlers(self) -> None:
@@ -81,19 +86,37 @@ class AdmissionService:
 
         Raises:
             ReviewError: the request is not a review, or nobody here is responsible for it: such
-                a request is refused, never allowed.
+                a request is refused, never allowed; or there are too many of them at once (429).
         """
-        current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         review = parse_review(request)
+        limit = self._operator.settings.admission.max_reviews
+        if self._reviews >= limit:
+            raise _build_overload(f"{limit} reviews are being served", "admission.max_reviews")
+        self._reviews += 1
+        try:
+            return await self._serve(review, webhook, headers or {}, sslpeer)
+        finally:
+            self._reviews -= 1
+
+    async def _serve(
+        self,
+        review: Review,
+        webhook: str | None,
+        headers: Mapping[str, str],
+        sslpeer: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.insights.find(named)
         handlers = self._find_handlers(resource, webhook)
-        cause = self._build_cause(review, resource, headers or {}, sslpeer)
+        cause = self._build_cause(review, resource, headers, sslpeer)
         patch_ops: list[dict[str, Any]] = []
         try:
             errors = await self._judge(select_webhooks(handlers, cause), cause)
             if not errors:
                 patch_ops = cause.patch.as_json_patch(cause.body)
+        except ReviewError:
+            raise
         except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
             cause.logger.exception("A filter or a patch function of the webhooks has failed.")
             errors = [exc]
@@ -104,16 +127,27 @@ class AdmissionService:
     def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
         """Return the handlers of a resource.
 
+        Before and without a discovery, resources are known by their plurals and kinds only. For
+        handlers of others, the API server is trusted to have sent the review to the right webhook.
+
         Raises:
-            ReviewError: there is no such handler, or none for the resource (404).
+            ReviewError: there is no such handler, or none for the resource (404), or it is not
+                known yet whether there is one (503).
         """
         asked = self._handlers if webhook is None else self._named.get(webhook, ())
         if webhook is not None and not asked:
             known = ", ".join(self.ids) or "none"
             raise ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
-        name = None if webhook is None else asked[0].id
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
+        if len(found) < len(asked) and not self._operator.insights.has(resource):
+            possible = [h for h in asked if h.selector is not None and h.selector.may_be(resource)]
+            if len(possible) > len(found) and self._operator.insights.is_awaited:
+                text = f"It is not known yet which webhooks {resource.name} has."
+                raise ReviewError(text, status=503, retry_after=1)
+            if webhook is not None:
+                found = [h for h in possible if h in found or _is_by_hidden_name(h)]
         if not found:
+            name = None if webhook is None else asked[0].id
             raise ReviewError(self._explain_absence(asked, resource, name), status=404)
         return found
 
@@ -130,11 +164,15 @@ class AdmissionService:
         return text
 
     async def _judge(self, handlers: Iterable[WebhookHandler], cause: WebhookCause) -> list[Any]:
-        """Call the handlers, each on its own, and return the errors of those that object."""
+        """Call the handlers, each on its own, and return the errors of those that object.
+
+        Raises:
+            ReviewError: one of them is called too many times at once already (429).
+        """
         errors = []
         for handler in handlers:
             before = _copy(cause.patch) if handler.ignore_failures else None
-            outcome = await attempt(handler, cause, HandlerState(started=now()), self._terms)
+            outcome = await self._call(handler, cause)
             if outcome.exception is None:
                 continue
             if before is None:
@@ -144,6 +182,18 @@ class AdmissionService:
                 cause.warnings.append(f"{handler.id}: {reason}")
                 _restore(cause.patch, before)
         return errors
+
+    async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> Outcome:
+        """Call a handler, unless it is called too often already: that is to harm nobody else."""
+        limit = self._operator.settings.admission.max_calls
+        if self._calls[handler.id] + count_abandoned(handler.fn) >= limit:
+            what = f"Webhook {handler.id!r} is busy with {limit} calls"
+            raise _build_overload(what, "admission.max_calls")
+        self._calls[handler.id] += 1
+        try:
+            return await attempt(handler, cause, HandlerState(started=now()), self._terms)
+        finally:
+            self._calls[handler.id] -= 1
 
     def _build_cause(
         self,
@@ -161,7 +211,7 @@ class AdmissionService:
             raise ReviewError("The object of the review is nested too deeply.") from None
         return WebhookCause(
             logger=LocalObjectLogger(body=body, settings=self._operator.settings),
-            memo=self._operator.memos.peek(uid),
+            memo=self._operator.memos.lend(uid, limit=self._operator.settings.admission.memo_limit),
             indices=self._operator.indices,
             resource=resource,
             body=body,
@@ -181,9 +231,21 @@ class AdmissionService:
         )
 
 
+def _build_overload(what: str, setting: str) -> ReviewError:
+    """Return a refusal that API servers take for a request to try again soon."""
+    text = f"{what}, which is the limit (settings.{setting}); try again."
+    return ReviewError(text, status=429, retry_after=1)
+
+
 @functools.lru_cache(maxsize=1024)
 def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
     return Resource(group=group, version=version, plural=plural, kind=kind)
+
+
+def _is_by_hidden_name(handler: WebhookHandler) -> bool:
+    """Tell whether a handler asks for what reviews do not say: short names, categories, etc."""
+    selector = handler.selector
+    return selector is not None and selector.any_name is None
 
 
 def _copy(patch: Patch) -> Patch:

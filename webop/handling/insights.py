@@ -14,6 +14,7 @@ class Insights:
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
+        self.is_awaited = False  # whether the cluster is going to be asked
 
     @property
     def resources(self) -> frozenset[Resource]:
@@ -23,13 +24,17 @@ class Insights:
     def update(self, resources: Iterable[Resource]) -> None:
         """Take over a discovery."""
         self._resources = {resource: resource for resource in resources}
-        self.is_known = True
+        self.is_known, self.is_awaited = True, False
         for listener in self._listeners:
             listener()
 
     def find(self, resource: Resource) -> Resource:
         """Return what is known of a resource beyond its names; itself if nothing is."""
         return self._resources.get(resource, resource)
+
+    def has(self, resource: Resource) -> bool:
+        """Tell whether a resource has been discovered."""
+        return resource in self._resources
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Have a function called after each discovery."""

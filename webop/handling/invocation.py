@@ -18,12 +18,13 @@ from typing import Any
 
 from webop.errors import HandlerTimeoutError
 from webop.handling.causes import Cause, DiffCause, ResourceCause
-from webop.handling.handlers import DaemonHandler, Handler, ResourceHandler
+from webop.handling.handlers import DaemonHandler, Handler, ResourceHandler, WebhookHandler
 from webop.handling.policy import Attempt
 from webop.handling.progress import HandlerState
 from webop.handling.terms import Terms
-from webop.handling.threads import call_in_thread
+from webop.handling.threads import Pool, call_in_thread
 from webop.objects.owners import owner_of_the_moment
+from webop.settings import OperatorSettings
 
 
 @dataclass(slots=True)
@@ -90,9 +91,7 @@ async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
         if not is_async(handler.fn):
-            settings = invocation.terms.settings
-            is_lasting = isinstance(handler, DaemonHandler)
-            pool = settings.background if is_lasting else settings.execution
+            pool = _choose_pool(handler, invocation.terms.settings)
             return await call_in_thread(handler.fn, kwargs, pool)
         if handler.timeout is None:
             coroutine = handler.fn(**kwargs)
@@ -103,6 +102,12 @@ async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
+
+
+def _choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
+    if isinstance(handler, WebhookHandler):
+        return settings.admission
+    return settings.background if isinstance(handler, DaemonHandler) else settings.execution
 
 
 async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:

@@ -6,6 +6,7 @@ Everything here is lost at a restart and is made anew (chapter "In-memory contai
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any
 
 
@@ -47,6 +48,7 @@ class Memos:
     def __init__(self, operator_memo: Any) -> None:
         self.operator_memo = operator_memo
         self._memos: dict[str, Any] = {}
+        self._lent: OrderedDict[str, Any] = OrderedDict()  # known from reviews only, newest last
 
     def __len__(self) -> int:
         return len(self._memos)
@@ -54,14 +56,33 @@ class Memos:
     def recall(self, uid: str) -> Any:
         """Return the memo of an object; make it if the object is new."""
         if uid not in self._memos:
-            self._memos[uid] = copy.copy(self.operator_memo)
+            found = self._lent.pop(uid, None)
+            self._memos[uid] = copy.copy(self.operator_memo) if found is None else found
         return self._memos[uid]
 
-    def peek(self, uid: str | None) -> Any:
-        """Return the memo of an object, or a throw-away one if the object is not known (MEM-13)."""
-        found = self._memos.get(uid) if uid else None
-        return copy.copy(self.operator_memo) if found is None else found
+    def lend(self, uid: str | None, *, limit: int) -> Any:
+        """Return the memo of an object for a review (MEM-13).
+
+        Nobody tells of the end of an object that is not watched, so memos that are known from
+        reviews only are as many as the limit; the ones not used for the longest time are dropped.
+
+        Args:
+            uid: of the object; None while it is being created: then the memo is a throw-away one.
+            limit: the number of memos to keep of objects that are not watched.
+        """
+        if not uid:
+            return copy.copy(self.operator_memo)
+        if uid in self._memos:
+            return self._memos[uid]
+        found = self._lent.pop(uid, None)
+        if found is None:
+            found = copy.copy(self.operator_memo)
+        self._lent[uid] = found
+        while len(self._lent) > limit:
+            self._lent.popitem(last=False)
+        return found
 
     def forget(self, uid: str) -> None:
         """Drop the memo of an object that is gone."""
         self._memos.pop(uid, None)
+        self._lent.pop(uid, None)

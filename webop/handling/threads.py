@@ -1,28 +1,39 @@
-"""Sync functions in threads: one pool for handlers, one for daemons, so that neither starves.
+"""Sync functions in threads: pools for handlers, daemons and admission, so that none starves.
 
 A daemon keeps its thread as long as it runs; in a pool shared with handlers, a few of them would
-be the end of all sync handlers. A pool that is full is told about, with figures.
+be the end of all sync handlers. Reviews have deadlines, and wait for neither. A pool that is full
+is told about, with figures. A thread cannot be stopped: a call that nobody waits for any more
+keeps its thread until it ends, and is counted until then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from webop.handling.stopping import SyncDaemonStopped
-from webop.settings import BackgroundSettings, ExecutionSettings
+from webop.settings import AdmissionSettings, BackgroundSettings, ExecutionSettings
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
-Pool = ExecutionSettings | BackgroundSettings
+Pool = ExecutionSettings | BackgroundSettings | AdmissionSettings
+
+# For the warnings: what the calls are, and which setting it is.
+_WORDS: dict[type[Pool], tuple[str, str]] = {
+    ExecutionSettings: ("handlers", "execution"),
+    BackgroundSettings: ("daemons", "background"),
+    AdmissionSettings: ("admission handlers", "admission"),
+}
 
 
 class _Usage:
@@ -50,6 +61,12 @@ class _Usage:
 
 
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
+_abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
+
+
+def count_abandoned(fn: Callable[..., Any]) -> int:
+    """Tell how many threads are busy with calls of a function that nobody waits for any more."""
+    return _abandoned[fn] if _abandoned else 0
 
 
 async def call_in_thread(
@@ -78,7 +95,28 @@ async def call_in_thread(
             raise
         return None  # it was told to stop while it waited for a thread
     finally:
+        if submitted.done():
+            usage.remove(pool)
+        else:
+            _abandon(fn, submitted, usage, pool)
+
+
+def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool: Pool) -> None:
+    """Go on counting a call until its thread has ended it."""
+    loop = asyncio.get_running_loop()
+    _abandoned[fn] += 1
+
+    def finish() -> None:
         usage.remove(pool)
+        _abandoned[fn] -= 1
+        if not _abandoned[fn]:
+            del _abandoned[fn]
+
+    def tell(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            loop.call_soon_threadsafe(finish)
+
+    submitted.add_done_callback(tell)
 
 
 def _is_being_cancelled() -> bool:
@@ -102,15 +140,15 @@ def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
     """Warn of a pool that has been full all the time, and will be looked at again."""
     if usage.full_since != full_since:
         return
-    is_of_handlers = isinstance(pool, ExecutionSettings)
+    what, section = _WORDS[type(pool)]
     size = pool.max_workers or 0
     logger.warning(
         "All %d threads for sync %s are busy, and %d more wait for one: make them async, or raise "
         "settings.%s.max_workers.",
         size,
-        "handlers" if is_of_handlers else "daemons",
+        what,
         usage.calls - size,
-        "execution" if is_of_handlers else "background",
+        section,
     )
     loop = asyncio.get_running_loop()
     loop.call_later(_WARNING_INTERVAL, _look, usage, pool, full_since)

@@ -233,6 +233,21 @@ class Selector:
             return self.version == resource.version and self._has_name(resource)
         return resource.preferred and self._has_name(resource)
 
+    def may_be(self, resource: Resource) -> bool:
+        """Tell whether an undiscovered resource may be of those asked for.
+
+        Of such a resource, only the group, the version, the plural and the kind are known: it may
+        have any singular, any short names and categories.
+        """
+        if self.check(resource):
+            return True
+        if self.fn is not None or _is_event(resource):
+            return False
+        if self.any_name is None and (self.plural is not None or self.kind is not None):
+            return False
+        has_group = self.group is None or self.group == resource.group
+        return has_group and (self.version is None or self.version == resource.version)
+
     def _has_name(self, resource: Resource) -> bool:
         if self.any_name is EVERYTHING:
             return not _is_event(resource)
