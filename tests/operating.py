@@ -86,6 +86,7 @@ class Kind:
     kind: str = "Widget"
     has_status: bool = False
     keeps_status: bool = True
+    shortcut: str = ""
 
     @property
     def resource(self) -> Resource:
@@ -101,7 +102,9 @@ class Kind:
         """Return the definition (Kubernetes API, apiextensions/v1)."""
         loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         properties = {"spec": loose, **({"status": loose} if self.keeps_status else {})}
-        names = {"plural": self.plural, "kind": self.kind, "singular": self.kind.lower()}
+        names: Json = {"plural": self.plural, "kind": self.kind, "singular": self.kind.lower()}
+        if self.shortcut:
+            names["shortNames"] = [self.shortcut]
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -308,6 +311,7 @@ def build_settings(**sections: Json) -> webop.OperatorSettings:
     """Return settings with which an operator is quiet, and others as they are given."""
     settings = webop.OperatorSettings()
     settings.posting.enabled = False
+    settings.admission.shutdown_delay = 0
     for section, values in sections.items():
         for name, value in values.items():
             setattr(getattr(settings, section), name, value)

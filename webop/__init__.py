@@ -106,26 +106,38 @@ from webop.servers.base import (
     WebhookFn,
     WebhookServerProtocol,
 )
-from webop.servers.local import (
-    WebhookDockerDesktopServer,
-    WebhookK3dServer,
-    WebhookMinikubeServer,
-    WebhookServer,
-)
 from webop.settings import OperatorSettings
+from webop.verdicts import AdmissionCause
 from webop.version import __version__
 
 if TYPE_CHECKING:
     from webop.app import create_app
     from webop.embedding import operator, run, run_tasks, spawn_tasks
+    from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
+    from webop.servers.local import (
+        WebhookDockerDesktopServer,
+        WebhookK3dServer,
+        WebhookMinikubeServer,
+        WebhookServer,
+    )
+    from webop.servers.ngrok import WebhookNgrokTunnel
+    from webop.servers.service import WebhookServiceServer
 
-# Names that bring the HTTP client and server with them, and where they are.
+# Names that bring more with them than handlers need to be declared, and where they are.
 _LAZY = {
     "create_app": "webop.app",
     "operator": "webop.embedding",
     "run": "webop.embedding",
     "run_tasks": "webop.embedding",
     "spawn_tasks": "webop.embedding",
+    "WebhookAutoServer": "webop.servers.auto",
+    "WebhookAutoTunnel": "webop.servers.auto",
+    "WebhookDockerDesktopServer": "webop.servers.local",
+    "WebhookK3dServer": "webop.servers.local",
+    "WebhookMinikubeServer": "webop.servers.local",
+    "WebhookNgrokTunnel": "webop.servers.ngrok",
+    "WebhookServer": "webop.servers.local",
+    "WebhookServiceServer": "webop.servers.service",
 }
 
 
@@ -148,6 +160,7 @@ __all__ = [
     "PRESENT",
     "APIError",
     "ActivityError",
+    "AdmissionCause",
     "AdmissionError",
     "Annotations",
     "AnnotationsDiffBaseStorage",
@@ -207,14 +220,18 @@ __all__ = [
     "TemporaryError",
     "UserInfo",
     "Vault",
+    "WebhookAutoServer",
+    "WebhookAutoTunnel",
     "WebhookClientConfig",
     "WebhookClientConfigService",
     "WebhookDockerDesktopServer",
     "WebhookFn",
     "WebhookK3dServer",
     "WebhookMinikubeServer",
+    "WebhookNgrokTunnel",
     "WebhookServer",
     "WebhookServerProtocol",
+    "WebhookServiceServer",
     "WebopError",
     "__version__",
     "adjust_namespace",

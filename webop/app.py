@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
@@ -33,8 +33,9 @@ from webop.logs import configure
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
-from webop.servers.endpoint import ReviewEndpoint
+from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
+from webop.signals import retiring_at_signals
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -106,12 +107,12 @@ class OperatorApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
-        if self._build is None:
-            await self._starlette(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._live(self._build, receive, send)
-        elif scope["type"] == "http" and scope["method"] == "POST":
+        if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
             await self._review(scope, receive, send)
+        elif self._build is not None and scope["type"] == "lifespan":
+            await self._live(self._build, receive, send)
+        elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
+            await self._starlette(scope, receive, _closing(send))
         else:
             await self._starlette(scope, receive, send)
 
@@ -143,7 +144,8 @@ class OperatorApp:
                 await _fail("startup", _get_failure(task), send)
             task.add_done_callback(_report_end)
             await send({"type": "lifespan.startup.complete"})
-            await receive()
+            with retiring_at_signals(self._retire):
+                await receive()
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -157,10 +159,21 @@ class OperatorApp:
         operator = Operator(options, on_ready=decided.set)
         if not len(operator.context.registry):
             logger.warning(_ADVICE)
-        self.operator, self._endpoint = operator, ReviewEndpoint(operator.review)
+        webhooks = operator.webhooks
+        self.operator = operator
+        self._endpoint = ReviewEndpoint(webhooks.review, hosting=webhooks.hosting)
         task = asyncio.create_task(operator.run(), name="operator")
         task.add_done_callback(lambda _: decided.set())
         return task
+
+    async def _retire(self) -> None:
+        """Serve on for a while after the signal to stop, but be not ready; then be unknown.
+
+        The server closes its port before it tells the app of its end.
+        """
+        if self.operator is not None and self.operator.is_started:
+            await self.operator.webhooks.retire()
+            await self.operator.webhooks.withdraw()
 
     async def _describe(self, _: Request) -> Response:
         """Say what is served, and what is missing."""
@@ -169,7 +182,7 @@ class OperatorApp:
         return _respond(
             {
                 "webop": __version__,
-                "webhooks": operator.review.ids if operator else [],
+                "webhooks": operator.webhooks.review.ids if operator else [],
                 "handlers": count,
                 "not ready": operator.list_obstacles() if operator else ["not started"],
                 "advice": _ADVICE if operator and not count else "",
@@ -284,7 +297,19 @@ def _report_end(task: asyncio.Task[Any]) -> None:
         logger.critical("The operator has ended: %s", exc)
 
 
-# A Status as in the refusals of the endpoint: API servers show its message (API, meta/v1).
+def _closing(send: Send) -> Send:
+    """Tell clients that their connection is closed after the answer."""
+
+    async def send_closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_closing
+
+
+# A Status as in the refusals of the endpoint: API servers show its message (API, meta/v1), and
+# try again while they have time.
 _NOT_STARTED = _respond(
     {
         "kind": "Status",
@@ -296,5 +321,6 @@ _NOT_STARTED = _respond(
     },
     503,
 )
+_NOT_STARTED.headers["Retry-After"] = "1"
 
 app = create_app()

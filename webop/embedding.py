@@ -98,10 +98,9 @@ async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio
     """
     ready, stop = options.get("ready_flag"), options.get("stop_flag")
     made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
-    process = made.context.settings.process
     return [
         asyncio.create_task(made.run(), name="operator"),
-        asyncio.create_task(_wait_for_stop(stop, process), name="stop flag"),
+        asyncio.create_task(_wait_for_stop(stop, made), name="stop flag"),
     ]
 
 
@@ -201,12 +200,17 @@ def _build_liveness(url: str) -> Any:
     return serve
 
 
-async def _wait_for_stop(flag: Flag | None, settings: ProcessSettings) -> None:
-    """Wait for a signal or for the stop flag; the end of this task stops the operator."""
+async def _wait_for_stop(flag: Flag | None, made: Operator) -> None:
+    """Wait for a signal or for the stop flag; the end of this task stops the operator.
+
+    SIGTERM is what comes in a cluster: webhooks are served on then until nobody sends reviews
+    here any more. Ctrl-C and the flag do not wait for that.
+    """
     stopped = asyncio.Event()
     is_main = threading.current_thread() is threading.main_thread()
+    received: list[signal.Signals] = []
     if is_main:
-        _listen_to_signals(stopped, settings)
+        _listen_to_signals(stopped, received, made.context.settings.process)
     else:
         logger.debug("Not in the main thread: stop it by the flag, or by cancelling its task.")
     try:
@@ -216,19 +220,24 @@ async def _wait_for_stop(flag: Flag | None, settings: ProcessSettings) -> None:
             await _poll(stopped, flag)
         else:
             await _wait_for_any(stopped, flag)
+        if signal.SIGTERM in received:
+            await made.webhooks.retire()
     finally:
         if is_main and not stopped.is_set():
             for number in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
 
-def _listen_to_signals(stopped: asyncio.Event, settings: ProcessSettings) -> None:
+def _listen_to_signals(
+    stopped: asyncio.Event, received: list[signal.Signals], settings: ProcessSettings
+) -> None:
     """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
 
     def stop(number: signal.Signals) -> None:
         if stopped.is_set():
             os._exit(128 + number)
         logger.info("Signal %s is received. The operator is stopping.", number.name)
+        received.append(number)
         stopped.set()
         limit = settings.ultimate_exiting_timeout  # a startup handler may have changed it
         if limit is not None:

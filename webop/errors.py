@@ -4,7 +4,7 @@
 
     Exception
     ├── PermanentError             a handler gives up: no more retries in this cycle
-    │   ├── AdmissionError         ... and tells the API server why, with a code
+    │   ├── AdmissionError         ... and tells the API server why: code, reason, fields
     │   ├── HandlerTimeoutError    the handler's ``timeout=`` has run out
     │   └── HandlerRetriesError    the handler's ``retries=`` have run out
     ├── TemporaryError             a handler asks to be called again after a delay
@@ -34,6 +34,11 @@ endpoint turns :class:`ReviewError` into an HTTP status.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from webop.verdicts import AdmissionCause, build_causes, parse_causes, summarize
+
 
 class PermanentError(Exception):
     """A handler has failed for good in this handling cycle; it is not retried."""
@@ -58,11 +63,40 @@ class AdmissionError(PermanentError):
     Args:
         message: the reason, shown to the one who sent the request (by kubectl, for example).
         code: the HTTP status in the answer to the API server.
+        reason: the same for programs, one word (Kubernetes API, meta/v1 StatusReason): "Invalid",
+            "Forbidden", "Conflict" and so on; None for none.
+        causes: what is wrong in which fields: :class:`webop.AdmissionCause`, or mappings with
+            ``field``, ``message`` and maybe ``reason``.
+
+    Raises:
+        TypeError: the causes are something else.
     """
 
-    def __init__(self, message: str | None = "", code: int | None = 500) -> None:
+    def __init__(
+        self,
+        message: str | None = "",
+        code: int | None = 500,
+        *,
+        reason: str | None = None,
+        causes: Iterable[AdmissionCause | Mapping[str, str]] = (),
+    ) -> None:
         super().__init__(*((message,) if message else ()))
         self.code = 500 if code is None else code
+        self.reason = reason
+        self.causes = tuple(parse_causes(causes))
+
+    @classmethod
+    def from_validation(cls, exc: Any, path: str = "") -> Self:
+        """Return a refusal (422, "Invalid") with one cause for each error of a validation.
+
+        Args:
+            exc: a ``ValidationError`` of pydantic, or anything whose ``errors()`` are alike.
+            path: where in the object that is, what was validated: "spec" if it was the spec.
+        """
+        errors = exc.errors()
+        causes = build_causes(errors, path)
+        message = summarize(causes, len(errors))
+        return cls(message, 422, reason="Invalid", causes=causes)
 
 
 class HandlerTimeoutError(PermanentError):

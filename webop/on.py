@@ -8,10 +8,10 @@ specification": by one to three positional arguments or by keywords.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from webop.handling import subhandlers
-from webop.handling.filters import MetaCriterion, ValueCriterion
+from webop.handling.filters import MetaCriterion, MetaFilterToken, ValueCriterion
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -36,6 +36,7 @@ from webop.handling.options import (
     parse_options,
 )
 from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.handling.webhook_options import LabelSelector, NamedExpression, parse_webhook_options
 from webop.objects.fields import FieldSpec
 from webop.objects.resources import Marker, parse_selector
 
@@ -141,7 +142,12 @@ class TimerOptions(ChangeOptions, total=False):
 
 
 class WebhookOptions(EventOptions, total=False):
-    """Options of ``@on.validate`` and ``@on.mutate``."""
+    """Options of ``@on.validate`` and ``@on.mutate``.
+
+    Only the API server goes by those after ``ignore_failures``, which are fields of its webhooks
+    (Kubernetes, "Dynamic Admission Control"). ``failure_policy="Ignore"`` lets requests pass while
+    the operator cannot be reached, ``ignore_failures=True`` also what its handler refuses.
+    """
 
     operation: str | None
     operations: Collection[str] | None
@@ -149,6 +155,13 @@ class WebhookOptions(EventOptions, total=False):
     persistent: bool | None
     side_effects: bool | None
     ignore_failures: bool | None
+    failure_policy: Literal["Fail", "Ignore"] | None
+    timeout_seconds: int | None
+    namespace_selector: LabelSelector | Mapping[str, str | MetaFilterToken] | None
+    match_conditions: Mapping[str, str] | Collection[NamedExpression] | None
+    match_policy: Literal["Exact", "Equivalent"] | None
+    reinvocation_policy: Literal["Never", "IfNeeded"] | None
+    scope: Literal["*", "Namespaced", "Cluster"] | None
 
 
 class RegisterOptions(RetryOptions, MetaOptions, total=False):
@@ -367,13 +380,14 @@ def _register_activity(activity: Activity, options: ActivityOptions) -> Callable
 def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
+    check_names(f"{reason} handlers", options, WebhookOptions)
     chosen: dict[str, Any] = dict(options)
     operation, operations = chosen.pop("operation", None), chosen.pop("operations", None)
     fixed: dict[str, Any] = {
         "reason": reason,
         "operations": parse_operations(operation, operations),
+        **parse_webhook_options(reason, options),
     }
-    check_names(f"{reason} handlers", options, WebhookOptions)
     return _register(WebhookHandler, WebhookOptions, resource, chosen, fixed)
 
 

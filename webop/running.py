@@ -1,6 +1,7 @@
 """One operator from its startup handlers to its cleanup handlers: the task group in between.
 
 Flow of :meth:`Operator.run`: startup → serving of webhooks, logins, watches, posting → cleanup.
+Webhooks are in :mod:`webop.admission.host`, watches in :mod:`webop.reactor.observer`.
 The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (code) and
 :mod:`webop.cli` (command line).
 """
@@ -13,17 +14,18 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.admission.management import ConfigurationManager
-from webop.admission.serve import AdmissionService
+from webop.admission.access import ClientAccess
+from webop.admission.host import WebhookHost
+from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.client.kubeconfig import get_default_logins
-from webop.errors import ActivityError, ConfigurationError, LoginError, WebopError
+from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
@@ -33,14 +35,12 @@ from webop.handling.stores import Memo, Memos
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
-from webop.servers.base import WebhookClientConfig
 from webop.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
 _LOGIN_PAUSE = 5.0  # seconds; between attempts where the operator lives without a cluster too
-_EXIT_TIMEOUT = 5.0  # seconds; for the last requests on the way out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +95,11 @@ class Operator:
             poster=Poster(settings),
             indices=Indexes(registry.select_indexers()),
         )
-        self.review = AdmissionService(self.context)
+        self.webhooks = WebhookHost(self.context, is_hosted=options.is_hosted)
         self.is_started = False
         self.observer: Observer | None = None
-        self.manager: ConfigurationManager | None = None
         self.problem = ""
+        self._wanted = asyncio.Event()  # the cluster is needed, by us or by the webhook server
         self._logged_in = asyncio.Event()
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
@@ -115,8 +115,8 @@ class Operator:
         current_poster.set(self.context.poster)
         await run_activity(self.context, Activity.STARTUP)
         try:
-            self.review.take_handlers()
-            self._check_configuration()
+            self.webhooks.begin()
+            self.context.insights.is_awaited = self.needs_cluster
             self.is_started = True
             if self._on_ready is not None:
                 self._on_ready()
@@ -160,58 +160,35 @@ class Operator:
                 for (resource, _), status in self.observer.statuses.items()
                 if not status.version
             ]
-        if self.manager is not None and not self.manager.is_applied.is_set():
-            obstacles.append("the webhook configurations are not applied yet")
-        return obstacles
+        return obstacles + self.webhooks.list_obstacles()
 
     @property
     def needs_cluster(self) -> bool:
         """Whether there is anything to do for which an API server is needed."""
-        return bool(self.context.registry.select_resource_handlers()) or self._is_managing
-
-    @property
-    def _is_managing(self) -> bool:
-        """Whether there are webhook configurations to keep."""
-        admission = self.context.settings.admission
-        return bool(self.review.ids and admission.managed and admission.server)
-
-    def _check_configuration(self) -> None:
-        admission = self.context.settings.admission
-        if not self.review.ids or admission.server is not None:
-            return
-        if not self.options.is_hosted:
-            raise ConfigurationError(
-                f"There are admission handlers ({', '.join(self.review.ids)}), but no webhook "
-                "server. Set settings.admission.server in a startup handler, for example: "
-                "settings.admission.server = webop.WebhookServer(port=9443)."
-            )
-        if admission.managed:
-            logger.warning(
-                "The webhook configurations %r are not managed: nobody knows at which address "
-                "API servers reach this app. Set settings.admission.server to a function that "
-                "yields it.",
-                admission.managed,
-            )
+        has_handlers = bool(self.context.registry.select_resource_handlers())
+        return has_handlers or self.webhooks.is_managing
 
     async def _serve(self) -> None:
-        settings = self.context.settings
         vault = self.options.vault or Vault()
+        networking = self.context.settings.networking
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(Client(vault, settings.networking))
+            client = await stack.enter_async_context(Client(vault, networking))
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
-            if self._is_managing:
-                self.manager = ConfigurationManager(self.context, client)
+            managing = self.webhooks.is_managing
+            manager = ConfigurationManager(self.context, client) if managing else None
+            self.webhooks.connect(ClientAccess(client, on_use=self._wanted.set), manager)
             async with asyncio.TaskGroup() as group:
-                if self.review.ids and settings.admission.server is not None:
-                    group.create_task(self._serve_webhooks(), name="webhook server")
+                if self.webhooks.has_server:
+                    group.create_task(self.webhooks.run(), name="webhook server")
+                group.create_task(self._keep_logged_in(vault), name="login")
                 if self.needs_cluster:
-                    group.create_task(self._keep_logged_in(vault), name="login")
+                    self._wanted.set()
                     group.create_task(self._keep_working(client), name="work with the cluster")
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    await self._withdraw()  # while the server still answers
+                    await self.webhooks.withdraw()  # while the server still answers
 
     async def _keep_working(self, client: Client) -> None:
         """Do all that needs the API server; if hosted, whenever there are credentials for it."""
@@ -222,27 +199,19 @@ class Operator:
                     self.observer = Observer(self.context, client, self.options.scope, group)
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
-                    if self.manager is not None:
-                        group.create_task(self.manager.run(), name="webhook configurations")
+                    if (manager := self.webhooks.manager) is not None:
+                        group.create_task(manager.run(), name="webhook configurations")
             except* LoginError:
                 if not self.options.is_hosted:
                     raise
                 self.observer = None
 
-    async def _serve_webhooks(self) -> None:
-        """Run the webhook server of the settings; its end is the end of the operator (ADM-49)."""
-        async with _enter_server(self.context.settings.admission.server) as server:
-            configs: AsyncIterator[WebhookClientConfig] = server(self.review)
-            async for config in configs:
-                where = config.get("url") or config.get("service")
-                logger.info("Webhooks are served at %s.", where)
-                if self.manager is not None:
-                    self.manager.announce(config)
-        raise WebopError("The webhook server has exited, and so does the operator.")
-
     async def _keep_logged_in(self, vault: Vault) -> None:
-        """Run the login handlers whenever there are no credentials."""
+        """Run the login handlers whenever there are no credentials, and need of them."""
+        await self._wanted.wait()
+        insights = self.context.insights
         while True:
+            insights.is_awaited = self.needs_cluster and not insights.is_known
             if not vault.is_empty():
                 self._logged_in.set()
                 await vault.wait_for_emptiness()
@@ -253,6 +222,7 @@ class Operator:
                 if not self.options.is_hosted:
                     raise
                 self._logged_in.clear()
+                insights.is_awaited = False
                 if self.problem != str(exc):
                     self.problem = str(exc)
                     logger.warning("%s Only admission and probes are served until then.", exc)
@@ -267,17 +237,6 @@ class Operator:
         await vault.populate({key: info for key, info in results.items() if info is not None})
         if vault.is_empty():
             raise LoginError(_NO_CREDENTIALS.format(os.environ.get("KUBECONFIG", "not set")))
-
-    async def _withdraw(self) -> None:
-        """Remove the webhooks from the cluster; to fail in that is no reason to fail in all."""
-        if self.manager is None:
-            return
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT):
-                await self.manager.withdraw()
-        except (TimeoutError, WebopError) as exc:
-            reason = str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
-            logger.warning("The webhooks stay in the cluster after the exit: %s", reason)
 
 
 _NO_CREDENTIALS = (
@@ -304,16 +263,6 @@ def _build_fallback(fn: Callable[..., Any]) -> ActivityHandler:
         errors=ErrorsMode.IGNORED,
         is_fallback=True,
     )
-
-
-@asynccontextmanager
-async def _enter_server(server: Any) -> AsyncIterator[Any]:
-    """Enter a webhook server if it is a context manager; it may give a substitute (ADM-65)."""
-    if hasattr(server, "__aenter__"):
-        async with server as entered:
-            yield entered
-    else:
-        yield server
 
 
 def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -14,6 +14,7 @@ import httpx
 
 import webop
 from tests.operating import Objects, Running, build_settings, get_connection, operate
+from webop.admission.managed.marks import PREFIX, decode_mark
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
@@ -81,6 +82,16 @@ class Site:
         ]
         return [webhook for webhook in webhooks if webhook["name"] != _SENTINEL]
 
+    async def get_marks(self, which: WebhookType = WebhookType.VALIDATING) -> list[str]:
+        """Return the identities of the replicas that a configuration knows of, in order."""
+        try:
+            found = await self.client.get(KINDS[which], None, self.name)
+        except APINotFoundError:
+            return []
+        annotations = found["metadata"].get("annotations") or {}
+        texts = [text for key, text in annotations.items() if key.startswith(PREFIX)]
+        return sorted(mark.identity for mark in map(decode_mark, texts) if mark is not None)
+
     async def has_names(self, validating: str = "", mutating: str = "") -> bool:
         """Tell whether just these webhooks are configured, in that order."""
         found = [
@@ -94,12 +105,18 @@ class Site:
         what = f"{validating!r} and {mutating!r} in {self.name}"
         await until(lambda: self.has_names(validating, mutating), what)
 
-    async def send(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
         """Send a request to the API server as kubectl would, to see all of its answer."""
         authority = base64.b64decode(self.cluster.ca_data).decode()
         context = ssl.create_default_context(cadata=authority)
-        headers = {"Authorization": f"Bearer {self.cluster.token}"}
-        async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False) as http:
+        everything = {"Authorization": f"Bearer {self.cluster.token}", **(headers or {})}
+        async with httpx.AsyncClient(verify=context, headers=everything, trust_env=False) as http:
             url = f"{self.cluster.server}{path}"
             return await http.request(method, url, json=body, timeout=_PATIENCE)
 
@@ -119,18 +136,33 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, registry: webop.OperatorRegistry, *, server: Any = None
+        self,
+        registry: webop.OperatorRegistry,
+        *,
+        server: Any = None,
+        sentinel: Json | None = None,
+        **options: Any,
     ) -> AsyncIterator[Running]:
-        """Run an operator that manages its webhooks; wait until the API server goes by them."""
+        """Run an operator that manages its webhooks; wait until the API server goes by them.
+
+        Args:
+            registry: the handlers.
+            server: the webhook server; by default one on any free port.
+            sentinel: the spec of an object that all of the handlers allow.
+            options: more of those of :func:`tests.operating.operate`.
+        """
         chosen = webop.WebhookServer(port=0) if server is None else server
-        settings = build_settings(admission={"server": chosen, "managed": self.name})
+        admission = {"server": chosen, "managed": self.name, "shutdown_delay": 0.0}
+        settings = build_settings(admission=admission)
         reasons = {handler.reason for handler in registry.select_webhooks()}
         for reason in reasons:
             self._declare_sentinel(registry, reason)
-        namespaces = [self.objects.namespace]
+        options = {"namespaces": [self.objects.namespace], **options}
         info = get_connection(self.cluster)
-        async with operate(info, registry, settings, namespaces=namespaces) as running:
-            await until(lambda: self._is_guarded(reasons), f"the webhooks of {self.name} in force")
+        async with operate(info, registry, settings, **options) as running:
+            spec = sentinel or {}
+            what = f"the webhooks of {self.name} in force"
+            await until(lambda: self._is_guarded(reasons, spec), what)
             yield running
 
     def _declare_sentinel(self, registry: webop.OperatorRegistry, reason: WebhookType) -> None:
@@ -143,7 +175,7 @@ class Site:
         labels = {_SENTINEL: "yes"}
         decorate(*self.names, id=_SENTINEL, labels=labels, registry=registry)(give_sign)
 
-    async def _is_guarded(self, reasons: set[WebhookType]) -> bool:
-        answer = await self.create(_SENTINEL, {}, "?dryRun=All", labels={_SENTINEL: "yes"})
+    async def _is_guarded(self, reasons: set[WebhookType], spec: Json) -> bool:
+        answer = await self.create(_SENTINEL, spec, "?dryRun=All", labels={_SENTINEL: "yes"})
         signs = answer.headers.get_list("warning")
         return all(any(f"{_SENTINEL} {reason}" in sign for sign in signs) for reason in reasons)

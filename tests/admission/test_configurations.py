@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.admission.configurations import build_configuration
+from webop.admission.managed.configurations import build_configuration
 from webop.handling.handlers import WebhookType
 from webop.on import WebhookOptions
 

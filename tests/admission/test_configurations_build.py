@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.admission.configurations import (
+from webop.admission.managed.configurations import (
     build_configuration,
     build_service_id,
     build_webhook_name,

@@ -4,99 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any
+import datetime as dt
+import time
 
 import httpx
 import pytest
 
 import webop
+from tests.admission.faking import KEX, LOOK, PODS, VALIDATING, FakeConfigurations, manage
 from tests.operating import eventually
-from webop.admission.management import ConfigurationManager
-from webop.client.api import Client
-from webop.errors import APIUnprocessableError
-from webop.running import Operator, OperatorOptions
-
-Json = dict[str, Any]
-KEX = webop.Resource("kopf.dev", "v1", "kopfexamples")
-VALIDATING = "validatingwebhookconfigurations"
-MUTATING = "mutatingwebhookconfigurations"
-
-
-@dataclass
-class FakeConfigurations:
-    """An API server that knows webhook configurations, and can be told to fail."""
-
-    stored: dict[str, list[Json]] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
-    failures: list[int | Exception] = field(default_factory=list)
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def handle(self, request: httpx.Request) -> httpx.Response:
-        plural = next(p for p in (VALIDATING, MUTATING) if p in request.url.path)
-        self.requests.append(f"{request.method} {plural}")
-        await self.gate.wait()
-        if self.failures:
-            failure = self.failures.pop(0)
-            if isinstance(failure, Exception):
-                raise failure
-            return answer_status(failure)
-        if request.method == "PATCH" and plural not in self.stored:
-            return answer_status(404)
-        self.stored[plural] = json.loads(await request.aread())["webhooks"]
-        return httpx.Response(200, json={})
-
-    def get_names(self) -> dict[str, list[str]]:
-        return {
-            plural: [webhook["name"].removesuffix(".auto.kopf.dev") for webhook in webhooks]
-            for plural, webhooks in self.stored.items()
-        }
-
-
-def answer_status(code: int) -> httpx.Response:
-    details = {"name": "auto.kopf.dev"}
-    body = {"kind": "Status", "message": "Not now.", "code": code, "details": details}
-    return httpx.Response(code, json=body)
-
-
-@dataclass
-class Managing:
-    """A manager at work."""
-
-    manager: ConfigurationManager
-    task: asyncio.Task[None]
-    operator: Operator
-
-    async def wait_applied(self) -> None:
-        """Wait until the configurations are as they should be."""
-        is_applied = self.manager.is_applied
-        await eventually(lambda: self.task.done() or is_applied.is_set())
-        assert not self.task.done(), self.task.exception()
-
-
-@contextlib.asynccontextmanager
-async def manage(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> AsyncIterator[Managing]:
-    """Run a manager that knows the resource and where the webhooks are served."""
-    settings = webop.OperatorSettings()
-    settings.admission.managed = "auto.kopf.dev"
-    settings.networking.error_backoffs = ()
-    operator = Operator(OperatorOptions(registry=registry, settings=settings))
-    vault = webop.Vault({"x": webop.ConnectionInfo(server="http://api")})
-    factory = lambda _: httpx.MockTransport(server.handle)  # noqa: E731
-    async with Client(vault, settings.networking, transport_factory=factory) as client:
-        manager = ConfigurationManager(operator.context, client)
-        task = asyncio.create_task(manager.run())
-        operator.context.insights.update([KEX])
-        manager.announce({"url": "https://host"})
-        try:
-            yield Managing(manager, task, operator)
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
 
 @pytest.fixture
@@ -113,12 +30,12 @@ def handlers(registry: webop.OperatorRegistry) -> None:
 
 
 @pytest.mark.feature("ADM-41", "ADM-43")
-async def test_a_configuration_is_patched_or_else_created_and_an_empty_one_is_not_created(
+async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_something_for_it(
     registry: webop.OperatorRegistry, server: FakeConfigurations
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
-    assert server.requests == [f"PATCH {VALIDATING}", f"POST {VALIDATING}", f"PATCH {MUTATING}"]
+    assert server.requests == [*LOOK, f"POST {VALIDATING}"]
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 
 
@@ -132,7 +49,7 @@ async def test_nothing_is_sent_when_nothing_changes(
         managing.manager.announce({"url": "https://host"})
         managing.operator.context.insights.update([])
         await eventually(lambda: server.get_names() == {VALIDATING: []})
-    assert server.requests == [f"PATCH {VALIDATING}"]
+    assert server.requests == [*LOOK, f"PATCH {VALIDATING}"]
 
 
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
@@ -144,7 +61,10 @@ async def test_problems_of_the_api_server_are_waited_out(
 ) -> None:
     server.failures.append(failure)
     async with manage(registry, server) as managing:
+        await eventually(lambda: managing.manager.problem)
+        assert not managing.manager.is_applied.is_set()
         await managing.wait_applied()
+        assert managing.manager.problem == ""
     assert server.get_names() == {VALIDATING: ["v", "p"]}
     assert "The webhooks are not configured yet, to be retried" in caplog.text
 
@@ -158,19 +78,79 @@ async def test_a_refusal_of_what_is_configured_is_an_error(
         assert isinstance(managing.task.exception(), APIUnprocessableError)
 
 
+@pytest.mark.feature("ADM-43")
+async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.failures.append(403)
+    async with manage(registry, server) as managing:
+        await asyncio.wait([managing.task])
+        error = managing.task.exception()
+    assert isinstance(error, APIForbiddenError)
+    assert "Grant the verb 'patch' on 'validatingwebhookconfigurations'" in str(error)
+    assert "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]" in str(
+        error
+    )
+    assert "verbs: [create, patch]" in str(error)
+
+
+async def test_a_refusal_later_is_a_problem_but_no_reason_to_stop_serving(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        server.failures.append(403)
+        managing.operator.context.insights.update([])
+        await eventually(lambda: "HTTP 403" in managing.manager.problem)
+        assert managing.manager.is_applied.is_set()
+        await eventually(lambda: not managing.manager.problem)
+    assert server.get_names() == {VALIDATING: []}
+    assert "The webhooks are not kept up, to be retried" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"url": "https://host", "caBundle": "!"}, {"url": "x", "service": {"name": "y"}}]
+)
+async def test_a_config_that_is_not_usable_is_an_error(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    config: webop.WebhookClientConfig,
+) -> None:
+    async with manage(registry, server, config or {"caBundle": None}) as managing:
+        await asyncio.wait([managing.task])
+        assert isinstance(managing.task.exception(), ConfigurationError)
+
+
 async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
     registry: webop.OperatorRegistry, server: FakeConfigurations
 ) -> None:
-    server.failures += [404, 409]
-    server.stored[VALIDATING] = []
+    server.failures += [404, 404, 409]
+    server.put(VALIDATING, [])
     async with manage(registry, server) as managing:
         await managing.wait_applied()
-    assert server.requests[:3] == [
-        f"PATCH {VALIDATING}",
-        f"POST {VALIDATING}",
-        f"PATCH {VALIDATING}",
+    assert server.requests == [
+        *(*LOOK, f"POST {VALIDATING}"),
+        *(*LOOK, f"PATCH {VALIDATING}"),
     ]
     assert server.get_names() == {VALIDATING: ["v", "p"]}
+
+
+async def test_replicas_that_write_all_at_once_all_get_there(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.put(VALIDATING, [])
+    server.gate.clear()
+    async with contextlib.AsyncExitStack() as stack:
+        all_of_them = [await stack.enter_async_context(manage(registry, server)) for _ in range(8)]
+        await eventually(lambda: len(server.requests) == len(all_of_them))
+        server.gate.set()
+        for managing in all_of_them:
+            await managing.wait_applied()
+        assert len(server.get_marks()) == len(all_of_them)
+        await asyncio.gather(*(managing.manager.withdraw() for managing in all_of_them))
+    assert server.conflicts
+    assert server.get_marks() == []
+    assert server.get_names() == {VALIDATING: ["p"]}
 
 
 @pytest.mark.feature("ADM-47")
@@ -178,7 +158,7 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
     registry: webop.OperatorRegistry, server: FakeConfigurations
 ) -> None:
     server.gate.clear()
-    server.stored[VALIDATING] = []
+    server.put(VALIDATING, [])
     async with manage(registry, server) as managing:
         await eventually(lambda: server.requests)
         withdrawal = asyncio.create_task(managing.manager.withdraw())
@@ -187,10 +167,21 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
         server.gate.set()
         await withdrawal
         managing.manager.announce({"url": "https://anywhere"})
-        managing.operator.context.insights.update([KEX, webop.Resource("", "v1", "pods")])
+        managing.operator.context.insights.update([KEX, PODS])
         for _ in range(100):
             await asyncio.sleep(0)
     assert server.get_names() == {VALIDATING: ["p"]}
+
+
+async def test_who_has_never_come_has_nothing_to_withdraw(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.put(VALIDATING, [])
+    server.review = 500
+    async with manage(registry, server) as managing:
+        await eventually(lambda: managing.manager.problem)
+        await managing.manager.withdraw()
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
@@ -216,3 +207,106 @@ async def test_handlers_without_a_webhook_are_told_of_once(
             managing.operator.context.insights.update(resources)
             await eventually(lambda: server.get_names() == {VALIDATING: []})
     assert caplog.text.count(reason) == (1 if "'v'" in reason else 2)
+
+
+async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
+) -> None:
+    webop.on.validate("pods", id="all-pods", registry=registry)(lambda **_: None)
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        for resources in ([KEX, PODS], [PODS]):
+            managing.operator.context.insights.update(resources)
+            count = len(resources) * 2 - 1
+            await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
+    assert caplog.text.count("Webhook 'all-pods' is asked about all pods") == 1
+
+
+async def test_the_own_namespace_and_account_are_exempted_if_so_set(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, exempt_namespace=True, exempt_account=True) as managing:
+        await managing.wait_applied()
+    webhook = server.stored[VALIDATING]["webhooks"][0]
+    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert (selector["operator"], selector["values"]) == ("NotIn", ["mine"])
+    (condition,) = webhook["matchConditions"]
+    assert condition["expression"].endswith('!= "system:serviceaccount:ns:me"')
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_account_that_is_not_told_cannot_be_exempted(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.review = status
+    async with manage(registry, server, exempt_account=True) as managing:
+        await managing.wait_applied()
+    assert "matchConditions" not in server.stored[VALIDATING]["webhooks"][0]
+    assert "settings.admission.exempt_account has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_replicas_go_by_the_clock_of_the_api_server(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, hours: int
+) -> None:
+    server.ahead = dt.timedelta(hours=hours)
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+    (mark,) = server.get_marks()
+    distance = mark.renewed - dt.datetime.now(dt.UTC) - server.ahead
+    assert abs(distance) < dt.timedelta(seconds=30)
+
+
+async def test_marks_are_renewed_and_the_webhooks_put_right_on_the_occasion(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=0.6) as managing:
+        await managing.wait_applied()
+        (mark,) = server.get_marks()
+        await eventually(lambda: server.get_marks()[0].renewed > mark.renewed)
+        server.put(VALIDATING, [])
+        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
+        assert server.get_marks()[0].since == mark.since
+        del server.stored[VALIDATING]
+        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
+
+
+async def test_after_an_outage_the_others_have_the_time_to_come_back(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=1.5) as managing:
+        await managing.wait_applied()
+        async with manage(registry, server, replica_lifetime=1.5) as other:
+            await other.wait_applied()
+            assert len(server.get_marks()) == 2
+            server.gate.clear()
+        started = time.monotonic()
+        await eventually(lambda: time.monotonic() - started > 2)
+        server.gate.set()
+        server.requests.clear()
+        await eventually(lambda: len(server.requests) > 4)
+        assert len(server.get_marks()) == 2
+        await eventually(lambda: len(server.get_marks()) == 1)
+
+
+async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    old: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "b2xk"}
+    new: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "bmV3"}
+    async with manage(registry, server, old) as managing:
+        async with asyncio.timeout(10):
+            await managing.manager.confirm(old)
+        waiter = asyncio.create_task(managing.manager.confirm(new))
+        server.gate.clear()
+        managing.manager.announce(new)
+        await eventually(lambda: len(server.requests) > 3)
+        assert not waiter.done()
+        server.gate.set()
+        async with asyncio.timeout(10):
+            await waiter
+        bundles = {w["clientConfig"]["caBundle"] for w in server.stored[VALIDATING]["webhooks"]}
+        assert bundles == {"bmV3Cg=="}

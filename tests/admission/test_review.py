@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from webop.admission.review import Review, build_response, parse_review, rank_errors
+from webop.admission.response import build_response, rank_errors
+from webop.admission.review import Review, parse_review
 from webop.errors import AdmissionError, PermanentError, ReviewError, TemporaryError
 from webop.objects.body import Body
 

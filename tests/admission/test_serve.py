@@ -395,3 +395,36 @@ async def test_reviews_are_judged_at_the_same_time(registry: webop.OperatorRegis
 
     async with serve(registry=registry) as site, asyncio.timeout(5):
         await asyncio.gather(site.review(), site.review())
+
+
+async def test_what_a_validating_handler_changes_is_dropped_as_api_servers_fail_otherwise(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["checked"] = True
+        patch.fns.append(lambda body: body["spec"].update(more=True))
+
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def change(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["changed"] = True
+
+    async with serve(registry=registry) as site:
+        assert "patch" not in await site.review(path="/check")
+        changes = read_patch(await site.review())
+    assert changes == [{"op": "add", "path": "/spec/changed", "value": True}]
+    assert "Webhook 'check' is to validate: what it changes is dropped." in caplog.text
+
+
+async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", operation="DELETE", registry=registry)
+    def change(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["changed"] = True
+
+    async with serve(registry=registry) as site:
+        response = await site.review(None, build_object())
+    assert response["allowed"] is True
+    assert "patch" not in response
+    assert "Nothing can be changed on DELETE" in caplog.text

@@ -74,7 +74,7 @@ async def test_the_path_names_the_handler(
 async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(
     registry: webop.OperatorRegistry, called: Called
 ) -> None:
-    from webop.admission.configurations import build_service_id  # noqa: PLC0415
+    from webop.admission.managed.configurations import build_service_id  # noqa: PLC0415
 
     for name in ("check_it", "check-it"):
         webop.on.validate("kopfexamples", id=name, registry=registry)(called.build(name))
@@ -351,7 +351,7 @@ async def test_handlers_that_are_registered_by_startup_handlers_are_served(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "The review is not valid JSON"),
+        (b"", "The review is empty"),
         (b"{", "The review is not valid JSON"),
         (b"\xff", "The review is not valid JSON"),
         (b"[]", "The review must be a JSON object, not list."),
@@ -385,4 +385,4 @@ async def test_an_object_that_is_nested_too_deeply_is_never_allowed(
     async with serve(registry=registry) as site:
         answer = await site.http.post("/", content=text)
     assert answer.status_code == 400
-    assert answer.json()["message"] == "The object of the review is nested too deeply."
+    assert answer.json()["message"] == "The review is nested deeper than 200 levels."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 from typing import Any
 
@@ -193,6 +194,17 @@ async def test_the_same_credentials_from_a_repeated_login_keep_their_identity() 
 async def test_only_connection_infos_are_accepted() -> None:
     with pytest.raises(TypeError, match="ConnectionInfo or None"):
         await Vault().populate({"x": "token"})  # type: ignore[dict-item]
+
+
+async def test_the_namespace_is_that_of_the_best_credentials_that_have_one() -> None:
+    vault = Vault()
+    namespaces = [vault.default_namespace]
+    lesser = dataclasses.replace(build_info("1"), default_namespace="no", priority=1)
+    bare = dataclasses.replace(build_info("2"), priority=2)
+    full = dataclasses.replace(build_info("3"), default_namespace="yes", priority=2)
+    await vault.populate({"a": lesser, "b": bare, "c": full})
+    namespaces.append(vault.default_namespace)
+    assert namespaces == [None, "yes"]
 
 
 def test_a_vault_does_not_show_secrets() -> None:

@@ -15,14 +15,16 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
+from webop.controlplane.credentials import ServerNames
 from webop.errors import ClusterError, ConfigurationError
-from webop.servers.certs import build_ca, build_certificate_signed
+from webop.servers.certificates.certs import build_ca, build_certificate_signed, read_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -313,6 +315,22 @@ def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: 
     assert str(cluster.logs / "kube-apiserver.log") in str(failure.value)
     assert "unknown flag" in (cluster.logs / "kube-apiserver.log").read_text()
     assert not cluster.is_started
+
+
+def test_the_api_server_shows_the_certificate_that_is_asked_for(standin_assets: Path) -> None:
+    names = ServerNames(
+        authority="minikubeCA",
+        common_name="minikube",
+        organizations=["system:masters"],
+        hostnames=["control-plane.minikube.internal"],
+    )
+    with LocalCluster(server_names=names) as cluster:
+        parts = urlsplit(cluster.server)
+        shown = ssl.get_server_certificate((str(parts.hostname), parts.port or 0))
+    read = read_names(shown.encode())
+    assert (read.common_name, read.organizations) == ("minikube", ("system:masters",))
+    assert read.issuer == "minikubeCA"
+    assert read.hostnames >= {"control-plane.minikube.internal", "localhost", "127.0.0.1"}
 
 
 def test_clusters_run_side_by_side_and_are_found_by_their_names(standin_assets: Path) -> None:

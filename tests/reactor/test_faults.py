@@ -162,11 +162,12 @@ async def test_retries_go_on_through_an_outage(
         if not name.startswith("fence"):
             calls.note("fn", {**kwargs, "name": name}, retry=retry)
             if retry < 3:
-                raise webop.TemporaryError("not yet", delay=0.3)
+                raise webop.TemporaryError("not yet", delay=0.5)
 
     async with run_operator(build_settings(**QUICK), beside=True):
         await objects.create("one")
         await objects.wait("one", get_progress)
+        await objects.pass_fence()  # the operator knows, too, that the progress is written
         proxy.is_refusing = True
         proxy.cut()
         await calls.wait("one", count=2)

@@ -16,7 +16,7 @@ import httpx
 
 import webop
 from webop.keymaterial import load_key_material
-from webop.servers.certs import KeyPair
+from webop.servers.certificates.certs import KeyPair
 
 REVIEW = {
     "kind": "AdmissionReview",

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.servers.reviewing import trust
 from webop.keymaterial import load_key_material
-from webop.servers.certs import (
+from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
     build_certificate_self_signed,

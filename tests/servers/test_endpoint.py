@@ -15,8 +15,10 @@ from starlette.routing import Mount
 
 from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, read_head, until
 from webop.errors import ReviewError
-from webop.servers.endpoint import MAX_BODY, ReviewEndpoint
+from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.listener import ASGIApp, Listener
+
+MAX_BODY = 7 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -68,14 +70,43 @@ async def test_a_posted_review_is_answered(client: httpx.AsyncClient, fn: Record
 
 @pytest.mark.feature("ADM-88")
 @pytest.mark.parametrize(
-    "content_type", ["application/json", "application/x-www-form-urlencoded", "text/plain", None]
+    "content_type",
+    [
+        None,
+        "",
+        "application/json",
+        "Application/JSON; charset=UTF-8",
+        'application/json;charset="utf-8"',
+        "application/vnd.example.v1+json",
+        "application/x-www-form-urlencoded",
+    ],
 )
-async def test_the_content_type_does_not_matter(
+async def test_json_is_taken_under_all_of_its_names_and_the_one_that_curl_gives_it(
     client: httpx.AsyncClient, content_type: str | None
 ) -> None:
-    headers = {"Content-Type": content_type} if content_type else {}
+    headers = {"Content-Type": content_type} if content_type is not None else {}
     response = await client.post("/", content=json.dumps(REVIEW), headers=headers)
     assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"Content-Type": "text/plain"}, "not as 'text/plain'"),
+        ({"Content-Type": "application/jsonp"}, "not as 'application/jsonp'"),
+        ({"Content-Type": "application/yaml; charset=utf-8"}, "not as 'application/yaml'"),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, "not as 'multipart/form-data'"),
+        ({"Content-Type": "application/json; charset=utf-16"}, "not in 'utf-16'"),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "in 'gzip'"),
+    ],
+)
+async def test_another_type_of_content_is_named_in_the_refusal(
+    client: httpx.AsyncClient, fn: Recorder, headers: dict[str, str], reason: str
+) -> None:
+    response = await client.post("/", content=json.dumps(REVIEW), headers=headers)
+    assert response.status_code == 415
+    assert reason in get_reason(response)
+    assert fn.calls == []
 
 
 @pytest.mark.feature("ADM-10", "ADM-30", "ADM-45")
@@ -152,7 +183,7 @@ async def test_there_is_no_peer_without_tls(client: httpx.AsyncClient, fn: Recor
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "not valid JSON"),
+        (b"", "is empty"),
         (b" ", "not valid JSON"),
         (b"{", "not valid JSON"),
         (b'{"kind": "AdmissionReview",}', "not valid JSON"),
@@ -319,10 +350,10 @@ async def test_a_client_that_expects_a_permission_gets_it(port: int) -> None:
 async def test_a_client_that_leaves_in_the_middle_is_forgotten(
     fn: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "webop.servers.endpoint")
+    caplog.set_level(logging.DEBUG, "webop.servers.http.endpoint")
     async with Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener:
         async with connect(listener.port) as (_, writer):
-            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n{")
             await writer.drain()
         await until(lambda: "has disconnected" in caplog.text)
     assert fn.calls == []

@@ -11,7 +11,7 @@ import pytest
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
-from webop.servers.certs import KeyPair, build_certificate_self_signed
+from webop.servers.certificates.certs import KeyPair, build_certificate_self_signed
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ import pytest
 from tests.servers.reviewing import REVIEW, Recorder, connect, post, read_head, trust
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
-from webop.servers.certs import build_certificate_self_signed
-from webop.servers.endpoint import ReviewEndpoint
+from webop.servers.certificates.certs import build_certificate_self_signed
+from webop.servers.hosting import DefaultLimits, Hosting
+from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.listener import ASGIApp, Listener
 
 BODY = json.dumps(REVIEW).encode()
@@ -129,7 +130,9 @@ async def test_what_is_in_flight_is_answered_on_exit(app: ReviewEndpoint, fn: Re
 
 async def test_what_takes_too_long_is_cut_on_exit(app: ReviewEndpoint, fn: Recorder) -> None:
     fn.gate = asyncio.Event()
-    async with Listener(app, "127.0.0.1", 0, grace=0.05) as listener:
+    async with Listener(
+        app, "127.0.0.1", 0, hosting=Hosting(DefaultLimits(drain_timeout=0.05))
+    ) as listener:
         _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(REQUEST)
         await fn.called.wait()

@@ -25,7 +25,7 @@ from tests.servers.reviewing import (
 )
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
-from webop.servers.certs import (
+from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
     build_certificate_self_signed,

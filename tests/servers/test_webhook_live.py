@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,9 @@ import httpx
 import pytest
 
 import webop
-from webop.admission.configurations import build_configuration
-from webop.admission.review import build_response, parse_review
+from webop.admission.managed.configurations import build_configuration
+from webop.admission.response import build_response
+from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.objects.resources import Resource, parse_selector
@@ -62,6 +65,8 @@ class Judge:
 
     def __init__(self) -> None:
         self.webhooks: list[str | None] = []
+        self.is_overloaded = False
+        self.status = 503
 
     async def __call__(
         self,
@@ -73,6 +78,9 @@ class Judge:
     ) -> dict[str, Any]:
         self.webhooks.append(webhook)
         review = parse_review(request)
+        if review.name == "late" and self.is_overloaded:
+            self.is_overloaded = False
+            raise ReviewError("Not now.", status=self.status, retry_after=1)
         if review.name == "refused":
             error = AdmissionError("Meh! I don't like it.", code=422)
             return build_response(review, warnings=["a warning"], error=error)
@@ -86,7 +94,12 @@ class Judge:
 
 @contextlib.asynccontextmanager
 async def manage(
-    api: httpx.AsyncClient, judge: Judge, handler: WebhookHandler, namespace: str
+    api: httpx.AsyncClient,
+    judge: Judge,
+    handler: WebhookHandler,
+    namespace: str,
+    *,
+    timeout: int = 10,
 ) -> AsyncIterator[None]:
     """Serve, and register a handler in the cluster for one namespace."""
     path = CONFIGURATIONS.format(URL_PATHS[handler.reason])
@@ -96,6 +109,7 @@ async def manage(
             body = build(handler, config=config, name=name)
             labels = {"kubernetes.io/metadata.name": namespace}
             body["webhooks"][0]["namespaceSelector"] = {"matchLabels": labels}
+            body["webhooks"][0]["timeoutSeconds"] = timeout
             (await api.post(path, json=body)).raise_for_status()
             try:
                 while not judge.webhooks:  # the API server takes it over after a while
@@ -137,6 +151,39 @@ async def test_a_validating_webhook_is_called_and_heard(
     assert f'failed calling webhook "{webhook}"' in unknown.json()["message"]
     assert "There is no such webhook." in unknown.json()["message"]
     assert set(judge.webhooks) == {"check_numbers"}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_api_server_tries_again_when_it_is_told_to(
+    api: httpx.AsyncClient, local_namespace: str, status: int
+) -> None:
+    judge = Judge()
+    async with manage(api, judge, build_handler("check_numbers"), local_namespace):
+        judge.is_overloaded, judge.status = True, status
+        judge.webhooks.clear()
+        start = time.monotonic()
+        response = await create(api, local_namespace, "late")
+        assert response.status_code == 201, response.text
+        assert 0.9 < time.monotonic() - start < 5
+    assert len(judge.webhooks) == 2
+
+
+async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
+    api: httpx.AsyncClient, local_namespace: str
+) -> None:
+    class Sleeper(Judge):
+        async def __call__(self, request: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+            if parse_review(request).name == "slow":
+                await asyncio.sleep(30)
+            return await super().__call__(request, **options)
+
+    handler = build_handler("check_numbers")
+    async with manage(api, Sleeper(), handler, local_namespace, timeout=1):
+        start = time.monotonic()
+        response = await create(api, local_namespace, "slow")
+        assert time.monotonic() - start < 5
+    assert response.status_code == 500
+    assert "did not answer within 0.9 s of the 1 s given" in response.json()["message"]
 
 
 @pytest.mark.feature("ADM-09")

@@ -1,24 +1,21 @@
-"""Admission reviews as values: from parsed JSON to a :class:`Review`, from verdicts to a response.
+"""Admission reviews as values: from parsed JSON to a checked :class:`Review`.
 
-Pure, and on the hot path: the checks are tables of fields, not a schema library. The formats are
-those of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the same fields).
+Pure, and on the hot path: the checks are tables of fields, not a schema library. The format is
+that of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the same fields). The
+answer is made in :mod:`webop.admission.response`.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from webop.errors import AdmissionError, PermanentError, ReviewError, TemporaryError
+from webop.errors import ReviewError
 
 _API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
-_RANKING = (AdmissionError, PermanentError, TemporaryError)
 
 # The types of the fields by their names, and whether they are needed.
 _REVIEW_FIELDS = (("request", dict, True),)
@@ -34,22 +31,35 @@ _REQUEST_FIELDS = (
     ("object", dict, False),
     ("oldObject", dict, False),
     ("dryRun", bool, False),
+    ("options", dict, False),
+    ("requestKind", dict, False),
+    ("requestResource", dict, False),
+    ("requestSubResource", str, False),
+)
+_USER_FIELDS = (
+    ("username", str, False),
+    ("uid", str, False),
+    ("groups", list, False),
+    ("extra", dict, False),
 )
 _RESOURCE_FIELDS = (("group", str, False), ("version", str, True), ("resource", str, True))
 _KIND_FIELDS = (("kind", str, True),)
 # What handlers and filters rely on; the rest of the object is checked by the API server.
-_OBJECT_FIELDS = (("metadata", dict, False),)
+_OBJECT_FIELDS = (("apiVersion", str, False), ("kind", str, False), ("metadata", dict, False))
 _METADATA_FIELDS = (
     ("name", str, False),
+    ("generateName", str, False),
     ("namespace", str, False),
     ("uid", str, False),
     ("labels", dict, False),
     ("annotations", dict, False),
 )
+_STRINGS = frozenset({str})
 
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Halves of surrogate pairs come from decoders that are more lenient than RFC 8259 recommends.
+_UNUSABLE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
-_TYPES = {dict: "an object", str: "a string", bool: "true or false"}
+_TYPES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,51 +131,9 @@ def parse_review(payload: Mapping[str, Any]) -> Review:
     )
 
 
-def rank_errors(errors: Sequence[Exception]) -> Exception | None:
-    """Return the one error to be told of, the most telling first (ADM-06), if there is any."""
-    for family in _RANKING:
-        for error in errors:
-            if isinstance(error, family):
-                return error
-    return errors[0] if errors else None
-
-
-def build_response(
-    review: Review,
-    *,
-    warnings: Sequence[str] = (),
-    patch_ops: Sequence[Mapping[str, Any]] = (),
-    error: Exception | None = None,
-) -> dict[str, Any]:
-    """Return the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
-
-    It can be put into JSON whatever the handlers have left: a patch that cannot be, is a refusal.
-
-    Args:
-        review: the request.
-        warnings: what the one who has sent the request to the API server is to be told.
-        patch_ops: the changes of the object, as a JSON patch; a refusal carries none (D-63).
-        error: why it is refused; None if it is allowed.
-    """
-    patch = None
-    if patch_ops and error is None:
-        try:
-            patch = base64.b64encode(orjson.dumps(patch_ops, default=_encode)).decode("ascii")
-        except TypeError as exc:
-            error = TypeError(f"The patch cannot be put into JSON: {exc}.")
-    response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
-    if warnings:
-        response["warnings"] = [_clean_line(str(warning)) for warning in warnings]
-    if error is not None:
-        message = _clean(str(error) or repr(error))
-        response["status"] = {"message": message, "code": _get_code(error)}
-    elif patch is not None:
-        response["patch"] = patch
-        response["patchType"] = "JSONPatch"
-    return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
-
-
 def _check_head(payload: Mapping[str, Any]) -> None:
+    if not isinstance(payload, dict):
+        raise ReviewError(f"An AdmissionReview must be an object, not {payload!r:.99}.")
     if payload.get("kind") != "AdmissionReview":
         raise ReviewError(f"kind must be 'AdmissionReview', not {payload.get('kind')!r:.99}.")
     if payload.get("apiVersion") not in _API_VERSIONS:
@@ -178,6 +146,7 @@ def _check_request(request: Mapping[str, Any]) -> None:
     _check_fields(request, "request.", _REQUEST_FIELDS)
     _check_fields(request["resource"], "request.resource.", _RESOURCE_FIELDS)
     _check_fields(request["kind"], "request.kind.", _KIND_FIELDS)
+    _check_fields(request["userInfo"], "request.userInfo.", _USER_FIELDS)
     operation = request["operation"]
     if operation not in _OPERATIONS:
         known = ", ".join(_OPERATIONS)
@@ -197,6 +166,14 @@ def _check_object(body: Mapping[str, Any], where: str) -> None:
     metadata = body.get("metadata")
     if metadata:
         _check_fields(metadata, f"{where}metadata.", _METADATA_FIELDS)
+        _check_strings(metadata.get("labels"), where, "labels")
+        _check_strings(metadata.get("annotations"), where, "annotations")
+
+
+def _check_strings(values: Mapping[str, object] | None, where: str, name: str) -> None:
+    """Check that all values are strings, as filters and their callbacks rely on it."""
+    if values and not _STRINGS.issuperset(map(type, values.values())):
+        raise ReviewError(f"{where}metadata.{name} must be an object of strings.")
 
 
 def _check_fields(
@@ -204,35 +181,27 @@ def _check_fields(
     where: str,
     fields: tuple[tuple[str, type, bool], ...],
 ) -> None:
+    get = mapping.get
     for name, expected, is_needed in fields:
-        value = mapping.get(name)
+        value = get(name)
+        kind = type(value)
         if value is None:
-            if is_needed:
-                raise ReviewError(f"{where}{name} is missing.")
-        elif not isinstance(value, expected):
-            raise ReviewError(f"{where}{name} must be {_TYPES[expected]}.")
-        elif is_needed and value == "":
-            raise ReviewError(f"{where}{name} is empty.")
+            if not is_needed:
+                continue
+        elif kind is expected and (
+            kind is not str or (value.isprintable() and (value or not is_needed))
+        ):
+            continue
+        _check_closely(value, f"{where}{name}", expected, is_needed=is_needed)
 
 
-def _encode(value: object) -> object:
-    """Give orjson what it does not know: the views of objects."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError  # orjson completes the message
-
-
-def _get_code(error: Exception) -> int:
-    """Return the HTTP status for an error; API servers break on what is not one."""
-    code: object = error.code if isinstance(error, AdmissionError) else 500
-    return code if isinstance(code, int) and 400 <= code <= 599 else 500
-
-
-def _clean_line(text: str) -> str:
-    """Put a text into one line: API servers drop warnings with any control characters."""
-    return _clean(" ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
-
-
-def _clean(text: str) -> str:
-    """Replace what UTF-8 cannot hold, such as halves of surrogate pairs from file names."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _check_closely(value: object, where: str, expected: type, *, is_needed: bool) -> None:
+    """Find out what is wrong with the value of a field, if there is anything."""
+    if value is None:
+        raise ReviewError(f"{where} is missing.")
+    if not isinstance(value, expected):
+        raise ReviewError(f"{where} must be {_TYPES[expected]}.")
+    if value == "" and is_needed:
+        raise ReviewError(f"{where} is empty.")
+    if isinstance(value, str) and _UNUSABLE_CHARACTERS.search(value):
+        raise ReviewError(f"{where} must not have control characters.")

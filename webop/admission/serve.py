@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from webop.admission.configurations import build_service_id, build_typed_id
-from webop.admission.review import Review, build_response, parse_review, rank_errors
+from webop.admission.managed.configurations import build_service_id, build_typed_id
+from webop.admission.response import build_response, rank_errors
+from webop.admission.review import Review, parse_review
 from webop.errors import ReviewError
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
-from webop.handling.handlers import ErrorsMode, WebhookHandler
+from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
@@ -113,15 +114,19 @@ class AdmissionService:
         patch_ops: list[dict[str, Any]] = []
         try:
             errors = await self._judge(select_webhooks(handlers, cause), cause)
-            if not errors:
-                patch_ops = cause.patch.as_json_patch(cause.body)
+            if not errors and cause.patch:
+                patch_ops = _build_patch_ops(review, cause)
         except ReviewError:
             raise
         except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
             cause.logger.exception("A filter or a patch function of the webhooks has failed.")
             errors = [exc]
         return build_response(
-            review, warnings=cause.warnings, patch_ops=patch_ops, error=rank_errors(errors)
+            review,
+            warnings=cause.warnings,
+            audit_annotations=cause.audit_annotations,
+            patch_ops=patch_ops,
+            error=rank_errors(errors),
         )
 
     def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
@@ -171,11 +176,16 @@ class AdmissionService:
         """
         errors = []
         for handler in handlers:
-            before = _copy(cause.patch) if handler.ignore_failures else None
+            is_validating = handler.reason is WebhookType.VALIDATING
+            needs_copy = handler.ignore_failures or (is_validating and cause.patch)
+            before = _copy(cause.patch) if needs_copy else Patch()
             outcome = await self._call(handler, cause)
+            if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
+                cause.logger.warning("%s is to validate: what it changes is dropped.", handler)
+                _restore(cause.patch, before)
             if outcome.exception is None:
                 continue
-            if before is None:
+            if not handler.ignore_failures:
                 errors.append(outcome.exception)
             else:  # a failure that is to be tolerated, but not in silence (ADM-17)
                 reason = str(outcome.exception) or repr(outcome.exception)
@@ -235,6 +245,14 @@ def _build_overload(what: str, setting: str) -> ReviewError:
     """Return a refusal that API servers take for a request to try again soon."""
     text = f"{what}, which is the limit (settings.{setting}); try again."
     return ReviewError(text, status=429, retry_after=1)
+
+
+def _build_patch_ops(review: Review, cause: WebhookCause) -> list[dict[str, Any]]:
+    """Return the changes, but of what is going to go: API servers fail if that is changed."""
+    if review.object is None:
+        cause.logger.warning("Nothing can be changed on %s: the patch is dropped.", cause.operation)
+        return []
+    return cause.patch.as_json_patch(cause.body)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -142,6 +142,12 @@ class Vault:
         now = time.time()
         return all(info.expires_at <= now for info in self._current.values())
 
+    @property
+    def default_namespace(self) -> str | None:
+        """The namespace that goes with the credentials; None if they have none, or none yet."""
+        namespaces = (info.default_namespace for info in self._candidates)
+        return next((namespace for namespace in namespaces if namespace), None)
+
     async def get(self) -> ConnectionInfo:
         """Return valid credentials; wait for re-authentication if there are none.
 

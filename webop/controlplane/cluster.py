@@ -17,7 +17,7 @@ from webop.errors import ClusterError, ConfigurationError
 from . import cache, reaper
 from .binaries import Binaries, provide_binaries
 from .commands import APISERVER
-from .credentials import build_user_fields
+from .credentials import ServerNames, build_user_fields
 from .processes import dismiss_guard, start_guard
 from .progress import Progress, StreamProgress
 from .runtime import Runtime
@@ -63,6 +63,7 @@ class LocalCluster:
         controller_manager: start kube-controller-manager, too (see
             :meth:`start_controller_manager`).
         apiserver_flags: more arguments of kube-apiserver, e.g. ``--audit-log-path=...``.
+        server_names: whose certificate the API server shows, e.g. with more host names.
         progress: what gets told about downloads and builds; the standard error by default.
     """
 
@@ -73,6 +74,7 @@ class LocalCluster:
         version: str | None = None,
         controller_manager: bool = False,
         apiserver_flags: Sequence[str] = (),
+        server_names: ServerNames | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.name = f"run-{secrets.token_hex(4)}" if name is None else check_name(name)
@@ -80,6 +82,7 @@ class LocalCluster:
         self._wanted_version = version
         self._wants_controller_manager = controller_manager
         self._apiserver_flags = tuple(apiserver_flags)
+        self._server_names = server_names or ServerNames()
         self._progress: Progress = progress or StreamProgress(sys.stderr)
         self._runtime: Runtime | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -193,7 +196,7 @@ class LocalCluster:
         try:
             with lock_name(self.name) if self._is_named else nullcontext():
                 self._create(binaries, detached=detached)
-                self._get_runtime().start(self._apiserver_flags)
+                self._get_runtime().start(self._apiserver_flags, self._server_names)
             if self._wants_controller_manager:
                 self.start_controller_manager()
         except BaseException:

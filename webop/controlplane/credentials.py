@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from webop.servers.certs import KeyPair, build_ca, build_certificate_signed
+from webop.servers.certificates.certs import KeyPair, build_ca, build_certificate_signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _SERVER_NAMES = (
@@ -30,6 +30,23 @@ _SERVER_NAMES = (
 )
 # The group that RBAC lets do everything ("Using RBAC Authorization", user-facing roles).
 _ADMIN_GROUP = "system:masters"
+
+
+@dataclass(frozen=True)
+class ServerNames:
+    """Whose certificate the API server shows, as those of other clusters differ in that.
+
+    Attributes:
+        authority: the common name of the authority, which signs users' certificates, too.
+        common_name: the subject of the certificate.
+        organizations: the organizations of the subject.
+        hostnames: names and addresses of the server, besides the usual ones.
+    """
+
+    authority: str = "webop-local-ca"
+    common_name: str = "kube-apiserver"
+    organizations: Sequence[str] = ()
+    hostnames: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -86,11 +103,16 @@ class CredentialFiles:
         return self.tokens.read_text(encoding="ascii").partition(",")[0]
 
 
-def create_credentials(folder: Path) -> CredentialFiles:
+def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
     """Make all credentials of a new cluster and write them into its folder."""
     files = CredentialFiles(folder)
-    ca = build_ca("webop-local-ca")
-    server = build_certificate_signed(ca, common_name="kube-apiserver", hostnames=_SERVER_NAMES)
+    ca = build_ca(names.authority)
+    server = build_certificate_signed(
+        ca,
+        common_name=names.common_name,
+        organizations=names.organizations,
+        hostnames=[*_SERVER_NAMES, *names.hostnames],
+    )
     # Only its keys are used: the private one signs the tokens, the public one verifies them.
     accounts = build_certificate_signed(ca, common_name="service-accounts", client=True)
     write_private(files.ca_cert, ca.cert)

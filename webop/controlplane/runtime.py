@@ -21,7 +21,13 @@ from .commands import (
     build_controller_manager_command,
     build_etcd_command,
 )
-from .credentials import CredentialFiles, build_kubeconfig, create_credentials, write_private
+from .credentials import (
+    CredentialFiles,
+    ServerNames,
+    build_kubeconfig,
+    create_credentials,
+    write_private,
+)
 from .probes import Prober, find_free_port
 from .processes import (
     describe_log,
@@ -79,14 +85,14 @@ class Runtime:
         """Tell whether the API server answers that it is ready."""
         return self.prober.has("/readyz") and self.prober.has("/api/v1/namespaces/default")
 
-    def start(self, apiserver_flags: Sequence[str]) -> None:
+    def start(self, apiserver_flags: Sequence[str], names: ServerNames) -> None:
         """Make the credentials, start etcd and the API server, wait until it is ready.
 
         Raises:
             ClusterError: a process does not come up; the message names its log.
         """
         binaries = Path(self.state.binaries)
-        create_credentials(self.folder)
+        create_credentials(self.folder, names)
         self._launch(ETCD, build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
         version = self.prober.request("GET", "/version").read_json()["gitVersion"]

@@ -176,7 +176,8 @@ class WebhookCause(DiffCause):
     """An admission request, for ``@on.validate`` and ``@on.mutate``.
 
     ``name`` and ``namespace`` are those of the request: in some requests, such as the connections
-    to pods, there is an object without metadata.
+    to pods, there is an object without metadata. What handlers put into ``audit_annotations`` gets
+    into the audit log of the API server.
     """
 
     operation: str
@@ -188,6 +189,7 @@ class WebhookCause(DiffCause):
     sslpeer: Mapping[str, Any] | None
     name: str | None = None
     namespace: str | None = None
+    audit_annotations: dict[str, str] = field(default_factory=dict)
 
     def _build_kwargs(self) -> dict[str, Any]:
         meta = self.body.meta
@@ -199,6 +201,7 @@ class WebhookCause(DiffCause):
             "dryrun": self.dryrun,
             "userinfo": self.userinfo,
             "warnings": self.warnings,
+            "audit_annotations": self.audit_annotations,
             "headers": self.headers,
             "sslpeer": self.sslpeer,
         }

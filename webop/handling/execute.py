@@ -175,7 +175,7 @@ def _tame(exc: BaseException) -> Exception:
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
     if outcome.message and outcome.is_unexpected:
         cause.logger.error(outcome.message, exc_info=exc)
-    elif outcome.message and isinstance(exc, AdmissionError):
+    elif outcome.message and isinstance(outcome.exception, AdmissionError):
         cause.logger.info(outcome.message)  # a verdict, not a failure
     elif outcome.message:
         cause.logger.error(outcome.message)

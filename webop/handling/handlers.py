@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from webop.errors import ConfigurationError
 from webop.handling.filters import MetaCriterion, ValueCriterion
@@ -179,12 +179,21 @@ class TimerHandler(BackgroundHandler):
         return f"Timer {self.id!r}"
 
 
+class MatchCondition(NamedTuple):
+    """A CEL expression that requests must fulfil for a webhook to be asked about them."""
+
+    name: str
+    expression: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WebhookHandler(ResourceHandler):
     """``@on.validate``, ``@on.mutate``: one webhook each (chapter "Admission control").
 
     ``operations`` empty means all of them. ``subresource`` None means the main body only,
-    "*" the main body and any subresource.
+    "*" the main body and any subresource. What follows ``ignore_failures`` only the API server
+    goes by (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
+    ``namespace_selector`` is a LabelSelector then; None is the API's default.
     """
 
     reason: WebhookType
@@ -193,6 +202,18 @@ class WebhookHandler(ResourceHandler):
     persistent: bool = False
     side_effects: bool = False
     ignore_failures: bool = False
+    failure_policy: str | None = None
+    timeout_seconds: int = 30
+    namespace_selector: Mapping[str, Any] | None = None
+    match_conditions: tuple[MatchCondition, ...] = ()
+    match_policy: str = "Equivalent"
+    reinvocation_policy: str | None = None
+    scope: str = "*"
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the API server lets requests pass if it gets no verdict."""
+        return self.ignore_failures or self.failure_policy == "Ignore"
 
     def __str__(self) -> str:
         return f"Webhook {self.id!r}"

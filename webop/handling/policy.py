@@ -17,7 +17,8 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
-from webop.handling.handlers import ErrorsMode, Handler
+from webop.handling.handlers import ErrorsMode, Handler, WebhookHandler
+from webop.verdicts import is_validation_error
 
 
 class ChildrenRetryError(TemporaryError):
@@ -76,7 +77,12 @@ def judge_failure(
     default_errors: ErrorsMode,
     default_backoff: float,
 ) -> Outcome:
-    """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23)."""
+    """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23).
+
+    A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal.
+    """
+    if isinstance(handler, WebhookHandler) and is_validation_error(exc):
+        exc = AdmissionError.from_validation(exc)
     reason = str(exc) or repr(exc)
     if isinstance(exc, ChildrenRetryError):
         return Outcome(final=False, delay=exc.delay, exception=exc)

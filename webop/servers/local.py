@@ -9,29 +9,35 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ipaddress
 import logging
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, ClassVar, Self
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
-from webop.servers import contexts
+from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import WebhookClientConfig, WebhookFn
+from webop.servers.certificates import contexts
+from webop.servers.certificates.certfiles import (
+    ExpiryWatch,
+    Material,
+    add_bundle,
+    join_bundles,
+    read_material,
+)
+from webop.servers.hosting import Hosting, get_hosting
+from webop.servers.lifetime import ClosableServer
 
 if TYPE_CHECKING:
     import os
     import ssl
-    from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_TRUST_SECONDS = 60.0
 
 
-class WebhookServer:
+class WebhookServer(ClosableServer):
     """A local HTTPS (or HTTP) endpoint for reviews (manual, "Servers and tunnels").
 
     It is used once: called with the framework's function, it listens, yields the config for its
@@ -56,6 +62,13 @@ class WebhookServer:
         verify_cafile: the authorities (in PEM) to verify client certificates.
         verify_capath: the same in a directory, as OpenSSL wants it.
         verify_cadata: the same as data.
+        file_check_interval: how often, in seconds, the files are looked at for changes. Changed
+            certificates are used for new connections, with no connection refused meanwhile.
+
+    Flow: the TLS context is made; :meth:`_watch_certificate` loads a certificate into it and
+    yields the authorities for the clients to trust; the listener starts; the config that
+    :meth:`_build_config` makes is yielded, and again each time the authorities change. These two
+    methods are for the subclasses that get their certificates, or are reached, in other ways.
     """
 
     #: The hostname for the URLs if there is no ``host``; None takes the address.
@@ -83,7 +96,9 @@ class WebhookServer:
         verify_cafile: str | os.PathLike[str] | None = None,
         verify_capath: str | os.PathLike[str] | None = None,
         verify_cadata: str | bytes | None = None,
+        file_check_interval: float = 60.0,
     ) -> None:
+        super().__init__()
         self.addr = addr
         self.port = port
         self.path = path
@@ -101,26 +116,10 @@ class WebhookServer:
         self.verify_cafile = verify_cafile
         self.verify_capath = verify_capath
         self.verify_cadata = verify_cadata
-        self._closing = asyncio.Event()
-        # Not kept alive: a generator that nobody iterates any more is closed by the event loop.
-        self._generators: weakref.WeakSet[AsyncGenerator[WebhookClientConfig, None]]
-        self._generators = weakref.WeakSet()
-
-    async def __aenter__(self) -> Self:
-        self._closing.clear()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closing.set()
-        for generator in list(self._generators):
-            # Those that are being iterated by other tasks end by themselves now.
-            with contextlib.suppress(RuntimeError):
-                await generator.aclose()
+        self.file_check_interval = file_check_interval
+        self._listening_port = 0
+        self._hosting = Hosting()
+        self._expiry = ExpiryWatch(self._hosting)
 
     def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
         """Serve reviews by a function until the returned generator is closed.
@@ -129,9 +128,9 @@ class WebhookServer:
             ConfigurationError: (on the first step) the options are wrong, the port is in use.
             ValueError: (on the first step) both ``insecure`` and ``context`` are given.
         """
-        generator = self._serve(fn)
-        self._generators.add(generator)
-        return generator
+        self._hosting = get_hosting()
+        self._expiry = ExpiryWatch(self._hosting)
+        return super().__call__(fn)
 
     @staticmethod
     def build_certificate(
@@ -151,7 +150,7 @@ class WebhookServer:
             The certificate and its private key, both in PEM.
         """
         try:
-            from webop.servers.certs import build_certificate_self_signed  # noqa: PLC0415 - slow
+            from webop.servers.certificates.certs import build_certificate_self_signed  # noqa: PLC0415 - slow
         except ImportError as error:
             raise ConfigurationError(
                 f"Self-signed certificates cannot be made ({error}): `pip install cryptography`; "
@@ -161,23 +160,117 @@ class WebhookServer:
         pair = build_certificate_self_signed(hostnames, password)
         return pair.cert, pair.key
 
+    async def _watch_certificate(
+        self, context: ssl.SSLContext | None
+    ) -> AsyncGenerator[bytes | None, None]:
+        """Load a certificate into the TLS context; tell the authorities, now and on each change.
+
+        The first authorities are awaited before the listener starts: the certificate must be in
+        the context by then. Later, it may change the certificate of the live context at any
+        moment (:meth:`_use_certificate`), and yields the authorities whenever they change. It
+        goes on after a ``yield`` when the operator has taken the config; when the clusters trust
+        the new authorities, too, is told by :meth:`_wait_for_trust`. It may wait for as long as
+        it wants, or return if nothing can change; it is closed when the server is.
+
+        Args:
+            context: the TLS context of the listener; None for plain HTTP.
+
+        Yields:
+            The authorities for the clients to trust, in PEM; None for the default ones.
+        """
+        current = await asyncio.to_thread(self._read_material)
+        own = await asyncio.to_thread(self._make_certificate, context, current)
+        if context is not None and current.cert is not None:
+            self._use_certificate(context, current.cert, current.key, self.password)
+        yield add_bundle(current.bundle, own)
+        if self.certfile is not None or self.cafile is not None:
+            async with contextlib.aclosing(self._watch_files(context, current, own)) as bundles:
+                async for bundle in bundles:
+                    yield bundle
+
+    def _build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:
+        """Build the config that tells the clients where the server is, and what to trust.
+
+        Args:
+            port: the port that it listens on.
+            bundle: the authorities in PEM; None for the default ones.
+        """
+        scheme = "http" if self.insecure else "https"
+        config = WebhookClientConfig(url=build_url(scheme, self._get_host(), port, self.path))
+        if bundle is not None:
+            config["caBundle"] = base64.b64encode(bundle).decode("ascii")
+        return config
+
+    def _use_certificate(
+        self,
+        context: ssl.SSLContext,
+        cert: bytes,
+        key: bytes | None = None,
+        password: str | None = None,
+    ) -> None:
+        """Put a certificate into a TLS context, live or not, and tell the operator its expiry.
+
+        New connections are served with it, those that are open stay as they are. To be called
+        in the event loop, not in a thread: no handshake may see one half of it.
+
+        Args:
+            context: the TLS context of the listener.
+            cert: the certificate in PEM, with the intermediate ones after it.
+            key: its private key in PEM; None if it is in the same text.
+            password: what decrypts the key.
+
+        Raises:
+            ssl.SSLError: this is not PEM, or they do not fit. The context is spoilt then: what
+                is not known to fit must be tried out in another context.
+        """
+        load_key_material(context, cert, key, password)
+        self._expiry.note(cert)
+
+    async def _wait_for_trust(self, bundle: bytes) -> None:
+        """Wait until the clusters trust these authorities (PEM); not for ever: a minute."""
+        config = self._build_config(self._listening_port, bundle)
+        try:
+            # Not wait_for(): that of Python 3.11 can swallow a cancellation.
+            async with asyncio.timeout(_TRUST_SECONDS):
+                await self._hosting.confirm(config)
+        except TimeoutError:
+            logger.warning("The new authorities are not confirmed after %s s.", _TRUST_SECONDS)
+
     async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        from webop.servers.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
+        from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
         from webop.servers.listener import Listener  # noqa: PLC0415 - slow
 
+        hosting = self._hosting
         # Files are read in a thread: those of networked disks can take long.
-        context, cadata = await asyncio.to_thread(self._build_tls)
-        endpoint = ReviewEndpoint(fn, path=self.path)
+        context = await asyncio.to_thread(self._build_context)
+        endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
-        async with Listener(endpoint, self._get_addr(), port, ssl_context=context) as listener:
-            scheme = "http" if context is None else "https"
-            url = build_url(scheme, self._get_host(), listener.port, self.path)
-            logger.debug("Serving webhooks at %s", url)
-            config = WebhookClientConfig(url=url)
-            if cadata is not None:
-                config["caBundle"] = base64.b64encode(cadata).decode("ascii")
-            yield config
-            await self._closing.wait()
+        async with contextlib.aclosing(self._watch_certificate(context)) as bundles:
+            bundle = await anext(bundles)
+            await self._dump(bundle)
+            async with Listener(
+                endpoint, self._get_addr(), port, ssl_context=context, hosting=hosting
+            ) as listener:
+                self._listening_port = listener.port
+                yield self._build_config(listener.port, bundle)
+                while await self._has_another(pending := asyncio.ensure_future(anext(bundles))):
+                    bundle = pending.result()
+                    with contextlib.suppress(ConfigurationError):  # it was fine at the start
+                        await self._dump(bundle)
+                    yield self._build_config(listener.port, bundle)
+
+    async def _has_another(self, step: asyncio.Future[Any]) -> bool:
+        """Wait for the next authorities; False if the server is closed first."""
+        closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((step, closing), return_when=asyncio.FIRST_COMPLETED)
+            if step.done() and isinstance(step.exception(), StopAsyncIteration):
+                await closing
+            return not closing.done()
+        finally:
+            for future in (step, closing):
+                future.cancel()
+            await asyncio.gather(step, closing, return_exceptions=True)
 
     def _get_addr(self) -> str:
         return self.DEFAULT_ADDR if self.addr is None else self.addr
@@ -185,23 +278,13 @@ class WebhookServer:
     def _get_host(self) -> str:
         return self.host or self.DEFAULT_HOST or get_reachable_address(self._get_addr())
 
-    def _build_tls(self) -> tuple[ssl.SSLContext | None, bytes | None]:
-        """Return the TLS context, if any, and the authorities for the clients to trust, if any."""
-        if self.insecure and self.context is not None:
-            raise ValueError("There cannot be both insecure=True and a TLS context=.")
-        cadata = self.cadata
-        if cadata is None and self.cafile is not None:
-            cadata = contexts.read_file(self.cafile, "cafile")
-        context = None
-        if not self.insecure:
-            context = self.context or contexts.build_server_context()
-            self._load_verification(context)
-            cadata = self._load_certificate(context, cadata)
-        if self.cadump is not None:
-            self._dump(cadata)
-        return context, cadata
-
-    def _load_verification(self, context: ssl.SSLContext) -> None:
+    def _build_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context without a certificate yet; None for plain HTTP."""
+        if self.insecure:
+            if self.context is not None:
+                raise ValueError("There cannot be both insecure=True and a TLS context=.")
+            return None
+        context = self.context or contexts.build_server_context()
         contexts.load_verification(
             context,
             mode=self.verify_mode,
@@ -209,31 +292,71 @@ class WebhookServer:
             capath=self.verify_capath,
             cadata=self.verify_cadata,
         )
+        return context
 
-    def _load_certificate(self, context: ssl.SSLContext, cadata: bytes | None) -> bytes | None:
-        """Load the given or a new certificate; return the authorities for the clients to trust."""
-        if self.certfile is not None:
-            cert = contexts.load_certificate_files(
-                context, self.certfile, self.pkeyfile, self.password
-            )
-            return cert if cadata is None else cadata
-        if self.pkeyfile is not None:
-            raise ConfigurationError("pkeyfile= needs certfile=: the certificate of that key.")
+    def _read_material(self) -> Material:
+        return read_material(
+            certfile=self.certfile,
+            pkeyfile=self.pkeyfile,
+            password=self.password,
+            cafile=self.cafile,
+            cadata=self.cadata,
+        )
+
+    def _make_certificate(self, context: ssl.SSLContext | None, material: Material) -> bytes | None:
+        """Load a self-signed certificate if there is no other; return it, or None."""
+        if context is None or material.cert is not None:
+            return None
         if self.context is not None and contexts.has_certificate(context):
-            return cadata
+            return None
         addr = get_reachable_address(self._get_addr())
         hostnames = [self._get_host(), addr, *self.extra_sans]
         cert, key = self.build_certificate(hostnames, self.password)
-        load_key_material(context, cert, key, self.password)
-        # The clients must trust the new certificate, whatever else they are told to trust.
-        return cert if cadata is None else cadata.rstrip() + b"\n" + cert
+        self._use_certificate(context, cert, key, self.password)
+        return cert
 
-    def _dump(self, cadata: bytes | None) -> None:
-        assert self.cadump is not None  # noqa: S101 - for the type checker
-        if cadata is None:
+    async def _watch_files(
+        self, context: ssl.SSLContext | None, current: Material, own: bytes | None
+    ) -> AsyncGenerator[bytes | None, None]:
+        """Follow the files; yield the authorities to trust when they change.
+
+        The new authorities are trusted beside the old ones before the new certificate is used,
+        and the old ones until the next look at the files: other replicas may see them later.
+        """
+        bundle = told = add_bundle(current.bundle, own)
+        while True:
+            await asyncio.sleep(self.file_check_interval)
+            self._expiry.check()
+            changed = await self._read_again(current)
+            previous, bundle = bundle, add_bundle(changed.bundle, own)
+            if bundle != previous:
+                told = join_bundles(previous, bundle)
+                yield told
+                await self._wait_for_trust(told)
+            elif told != bundle:
+                told = bundle
+                yield told
+            is_same = (changed.cert, changed.key) == (current.cert, current.key)
+            if context is not None and changed.cert is not None and not is_same:
+                self._use_certificate(context, changed.cert, changed.key, self.password)
+                logger.info("The changed certificate of the webhook server is in use.")
+            current = changed
+
+    async def _read_again(self, current: Material) -> Material:
+        """Read the files; keep what is known if they are not usable, as when half-written."""
+        try:
+            return await asyncio.to_thread(self._read_material)
+        except ConfigurationError as error:
+            logger.warning("The changed files of the webhook server are left out: %s", error)
+            return current
+
+    async def _dump(self, bundle: bytes | None) -> None:
+        if self.cadump is None:
+            return
+        if bundle is None:
             logger.warning("There are no authorities to save to cadump=%r.", str(self.cadump))
         else:
-            contexts.write_file(self.cadump, cadata, "cadump")
+            await asyncio.to_thread(contexts.write_file, self.cadump, bundle, "cadump")
 
 
 class WebhookK3dServer(WebhookServer):
@@ -265,28 +388,3 @@ class WebhookDockerDesktopServer(WebhookServer):
     """
 
     DEFAULT_HOST = "host.docker.internal"
-
-
-def get_reachable_address(addr: str) -> str:
-    """Return where to connect to for a server that listens on an address.
-
-    One can listen on the catch-all addresses, but not connect to them.
-    """
-    if not addr:
-        return "localhost"
-    try:
-        ip = ipaddress.ip_address(addr)
-    except ValueError:
-        return addr
-    if not ip.is_unspecified:
-        return addr
-    return "127.0.0.1" if ip.version == 4 else "::1"
-
-
-def build_url(scheme: str, host: str, port: int, path: str | None) -> str:
-    """Build the URL of a server, in the shortest form."""
-    netloc = f"[{host}]" if ":" in host else host
-    if port != _DEFAULT_PORTS[scheme]:
-        netloc = f"{netloc}:{port}"
-    stripped = quote((path or "").strip("/"))
-    return f"{scheme}://{netloc}/{stripped}" if stripped else f"{scheme}://{netloc}"

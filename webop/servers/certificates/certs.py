@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,7 +38,18 @@ class KeyPair:
     key: bytes = field(repr=False)
 
 
-def build_ca(common_name: str, *, days: int = _TEN_YEARS) -> KeyPair:
+@dataclass(frozen=True)
+class CertificateNames:
+    """Whose certificate it is, and by whom; empty where it does not say."""
+
+    common_name: str = ""
+    organizations: tuple[str, ...] = ()
+    issuer: str = ""
+    #: The DNS names and IP addresses of the server.
+    hostnames: frozenset[str] = frozenset()
+
+
+def build_ca(common_name: str, *, days: float = _TEN_YEARS) -> KeyPair:
     """Make a certificate authority that signs certificates of servers and clients.
 
     Args:
@@ -58,7 +71,7 @@ def build_certificate_signed(
     organizations: Iterable[str] = (),
     hostnames: Iterable[str] = (),
     client: bool = False,
-    days: int = 365,
+    days: float = 365,
 ) -> KeyPair:
     """Make a certificate of a server, of a client, or of both, signed by an authority.
 
@@ -146,6 +159,96 @@ def get_expiry(pem: bytes) -> dt.datetime:
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc
 
 
+def read_validity(pem: bytes) -> tuple[dt.datetime, dt.datetime]:
+    """Tell from when until when a certificate is valid (in UTC; of a chain: its first one).
+
+    Raises:
+        ValueError: this is not a certificate in PEM.
+    """
+    cert = x509.load_pem_x509_certificate(pem)
+    return cert.not_valid_before_utc, cert.not_valid_after_utc
+
+
+def build_certificate_of_own_ca(
+    hostnames: Iterable[str], lifetime: dt.timedelta
+) -> tuple[KeyPair, bytes]:
+    """Make a certificate of a server and an authority that signs nothing else, ever.
+
+    The key of the authority is forgotten here, so nobody can steal it, and trusting the authority
+    means trusting this one certificate. Authorities have names of their own: several can be in
+    one bundle.
+
+    Args:
+        hostnames: DNS names and IP addresses of the server; the first is the common name.
+        lifetime: how long both are valid.
+
+    Returns:
+        The certificate with its key, and the certificate of the authority.
+    """
+    names = list(hostnames)
+    days = lifetime / dt.timedelta(days=1)
+    ca = build_ca(f"webop-{secrets.token_hex(8)} {names[0]}", days=days)
+    pair = build_certificate_signed(ca, common_name=names[0], hostnames=names, days=days)
+    return pair, ca.cert
+
+
+def split_certificates(pem: bytes) -> tuple[bytes, ...]:
+    """Return the certificates of a bundle one by one, each in the same form, without repetitions.
+
+    Raises:
+        ValueError: there is none, or one of them cannot be read.
+    """
+    return tuple(dict.fromkeys(map(_to_pem, x509.load_pem_x509_certificates(pem))))
+
+
+def read_hostnames(pem: bytes) -> frozenset[str]:
+    """Return the DNS names and IP addresses of a server's certificate (of a chain: of the first).
+
+    Raises:
+        ValueError: this is not a certificate in PEM.
+    """
+    extensions = x509.load_pem_x509_certificate(pem).extensions
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = map(str, names.get_values_for_type(x509.IPAddress))
+    return frozenset((*names.get_values_for_type(x509.DNSName), *addresses))
+
+
+def read_names(pem: bytes) -> CertificateNames:
+    """Read the names in a certificate (of a chain: in its first certificate).
+
+    Raises:
+        ValueError: this is not a certificate in PEM.
+    """
+    cert = x509.load_pem_x509_certificate(pem)
+    return CertificateNames(
+        common_name=next(_read_attributes(cert.subject, NameOID.COMMON_NAME), ""),
+        organizations=tuple(_read_attributes(cert.subject, NameOID.ORGANIZATION_NAME)),
+        issuer=next(_read_attributes(cert.issuer, NameOID.COMMON_NAME), ""),
+        hostnames=read_hostnames(pem),
+    )
+
+
+def _read_attributes(name: x509.Name, oid: x509.ObjectIdentifier) -> Iterator[str]:
+    return (str(attribute.value) for attribute in name.get_attributes_for_oid(oid))
+
+
+def is_signed_by(pem: bytes, authority: bytes) -> bool:
+    """Tell whether a certificate (of a chain: the first one) is signed by an authority itself.
+
+    Raises:
+        ValueError: one of them is not a certificate in PEM.
+    """
+    cert = x509.load_pem_x509_certificate(pem)
+    try:
+        cert.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
 def _generate_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
@@ -167,7 +270,7 @@ def _start_certificate(
 
 def _end_validity(
     builder: x509.CertificateBuilder,
-    days: int,
+    days: float,
     latest: dt.datetime | None = None,
 ) -> x509.CertificateBuilder:
     end = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)

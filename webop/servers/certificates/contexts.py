@@ -1,4 +1,4 @@
-"""TLS contexts of webhook servers: the server's certificate, and the clients' verification.
+"""TLS contexts of webhook servers, the verification of clients, and the files of either.
 
 Everything is read and checked before a server begins to listen, so that a wrong file is an error
 at the startup which names the file, not a handshake that fails later.
@@ -8,55 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import ssl
 from pathlib import Path
 
 from webop.errors import ConfigurationError
-from webop.keymaterial import load_key_material
 
 StrPath = str | os.PathLike[str]
-
-_CERTIFICATE = re.compile(
-    rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", flags=re.DOTALL
-)
 
 
 def build_server_context() -> ssl.SSLContext:
     """Return a context with Python's current defaults for servers, and no certificate yet."""
     return ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-
-
-def load_certificate_files(
-    context: ssl.SSLContext,
-    certfile: StrPath,
-    pkeyfile: StrPath | None,
-    password: str | None,
-) -> bytes:
-    """Load the certificate of a server from files, and return it (without its key) in PEM.
-
-    Args:
-        context: where to load it.
-        certfile: the certificate, with the intermediate ones after it, if any.
-        pkeyfile: its private key; None if it is in the same file.
-        password: what decrypts the key.
-
-    Raises:
-        ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
-    """
-    cert = read_file(certfile, "certfile")
-    key = None if pkeyfile is None else read_file(pkeyfile, "pkeyfile")
-    try:
-        load_key_material(context, cert, key, password)
-    except ssl.SSLError as error:
-        where = f"certfile={os.fspath(certfile)!r}, pkeyfile={os.fspath(pkeyfile or certfile)!r}"
-        reason = error.reason or "not PEM, or a wrong password"
-        raise ConfigurationError(
-            f"The certificate of the webhook server cannot be used ({where}): {reason}. "
-            "Give a certificate and its own private key in PEM, and the password of the key."
-        ) from error
-    # The bundle for clients is public: a key in the same file must not get there.
-    return b"\n".join(_CERTIFICATE.findall(cert)) + b"\n"
 
 
 def load_verification(

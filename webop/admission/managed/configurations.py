@@ -8,13 +8,15 @@ any functions: what is built here is always accepted.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from webop.handling.filters import ABSENT, PRESENT
-from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.handling.handlers import MatchCondition, WebhookHandler, WebhookType
+from webop.handling.webhook_options import MAX_CONDITIONS, build_expressions
 from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig
 
@@ -22,12 +24,31 @@ _KINDS = {
     WebhookType.VALIDATING: "ValidatingWebhookConfiguration",
     WebhookType.MUTATING: "MutatingWebhookConfiguration",
 }
-_TIMEOUT = 30  # seconds; the longest that Kubernetes allows
 _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration
 
+_EXEMPTION = "not-by-the-operator"
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # which each namespace has, and nobody can change
+
 _FOREIGN = re.compile(r"[^a-z0-9.-]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Exemptions:
+    """What no webhook is asked about, so that the operator never stands in its own way.
+
+    Attributes:
+        namespace: all objects of this namespace; None for no such exemption.
+        username: all requests of this user, such as "system:serviceaccount:ns:name", as the API
+            server knows it; None for no such exemption.
+    """
+
+    namespace: str | None = None
+    username: str | None = None
+
+
+_NO_EXEMPTIONS = Exemptions()
 
 
 def build_configuration(
@@ -37,6 +58,7 @@ def build_configuration(
     handlers: Iterable[WebhookHandler],
     resources: Collection[Resource],
     client_config: WebhookClientConfig,
+    exemptions: Exemptions = _NO_EXEMPTIONS,
 ) -> dict[str, Any]:
     """Return a Validating- or MutatingWebhookConfiguration object (ADM-40 to 46).
 
@@ -46,6 +68,7 @@ def build_configuration(
         handlers: all handlers; those of the other type are left out.
         resources: those of the cluster; webhooks of handlers that match none are left out.
         client_config: where the server is.
+        exemptions: what none of the webhooks is asked about.
     """
     webhooks: dict[str, dict[str, Any]] = {}
     everything = list(handlers)
@@ -56,7 +79,13 @@ def build_configuration(
             path = build_typed_id(handler) if handler.id in shared else handler.id
             unique = build_webhook_name(handler.id, name, taken=webhooks)
             config = _build_client_config(client_config, path)
-            webhooks[unique] = _build_webhook(handler, unique, rules, config)
+            webhooks[unique] = {
+                "name": unique,
+                "rules": rules,
+                "clientConfig": config,
+                **_build_policies(handler),
+                **_build_conditions(handler, exemptions),
+            }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": _KINDS[reason],
@@ -119,23 +148,64 @@ def _digest(handler_id: str) -> str:
     return hashlib.blake2b(handler_id.encode(), digest_size=4).hexdigest()
 
 
-def _build_webhook(
-    handler: WebhookHandler,
-    name: str,
-    rules: list[dict[str, Any]],
-    client_config: dict[str, Any],
-) -> dict[str, Any]:
-    return {
-        "name": name,
+def _build_policies(handler: WebhookHandler) -> dict[str, Any]:
+    policies: dict[str, Any] = {
         "sideEffects": "NoneOnDryRun" if handler.side_effects else "None",
-        "failurePolicy": "Ignore" if handler.ignore_failures else "Fail",
-        "matchPolicy": "Equivalent",
-        "rules": rules,
-        "objectSelector": _build_selector(handler.labels),
-        "clientConfig": client_config,
-        "timeoutSeconds": _TIMEOUT,
+        "failurePolicy": "Ignore" if handler.is_optional else "Fail",
+        "matchPolicy": handler.match_policy,
+        "timeoutSeconds": handler.timeout_seconds,
         "admissionReviewVersions": ["v1", "v1beta1"],
     }
+    if handler.reinvocation_policy is not None:
+        policies["reinvocationPolicy"] = handler.reinvocation_policy
+    return policies
+
+
+def _build_conditions(handler: WebhookHandler, exemptions: Exemptions) -> dict[str, Any]:
+    """Return what requests the API server sends, beside the rules (ADM-19, ADM-21)."""
+    expressions = build_expressions(handler.labels)
+    conditions: dict[str, Any] = {
+        "objectSelector": {"matchExpressions": expressions} if expressions else None
+    }
+    if namespaces := _build_namespace_selector(handler, exemptions.namespace):
+        conditions["namespaceSelector"] = namespaces
+    if matching := _build_match_conditions(handler.match_conditions, exemptions.username):
+        conditions["matchConditions"] = matching
+    return conditions
+
+
+def _build_namespace_selector(
+    handler: WebhookHandler, exempted: str | None
+) -> dict[str, Any] | None:
+    selector = dict(handler.namespace_selector or {})
+    if exempted is not None:
+        exemption = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exempted]}
+        selector["matchExpressions"] = [*selector.get("matchExpressions", ()), exemption]
+    return selector or None
+
+
+def _build_match_conditions(
+    conditions: Collection[MatchCondition], exempted: str | None
+) -> list[dict[str, str]]:
+    """Return all conditions: all must be fulfilled, and there is a limit to their number."""
+    built = [{"name": name, "expression": expression} for name, expression in conditions]
+    if exempted is None:
+        return built
+    expression = f"request.userInfo.username != {_quote_cel(exempted)}"
+    if len(built) < MAX_CONDITIONS:
+        name, number, taken = _EXEMPTION, 1, {item["name"] for item in built}
+        while name in taken:
+            number += 1
+            name = f"{_EXEMPTION}-{number}"
+        built.append({"name": name, "expression": expression})
+    else:
+        built[-1]["expression"] = f"({built[-1]['expression']}\n) && {expression}"
+    return built
+
+
+def _quote_cel(text: str) -> str:
+    """Return a literal of CEL: all escapes of JSON are CEL's, but for those of surrogates."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list[dict[str, Any]]:
@@ -148,7 +218,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
             "apiVersions": [resource.version],
             "resources": _build_names(resource, handler.subresource),
             "operations": sorted(handler.operations) or ["*"],
-            "scope": "*",
+            "scope": handler.scope,
         }
         for resource in found
     ]
@@ -161,19 +231,6 @@ def _build_names(resource: Resource, subresource: str | None) -> list[str]:
     if subresource == "*":
         return [resource.plural, f"{resource.plural}/*"]
     return [f"{resource.plural}/{subresource}"]
-
-
-def _build_selector(labels: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what the API server can filter by itself: all but callbacks (ADM-19, ADM-21)."""
-    expressions: list[dict[str, Any]] = []
-    for key, criterion in (labels or {}).items():
-        if criterion is PRESENT:
-            expressions.append({"key": key, "operator": "Exists"})
-        elif criterion is ABSENT:
-            expressions.append({"key": key, "operator": "DoesNotExist"})
-        elif isinstance(criterion, str):
-            expressions.append({"key": key, "operator": "In", "values": [criterion]})
-    return {"matchExpressions": expressions} if expressions else None
 
 
 def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:

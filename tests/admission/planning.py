@@ -1,0 +1,137 @@
+"""A configuration and the replicas that act on it, without an API server: for tests of planning."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from webop.admission.managed.marks import Mark, build_bundle, build_key, parse_bundle
+from webop.admission.managed.replicas import (
+    Configuration,
+    Offer,
+    Plan,
+    Replica,
+    build_annotations,
+    build_offer,
+    build_patch,
+    parse_configuration,
+    plan_exit,
+    plan_presence,
+)
+
+Json = dict[str, Any]
+NOW = dt.datetime(2026, 11, 21, 12, 30, tzinfo=dt.UTC)
+SERVICE = "https://service"
+
+
+def build_pem(name: str) -> str:
+    return f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----"
+
+
+def build_webhook(name: str, targets: str = "a", **fields: Any) -> Json:
+    """Return a webhook for the resources of some letters."""
+    rules = [
+        {"apiGroups": ["g"], "apiVersions": ["v1"], "resources": [t], "operations": ["*"]}
+        for t in targets
+    ]
+    return {"name": f"{name}.x", "rules": rules, "sideEffects": "None", **fields}
+
+
+class Cluster:
+    """One configuration, and replicas that act on it, one after another, each at a later time."""
+
+    def __init__(self) -> None:
+        self.body: Json | None = None
+        self.now = NOW
+        self._versions = itertools.count(1)
+        self.writes = 0
+
+    def find(self) -> Configuration:
+        return parse_configuration(self.body, self.now)
+
+    def apply(self, found: Configuration, plan: Plan) -> Plan:
+        """Do what the API server does with the patch."""
+        self.now += dt.timedelta(seconds=1)
+        body = self.body
+        if body is None:
+            version = str(next(self._versions))
+            annotations = build_annotations(plan.marks)
+            self.body = {"metadata": {"annotations": annotations, "resourceVersion": version}}
+            self.body["webhooks"] = list(plan.webhooks)
+            return plan
+        patch = build_patch(found, plan)
+        if patch is not None:
+            metadata = body["metadata"]
+            assert patch["metadata"]["resourceVersion"] == metadata["resourceVersion"]
+            merged = {**metadata.get("annotations", {}), **patch["metadata"]["annotations"]}
+            metadata["annotations"] = {key: text for key, text in merged.items() if text}
+            metadata["resourceVersion"] = str(next(self._versions))
+            body["webhooks"] = list({**body, **patch}["webhooks"])
+            self.writes += 1
+        return plan
+
+    @property
+    def webhooks(self) -> dict[str, Json]:
+        found: list[Json] = (self.body or {}).get("webhooks", [])
+        return {webhook["name"].removesuffix(".x"): webhook for webhook in found}
+
+    @property
+    def names(self) -> str:
+        return " ".join(self.webhooks)
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {name: webhook["clientConfig"]["url"] for name, webhook in self.webhooks.items()}
+
+    @property
+    def trusted(self) -> set[tuple[str, ...]]:
+        """The authorities of the webhooks: of all of them the same, it is to be hoped."""
+        return {
+            tuple(pem.split()[2] for pem in parse_bundle(w["clientConfig"].get("caBundle")))
+            for w in self.webhooks.values()
+        }
+
+    def get_targets(self, name: str) -> str:
+        return "".join(r for rule in self.webhooks[name]["rules"] for r in rule["resources"])
+
+
+class Actor:
+    """A replica: what it serves, and what it does to the configuration."""
+
+    def __init__(self, cluster: Cluster, name: str, *webhooks: Json, **options: Any) -> None:
+        self.cluster = cluster
+        self.address: str = options.get("url", SERVICE)
+        self.authority: str = options.get("authority", "")
+        self.elsewhere: Mapping[str, Mark] = {}
+        self.persistent: tuple[str, ...] = options.get("persistent", ())
+        self.webhooks = webhooks
+        self.replica = Replica(build_key(name), name, cluster.now, 180, 60)
+
+    @property
+    def offer(self) -> Offer:
+        config = {"url": self.address, **build_bundle([build_pem(self.authority)])}
+        if not self.authority:
+            del config["caBundle"]
+        webhooks = [
+            {
+                **webhook,
+                "clientConfig": {
+                    **config,
+                    "url": f"{self.address}/{webhook['name'].removesuffix('.x')}",
+                },
+            }
+            for webhook in self.webhooks
+        ]
+        return build_offer(webhooks, config, [f"{name}.x" for name in self.persistent])
+
+    def look(self) -> Plan:
+        found = self.cluster.find()
+        now = self.cluster.now
+        plan = plan_presence(found, self.elsewhere, self.replica, self.offer, now)
+        return self.cluster.apply(found, plan)
+
+    def leave(self) -> Plan:
+        found = self.cluster.find()
+        return self.cluster.apply(found, plan_exit(found, self.elsewhere, self.replica, self.offer))

@@ -1,0 +1,158 @@
+"""Bounds on reviews: what hangs or comes in masses is refused, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.admissions import Site, build_review, serve
+
+
+class Gate:
+    """Where calls are held until they are let go."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.held = 0
+
+    @contextmanager
+    def closing(self) -> Iterator[Gate]:
+        """Let all calls go at the end of the block."""
+        try:
+            yield self
+        finally:
+            self.event.set()
+
+    def hold(self) -> None:
+        """Block the thread."""
+        self.held += 1
+        self.event.wait(60)
+
+    async def wait_for_held(self, count: int) -> None:
+        """Wait until so many calls are being held."""
+        async with asyncio.timeout(20):
+            while self.held < count:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    with Gate().closing() as gate:
+        yield gate
+
+
+@pytest.fixture
+def settings() -> webop.OperatorSettings:
+    return webop.OperatorSettings()
+
+
+@pytest.fixture
+def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegistry:
+    """Four handlers: two that hang, two that do not."""
+
+    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    def stuck(**_: Any) -> None:
+        gate.hold()
+
+    @webop.on.validate("kopfexamples", id="stuck-async", registry=registry)
+    async def stuck_async(**_: Any) -> None:
+        gate.held += 1
+        while not gate.event.is_set():
+            await asyncio.sleep(0.01)
+
+    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    def quick(**_: Any) -> None:
+        pass
+
+    @webop.on.validate("kopfexamples", id="quick-async", registry=registry)
+    async def quick_async(**_: Any) -> None:
+        pass
+
+    return registry
+
+
+async def post_many(site: Site, path: str, count: int) -> list[asyncio.Task[httpx.Response]]:
+    return [asyncio.create_task(site.post(build_review(), path)) for _ in range(count)]
+
+
+async def is_allowed(site: Site, path: str) -> bool:
+    async with asyncio.timeout(5):
+        allowed: bool = (await site.review(path=path))["allowed"]
+        return allowed
+
+
+@pytest.mark.parametrize("path", ["/stuck", "/stuck-async"])
+async def test_a_handler_that_hangs_is_refused_quickly_and_leaves_the_others_alone(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate, path: str
+) -> None:
+    settings.admission.max_calls = 3
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = await post_many(site, path, 3)
+        await gate.wait_for_held(3)
+        async with asyncio.timeout(1):
+            refused = await site.post(build_review(), path)
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert repr(path.removeprefix("/")) in refused.json()["message"]
+        assert "settings.admission.max_calls" in refused.json()["message"]
+        assert await is_allowed(site, "/quick")
+        assert await is_allowed(site, "/quick-async")
+        gate.event.set()
+        answers = await asyncio.gather(*waiting)
+        assert [answer.json()["response"]["allowed"] for answer in answers] == [True] * 3
+        assert await is_allowed(site, path)
+
+
+async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_calls = 2
+    async with serve(registry=handlers, settings=settings) as site:
+        for count in (1, 2):
+            given_up = await site.post(build_review(), "/stuck?timeout=200ms")
+            assert given_up.status_code == 504
+            await gate.wait_for_held(count)
+        refused = await site.post(build_review(), "/stuck")
+        assert refused.status_code == 429
+        assert await is_allowed(site, "/quick")
+        gate.event.set()
+        async with asyncio.timeout(5):
+            while (await site.post(build_review(), "/stuck")).status_code != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.execution.max_workers = 2
+    settings.background.max_workers = 2
+    for pool in (settings.execution, settings.background):
+        for _ in range(4):
+            pool.executor.submit(gate.hold)
+    async with serve(registry=handlers, settings=settings) as site:
+        await gate.wait_for_held(4)
+        assert await is_allowed(site, "/quick")
+
+
+async def test_more_reviews_than_the_limit_are_refused_quickly(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_reviews = 4
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = await post_many(site, "/stuck-async", 4)
+        await gate.wait_for_held(4)
+        async with asyncio.timeout(1):
+            refused = await site.post(build_review(), "/quick")
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert "settings.admission.max_reviews" in refused.json()["message"]
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert await is_allowed(site, "/quick")

@@ -1,0 +1,107 @@
+"""Processes that share webhook configurations, and are killed or stopped by signals."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.admission.managing import KINDS, Site, until
+from tests.admission.replicating import Crew
+from tests.commands import Workshop
+from tests.operating import Kind, Objects
+from webop.client.api import Client
+from webop.errors import APINotFoundError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+_HANDLERS = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.managed = {name!r}
+    settings.admission.replica_lifetime = {lifetime}
+    settings.admission.shutdown_delay = 0
+
+@webop.on.validate({group!r}, 'v1', 'barrels', id='x')
+@webop.on.mutate({group!r}, 'v1', 'barrels', id='y')
+def check(**_):
+    raise webop.AdmissionError('No.', code=403)
+"""
+
+
+@pytest.fixture
+async def site(
+    local_cluster: LocalCluster,
+    client: Client,
+    local_namespace: str,
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[Site]:
+    kind = Kind(f"killed{len(request.node.name)}.webop.dev", "barrels", "Barrel")
+    name = f"auto.{kind.group}"
+    await kind.define(client)
+    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
+    for resource in KINDS.values():
+        with contextlib.suppress(APINotFoundError):
+            await client.delete(resource, None, name)
+
+
+def write(workshop: Workshop, site: Site, lifetime: float) -> tuple[str, ...]:
+    """Write the handlers, and return the arguments to run them."""
+    group = site.objects.kind.group
+    text = _HANDLERS.format(name=site.name, lifetime=lifetime, group=group)
+    return str(workshop.write(text)), "--standalone", "-n", site.objects.namespace
+
+
+@pytest.mark.feature("ADM-12")
+async def test_a_forced_exit_leaves_all_webhooks_and_a_later_run_takes_them_over(
+    workshop: Workshop, site: Site
+) -> None:
+    kubeconfig = str(site.cluster.kubeconfig)
+    args = write(workshop, site, lifetime=1.5)
+    async with workshop.start(*args, KUBECONFIG=kubeconfig) as command:
+        await site.wait_for_names("x", "y")
+        assert (await site.create("any")).status_code == 403
+        await command.stop(signal.SIGKILL)
+    assert await site.has_names("x", "y")
+    assert (await site.create("any")).status_code == 500
+    async with workshop.start(*args, KUBECONFIG=kubeconfig) as command:
+
+        async def is_judged() -> bool:
+            return (await site.create("any")).status_code == 403
+
+        await until(is_judged, "the next run in charge")
+
+        async def is_alone() -> bool:
+            return len(await site.get_marks()) == 1
+
+        await until(is_alone, "the end of the mark of the killed one")
+        assert await command.stop(signal.SIGTERM) == 0
+    assert await site.has_names()
+
+
+async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
+    workshop: Workshop, site: Site
+) -> None:
+    crew = Crew(site)
+    args = write(workshop, site, lifetime=1.5)
+    async with workshop.start(*args, KUBECONFIG=str(site.cluster.kubeconfig)) as command:
+        await site.wait_for_names("x", "y")
+        other = await crew.start("x", replica_lifetime=1.5)
+        command.process.send_signal(signal.SIGSTOP)
+        await site.wait_for_names("x")
+        await other.leave()
+        assert await site.has_names()
+        command.process.send_signal(signal.SIGCONT)
+        await site.wait_for_names("x", "y")
+        assert len(await site.get_marks()) == 1
+        await command.stop(signal.SIGTERM)
+    assert await crew.is_clean()

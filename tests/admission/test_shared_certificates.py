@@ -1,0 +1,332 @@
+"""``WebhookServiceServer`` on a real API server: behind a Service, through rotations."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.admission.managing import KINDS, Site, until
+from tests.operating import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.servers.clustering import replicate, shake_hands
+from webop.admission.access import ClientAccess
+from webop.client.api import Client
+from webop.client.credentials import Vault
+from webop.errors import APINotFoundError, ConfigurationError
+from webop.handling.handlers import WebhookType
+from webop.servers.certificates.certs import split_certificates
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+SECRET = "hooks-webhook-certs"
+FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
+
+
+@pytest.fixture(scope="module")
+def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
+    """Kinds for the tests, made all at once: the API server takes 2 s to serve new ones."""
+    made = [Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(2)]
+
+    async def define() -> None:
+        async with connect(local_cluster) as client:
+            for kind in made:
+                await kind.define(client)
+
+    asyncio.run(define())
+    return iter(made)
+
+
+@pytest.fixture
+async def site(
+    local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Site]:
+    kind = next(kinds)
+    name = f"auto.{kind.group}"
+    # An ExternalName leads API servers to this process, with the TLS name of the Service.
+    spec = {"type": "ExternalName", "externalName": "localhost"}
+    await client.create(SERVICES, local_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
+    for resource in KINDS.values():
+        with contextlib.suppress(APINotFoundError):
+            await client.delete(resource, None, name)
+
+
+@dataclass
+class Relay:
+    """The Service: connections go to the replicas in turn, and none is used twice."""
+
+    backends: list[int]
+    port: int = 0
+    accepted: int = 0
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Relay]:
+        async with await asyncio.start_server(self._forward, "localhost", 0) as server:
+            self.port = server.sockets[0].getsockname()[1]
+            yield self
+            await self.cut()
+
+    async def cut(self) -> None:
+        """Close the connections that are there, so that the next request needs a handshake."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+        while self._writers:
+            await asyncio.sleep(0.001)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        port = self.backends[self.accepted % len(self.backends)]
+        self._writers.add(writer)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            self._writers.add(back)
+            try:
+                await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            finally:
+                back.close()
+                self._writers.discard(back)
+        finally:
+            writer.close()
+            self._writers.discard(writer)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+def find_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def build_registry(site: Site) -> webop.OperatorRegistry:
+    registry = webop.OperatorRegistry()
+
+    def check(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
+        warnings.append("checked")
+        if spec.get("bad"):
+            raise webop.AdmissionError("It is bad.", code=422)
+
+    webop.on.validate(*site.names, id="check_it", registry=registry)(check)
+    return registry
+
+
+def build_server(site: Site, port: int, service_port: int) -> webop.WebhookServiceServer:
+    return webop.WebhookServiceServer(
+        service="hooks",
+        namespace=site.objects.namespace,
+        port=port,
+        service_port=service_port,
+        path="/webhooks",
+        **FAST,
+    )
+
+
+async def get_secret(site: Site) -> Json | None:
+    try:
+        return await site.client.get(SECRETS, site.objects.namespace, SECRET)
+    except APINotFoundError:
+        return None
+
+
+async def get_advertised(site: Site) -> set[str]:
+    """Return the bundles of the configuration."""
+    webhooks = await site.get_webhooks(WebhookType.VALIDATING) or []
+    return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
+
+
+@pytest.mark.feature("ADM-45", "ADM-61", "ADM-64")
+async def test_the_api_server_goes_by_the_verdicts_through_the_service(site: Site) -> None:
+    port = find_free_port()
+    async with site.run(build_registry(site), server=build_server(site, port, port)):
+        good = await site.create("good", {})
+        bad = await site.create("bad", {"bad": True})
+        (webhook,) = await site.get_webhooks(WebhookType.VALIDATING) or []
+    assert good.status_code == 201
+    assert bad.status_code == 422
+    assert bad.json()["message"].endswith("denied the request: It is bad.")
+    assert webhook["clientConfig"]["service"] == {
+        "namespace": site.objects.namespace,
+        "name": "hooks",
+        "port": port,
+        "path": "/webhooks/check-it-" + webhook["clientConfig"]["service"]["path"][-8:],
+    }
+    secret = await get_secret(site)
+    assert secret is not None
+    assert secret["type"] == "kubernetes.io/tls"
+
+
+@contextlib.asynccontextmanager
+async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[str]]:
+    """Create objects one after the other; yield what has gone wrong."""
+    failures: list[str] = []
+    counter = itertools.count()
+
+    async def go_on() -> None:
+        while True:
+            number = next(counter)
+            answer = await site.create(f"letter-{number}", {"bad": bool(number % 2)})
+            is_right = answer.status_code == (422 if number % 2 else 201)
+            if not is_right or "checked" not in answer.headers.get("warning", ""):
+                failures.append(f"{number}: {answer.status_code} {answer.text}")
+            await relay.cut()
+            await asyncio.sleep(0.01)  # the API server sees that it is closed
+
+    task = asyncio.create_task(go_on())
+    try:
+        yield failures
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert next(counter) > 10
+
+
+async def test_no_creation_fails_while_the_certificates_of_two_replicas_are_rotated(
+    site: Site,
+) -> None:
+    relay = Relay([find_free_port(), find_free_port()])
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        await enter(relay.listen())
+        for number, port in enumerate(relay.backends):
+            admission = {
+                "server": build_server(site, port, relay.port),
+                "managed": site.name,
+                "shutdown_delay": 0.0,
+            }
+            await enter(
+                operate(
+                    get_connection(site.cluster),
+                    build_registry(site),
+                    build_settings(admission=admission),
+                    namespaces=[site.objects.namespace],
+                    identity=f"replica{number}",
+                    beside=True,
+                )
+            )
+
+        async def is_in_force() -> bool:
+            answers = [await site.create("x", {"bad": True}, "?dryRun=All") for _ in range(2)]
+            return all(answer.status_code == 422 for answer in answers)
+
+        await until(is_in_force, "the webhooks")
+        first = await get_secret(site)
+        assert first is not None
+        failures = await enter(create_all_the_time(site, relay))
+        seen = relay.accepted
+        await site.client.delete(SECRETS, site.objects.namespace, SECRET)
+        second = await wait_for_rotation(site, first)
+        await site.client.patch_merge(
+            SECRETS,
+            site.objects.namespace,
+            SECRET,
+            {"metadata": {"annotations": {"webop.dev/rotate": "now"}}},
+        )
+        third = await wait_for_rotation(site, second)
+        assert relay.accepted > seen + 10
+    assert failures == []
+    assert len({one["data"]["tls.crt"] for one in (first, second, third)}) == 3
+
+
+async def wait_for_rotation(site: Site, before: Json) -> Json:
+    """Wait until there is another certificate, and nothing else is trusted; return the Secret."""
+    found: Json | None = None
+
+    async def is_over() -> bool:
+        nonlocal found
+        found = await get_secret(site)
+        return (
+            found is not None
+            and found["data"]["tls.crt"] != before["data"]["tls.crt"]
+            and len(split_certificates(base64.b64decode(found["data"]["ca.crt"]))) == 1
+            and {found["data"]["ca.crt"]} == await get_advertised(site)
+        )
+
+    await until(is_over, "the rotation")
+    assert found is not None
+    return found
+
+
+def build_role(name: str, user: str) -> list[tuple[webop.Resource, Json]]:
+    """Return what an operator needs to be allowed for its Secret."""
+    api = "rbac.authorization.k8s.io"
+    rules = [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": [SECRET],
+            "verbs": ["get", "update"],
+        },
+    ]
+    role = webop.Resource(api, "v1", "roles", kind="Role", namespaced=True)
+    binding = webop.Resource(api, "v1", "rolebindings", kind="RoleBinding", namespaced=True)
+    subject = {"kind": "User", "name": user, "apiGroup": api}
+    reference = {"kind": "Role", "name": name, "apiGroup": api}
+    metadata = {"name": name}
+    return [
+        (role, {"metadata": metadata, "rules": rules}),
+        (binding, {"metadata": metadata, "roleRef": reference, "subjects": [subject]}),
+    ]
+
+
+async def test_the_documented_permissions_suffice_and_are_named_where_they_are_missing(
+    local_cluster: LocalCluster,
+    client: Client,
+    local_namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user = f"operator-of-{local_namespace}"
+    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig_for(user)))
+    info = webop.login_with_kubeconfig()
+    assert info is not None
+    options: Json = {"service": "hooks", **FAST}
+    async with Client(Vault({"user": info}), build_settings().networking) as limited:
+        access = ClientAccess(limited, local_namespace)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with replicate(access, **options):
+                pass
+        (error,) = caught.value.exceptions
+        assert isinstance(error, ConfigurationError)
+        assert "verbs get and update" in str(error)
+        for resource, body in build_role("webhooks", user):
+            await client.create(resource, local_namespace, body)
+
+        async def is_rotated() -> bool:
+            secret = await client.get(SECRETS, local_namespace, SECRET)
+            return bool(secret["metadata"]["annotations"]["webop.dev/rotated"] == "x")
+
+        async with replicate(access, **options) as replica:
+            patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
+            await client.patch_merge(SECRETS, local_namespace, SECRET, patch)
+            await until(is_rotated, "the rotation")
+            await until_bundle(replica.get_bundle, 2)
+            await until_bundle(replica.get_bundle, 1)
+            hostname = f"hooks.{local_namespace}.svc"
+            await shake_hands(replica.port, replica.get_bundle(), hostname)
+
+
+async def until_bundle(get_bundle: Any, count: int) -> None:
+    async def has_count() -> bool:
+        return len(split_certificates(get_bundle())) == count
+
+    await until(has_count, f"a bundle of {count}")

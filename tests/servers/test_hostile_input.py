@@ -1,0 +1,321 @@
+"""Clients that send slowly, too much, or nonsense: bounded in time and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.servers.foreign import run_uvicorn
+from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, post, read_head, until
+from webop.errors import ReviewError
+from webop.servers.hosting import DefaultLimits, Hosting
+from webop.servers.http.endpoint import ReviewEndpoint
+from webop.servers.listener import Listener
+
+BODY = json.dumps(REVIEW).encode()
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+def fn() -> Recorder:
+    return Recorder()
+
+
+@contextlib.asynccontextmanager
+async def listen(fn: Any, **limits: Any) -> AsyncIterator[int]:
+    hosting = Hosting(DefaultLimits(**limits))
+    endpoint = ReviewEndpoint(fn, hosting=hosting)
+    async with Listener(endpoint, "127.0.0.1", 0, hosting=hosting) as listener:
+        yield listener.port
+
+
+# Slow ones.
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"P", b""),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nA: b", b""),
+        (HEAD, b"HTTP/1.1 408 "),
+        (HEAD + BODY[:-1], b"HTTP/1.1 408 "),
+        (HEAD.replace(b"%d" % len(BODY), b"1000000"), b"HTTP/1.1 408 "),
+        (CHUNKED, b"HTTP/1.1 408 "),
+        (CHUNKED + b"1\r\n{\r\n", b"HTTP/1.1 408 "),
+    ],
+)
+async def test_a_request_that_does_not_come_in_time_is_cut(
+    fn: Recorder, sent: bytes, answer: bytes
+) -> None:
+    async with listen(fn, read_timeout=0.2) as port:
+        for before in (b"", HEAD + BODY):
+            async with connect(port) as (reader, writer):
+                writer.write(before)
+                if before:
+                    head = await read_head(reader)
+                    await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+                writer.write(sent)
+                received = await asyncio.wait_for(reader.read(), 5)
+                assert received.startswith(answer)
+                assert bool(received) == bool(answer)
+                assert (b"connection: close" in received) == bool(answer)
+    assert len(fn.calls) == 1
+
+
+@pytest.mark.parametrize("head", [HEAD, b"", CHUNKED + b"f000\r\n"])
+async def test_a_trickle_is_cut_like_silence(fn: Recorder, head: bytes) -> None:
+    async with listen(fn, read_timeout=0.3) as port, connect(port) as (reader, writer):
+        writer.write(head or b"POST / HTTP/1.1\r\nX: ")
+        task = asyncio.create_task(reader.read())
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if task.done():
+                break
+            with contextlib.suppress(ConnectionError):
+                writer.write(b" ")
+        assert task.done()
+    assert fn.calls == []
+
+
+async def test_a_slow_review_is_cut_under_a_foreign_server_too(fn: Recorder) -> None:
+    hosting = Hosting(DefaultLimits(read_timeout=0.2))
+    endpoint = ReviewEndpoint(fn, hosting=hosting)
+    async with run_uvicorn(endpoint, hosting) as port, connect(port) as (reader, writer):
+        writer.write(HEAD + BODY[:-1])
+        head = await read_head(reader)
+        assert head.startswith("HTTP/1.1 408 ")
+        assert "connection: close" in head
+
+
+@pytest.mark.parametrize("has_served", [False, True])
+async def test_an_idle_connection_is_closed(fn: Recorder, has_served: bool) -> None:
+    limits = {"idle_timeout": 0.3, "read_timeout": 5.0}
+    async with listen(fn, **limits) as port, connect(port) as (reader, writer):
+        if has_served:
+            writer.write(HEAD + BODY)
+            await read_head(reader)
+        await asyncio.wait_for(reader.read(), 3)
+
+
+async def test_a_client_that_does_not_read_its_answers_is_cut(fn: Recorder) -> None:
+    fn.response = {"padding": "x" * 100_000}
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with listen(fn, idle_timeout=0.3) as port:
+            await asyncio.to_thread(client.connect, ("127.0.0.1", port))
+            await asyncio.to_thread(client.sendall, (HEAD + BODY) * 1000)
+            await asyncio.sleep(1.5)  # it has long been cut then
+            count = len(fn.calls)
+            with contextlib.suppress(ConnectionError):
+                while await asyncio.to_thread(client.recv, 1_000_000):
+                    pass
+    assert 1 < count == len(fn.calls) < 1000
+
+
+async def test_a_review_that_takes_long_is_not_idle(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    limits = {"idle_timeout": 0.1, "read_timeout": 0.1}
+    async with listen(fn, **limits) as port, connect(port) as (reader, writer):
+        writer.write(HEAD + BODY)
+        await asyncio.sleep(0.4)
+        fn.gate.set()
+        assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+
+
+# Large ones.
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST / HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"POST /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        b"POST / HTTP/1.1\r\n" + b"X: y\r\n" * 200_000,
+        b"POST / HTTP/1.1\r\nX: " + b"x" * 3_000_000,
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * 200_000,
+    ],
+)
+async def test_a_huge_head_is_refused(fn: Recorder, head: bytes) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(head)
+        assert (await read_head(reader)).startswith("HTTP/1.1 431 ")
+        await post(f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(("size", "status"), [(1000, 200), (1001, 413)])
+async def test_the_limit_of_the_body_is_a_setting_that_counts_at_once(
+    fn: Recorder, is_chunked: bool, size: int, status: int
+) -> None:
+    async def generate() -> AsyncIterator[bytes]:
+        yield BODY.ljust(size - 1)
+        yield b" "
+
+    async with listen(fn, max_body=1000) as port, httpx.AsyncClient(verify=False) as client:
+        content = generate() if is_chunked else BODY.ljust(size)
+        response = await client.post(f"http://127.0.0.1:{port}", content=content)
+        assert response.status_code == status
+
+
+async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    body = BODY.ljust(1000)
+    async with (
+        listen(fn, max_body=1000) as port,
+        httpx.AsyncClient(verify=False, limits=httpx.Limits()) as client,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        tasks = [asyncio.create_task(client.post(url, content=body)) for _ in range(32)]
+        await until(lambda: len(fn.calls) == 32)
+        refused = await client.post(url, content=body)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        assert "too many large reviews" in refused.json()["message"]
+        fn.gate.set()
+        assert {(await task).status_code for task in tasks} == {200}
+        assert (await client.post(url, content=body)).status_code == 200
+
+
+async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        tracemalloc.start()
+        writer.write(CHUNKED + b"1\r\n \r\n" * 300_000 + b"%x\r\n" % len(BODY) + BODY + b"\r\n")
+        writer.write(b"0\r\n\r\n")
+        head = await read_head(reader)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert head.startswith("HTTP/1.1 200 ")
+    assert peak < 40_000_000
+
+
+# Nonsense.
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"SSH-2.0-x\r\n",
+        b"GET\r\n\r\n",
+        b"POST / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nA\r\n\r\n",
+        b"POST /\xff\xfe HTTP/1.1\r\n\r\n",
+        b"POST http://[/ HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        CHUNKED + b"zz\r\n",
+        CHUNKED + b"ffffffffffffffffffff\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_and_harms_no_one(
+    fn: Recorder, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    async with listen(fn) as port:
+        async with connect(port) as (reader, writer):
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer.startswith(b"HTTP/1.1 4")
+            assert b"connection: close" in answer
+        async with connect(port) as (reader, writer):
+            writer.write(HEAD + BODY + sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
+        assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+@pytest.mark.parametrize("opener", [b"[", b'{"a":'])
+@pytest.mark.parametrize("depth", [500, 900, 2000])
+async def test_deep_json_is_never_a_failure_of_the_operator(opener: bytes, depth: int) -> None:
+    async def recurse(request: Any, **_: object) -> dict[str, Any]:
+        def walk(value: Any) -> None:
+            for item in value.values() if isinstance(value, dict) else value:
+                walk(item) if isinstance(item, (dict, list)) else None
+
+        walk(request)
+        walk(request)
+        return RESPONSE
+
+    closer = b"]" if opener == b"[" else b"}"
+    body = b'{"x":' + opener * (depth - 1) + closer.join([b"[]", *[b""] * (depth - 1)]) + b"}"
+    async with listen(recurse) as port, httpx.AsyncClient(verify=False) as client:
+        response = await client.post(f"http://127.0.0.1:{port}", content=body)
+        assert response.status_code in (200, 400)
+
+
+async def test_an_error_of_the_handler_is_not_blamed_on_a_flat_review(fn: Recorder) -> None:
+    fn.error = RecursionError()
+    async with listen(fn) as port:
+        assert (await post(f"http://127.0.0.1:{port}")).status_code == 500
+
+
+async def test_a_refusal_may_say_when_to_try_again(fn: Recorder) -> None:
+    fn.error = ReviewError("Later.", status=503, retry_after=7)
+    async with listen(fn) as port:
+        response = await post(f"http://127.0.0.1:{port}")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "7"
+    assert "connection" not in response.headers
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+async def test_an_offer_of_another_protocol_is_not_taken(fn: Recorder, upgrade: bytes) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + upgrade
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(request + b"\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 405 ")
+
+
+async def test_random_bytes_never_get_an_allowing_answer_nor_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fn = Recorder()
+    loop = asyncio.get_running_loop()
+    async with listen(fn, read_timeout=0.2) as port:
+
+        async def ask(sent: bytes) -> bytes:
+            async with connect(port) as (reader, writer):
+                writer.write(sent)
+                with contextlib.suppress(OSError):
+                    writer.write_eof()
+                return await asyncio.wait_for(reader.read(), 5)
+
+        @settings(
+            max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
+        @given(
+            st.one_of(
+                st.binary(max_size=300),
+                st.binary(max_size=100).map(lambda data: HEAD + data),
+                st.binary(max_size=100).map(lambda data: CHUNKED + data),
+                st.tuples(st.integers(0, len(HEAD)), st.binary(max_size=5)).map(
+                    lambda pair: HEAD[: pair[0]] + pair[1] + HEAD[pair[0] :] + BODY[:-1]
+                ),
+            )
+        )
+        def check(sent: bytes) -> None:
+            answer = asyncio.run_coroutine_threadsafe(ask(sent), loop).result(10)
+            assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5"))
+
+        await asyncio.to_thread(check)
+    assert fn.calls == []
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]

@@ -1,0 +1,350 @@
+"""``webop.WebhookNgrokTunnel`` with a stand-in for the agent that really forwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.server
+import logging
+import os
+import signal
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyngrok import installer, ngrok
+from pyngrok.conf import PyngrokConfig
+
+import webop
+from tests.commands import find_free_port
+from tests.servers.ngrok_standin import GOOD_TOKEN
+from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, get_url, post, serve, until
+from tests.servers.tunneling import StandIn, prepare, review
+from webop.errors import ConfigurationError
+
+
+@pytest.fixture
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    with prepare(tmp_path, monkeypatch) as prepared:
+        yield prepared
+
+
+@pytest.fixture
+def fn() -> Recorder:
+    return Recorder()
+
+
+@contextlib.asynccontextmanager
+async def collect(
+    server: webop.WebhookServerProtocol, fn: webop.WebhookFn
+) -> AsyncIterator[asyncio.Queue[webop.WebhookClientConfig]]:
+    """Run a server as an operator does: in a task that is cancelled at the end."""
+    configs: asyncio.Queue[webop.WebhookClientConfig] = asyncio.Queue()
+
+    async def iterate() -> None:
+        async for config in server(fn):
+            configs.put_nowait(config)
+
+    task = asyncio.create_task(iterate())
+    try:
+        yield configs
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+# The way of a review.
+
+
+@pytest.mark.feature("ADM-85", "REF-42")
+async def test_a_review_to_the_public_address_is_answered_by_the_handlers(
+    standin: StandIn, fn: Recorder
+) -> None:
+    async with serve(standin.build(path="/some/path"), fn) as config:
+        assert set(config) == {"url"}
+        url = get_url(config)
+        assert url.startswith("https://localhost:")
+        assert url.endswith("/some/path")
+        response = await review(f"{url}/fn")
+        assert response.json() == RESPONSE
+    assert fn.calls[0].request == REVIEW
+    assert fn.calls[0].webhook == "fn"
+
+
+@pytest.mark.feature("ADM-85")
+async def test_the_local_server_speaks_plain_http_where_it_is_told_to(
+    standin: StandIn, fn: Recorder
+) -> None:
+    port = find_free_port()
+    async with serve(standin.build(addr="127.0.0.1", port=port), fn) as config:
+        response = await post(f"http://127.0.0.1:{port}/direct")
+        assert response.json() == RESPONSE
+        assert (await review(get_url(config))).json() == RESPONSE
+    with pytest.raises(httpx.ConnectError):
+        await post(f"http://127.0.0.1:{port}/direct")
+
+
+@pytest.mark.feature("ADM-85")
+async def test_the_token_and_the_region_are_handed_to_the_agent(
+    standin: StandIn, fn: Recorder
+) -> None:
+    async with serve(standin.build(region="eu"), fn):
+        pass
+    argv = " ".join(standin.calls[0]["argv"]).replace("=", " ")
+    assert f"--authtoken {GOOD_TOKEN}" in argv
+    assert "--region eu" in argv
+
+
+async def test_the_token_of_the_environment_is_used_unless_there_is_another(
+    standin: StandIn, fn: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NGROK_AUTHTOKEN", GOOD_TOKEN)
+    async with serve(standin.build(token=None), fn) as config:
+        assert (await review(get_url(config))).status_code == 200
+    assert "--region" not in standin.calls[0]["argv"]
+
+
+async def test_the_executable_is_found_by_its_name(
+    standin: StandIn, fn: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(standin.folder), prepend=os.pathsep)
+    async with serve(standin.build(binary="ngrok"), fn) as config:
+        assert (await review(get_url(config))).status_code == 200
+
+
+# What can be wrong at the start.
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        (None, r"requires a verified account and authtoken\. ERR_NGROK_4018\. Give.*token="),
+        ("bad", r"properly formed, but it is invalid.*ERR_NGROK_107\. Give your authtoken"),
+    ],
+)
+async def test_a_refused_token_is_told_of_in_the_words_of_the_agent(
+    standin: StandIn, fn: Recorder, token: str | None, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        async with serve(standin.build(token=token), fn):
+            pass
+    assert "\\n" not in str(caught.value)
+    assert not standin.running
+
+
+async def test_a_refused_tunnel_is_told_of_and_its_agent_is_ended(
+    standin: StandIn, fn: Recorder
+) -> None:
+    standin.be("full")
+    with pytest.raises(ConfigurationError, match=r"limited to 3 endpoints\. ERR_NGROK_324"):
+        async with serve(standin.build(), fn):
+            pass
+    assert standin.pids
+    assert not standin.running
+
+
+async def test_an_agent_that_fails_without_a_word_is_told_of(
+    standin: StandIn, fn: Recorder
+) -> None:
+    standin.be("ill")
+    with pytest.raises(ConfigurationError, match=r"unable to start.*run by hand"):
+        async with serve(standin.build(), fn):
+            pass
+
+
+async def test_an_address_without_tls_is_refused(standin: StandIn, fn: Recorder) -> None:
+    standin.be("insecure")
+    with pytest.raises(ConfigurationError, match="needs https"):
+        async with serve(standin.build(), fn):
+            pass
+    assert not standin.running
+
+
+async def test_an_absent_executable_is_told_of(standin: StandIn, fn: Recorder) -> None:
+    with pytest.raises(ConfigurationError, match=r"binary='/nowhere/ngrok'.*ngrok\.com/download"):
+        async with serve(standin.build(binary="/nowhere/ngrok"), fn):
+            pass
+
+
+async def test_a_file_that_is_no_program_is_told_of(
+    standin: StandIn, fn: Recorder, tmp_path: Path
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x7fgarbage")
+    garbage.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=r"Exec format error.*garbage.*binary="):
+        async with serve(standin.build(binary=garbage), fn):
+            pass
+
+
+async def test_without_pyngrok_it_is_told_how_to_install_it(
+    fn: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "webop.servers.agent", raising=False)
+    monkeypatch.setitem(sys.modules, "pyngrok", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'webop\[ngrok\]'"):
+        async with serve(webop.WebhookNgrokTunnel(port=0), fn):
+            pass
+
+
+# The download.
+
+
+@contextlib.contextmanager
+def _serve_folder(folder: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    handler = partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _redirect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> Path:
+    """Make pyngrok download from there; return where the executable is to be."""
+    for name in installer.PLATFORMS:
+        monkeypatch.setitem(installer.PLATFORMS, name, url)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = tmp_path / "fetched" / "ngrok"
+    monkeypatch.setenv("PYNGROK_NGROK_PATH", str(path))
+    return path
+
+
+@pytest.mark.feature("ADM-85")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pyngrok's use of tarfile
+async def test_without_an_executable_it_is_downloaded_and_the_log_says_so(
+    standin: StandIn,
+    fn: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "site").mkdir()
+    with tarfile.open(tmp_path / "site" / "ngrok.tgz", "w:gz") as archive:
+        archive.add(standin.binary, "ngrok")
+    with _serve_folder(tmp_path / "site") as url, caplog.at_level(logging.INFO, logger="webop"):
+        path = _redirect(monkeypatch, tmp_path, f"{url}/ngrok.tgz")
+        async with serve(standin.build(binary=None), fn) as config:
+            assert (await review(get_url(config))).status_code == 200
+    assert path.exists()
+    assert f"Downloading ngrok to {path}" in caplog.text
+
+
+async def test_a_failed_download_is_told_of(
+    standin: StandIn, fn: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    with _serve_folder(tmp_path / "site") as url:
+        _redirect(monkeypatch, tmp_path, f"{url}/ngrok.tgz")
+        with pytest.raises(ConfigurationError, match=r"while downloading ngrok.*binary="):
+            async with serve(standin.build(binary=None), fn):
+                pass
+
+
+# A tunnel that breaks.
+
+
+@pytest.mark.feature("ADM-63")
+async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_told(
+    standin: StandIn, fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with collect(standin.build(), fn) as configs:
+        first = get_url(await configs.get())
+        standin.be("full")  # so that the first attempt is not a success
+        os.kill(standin.pids[0], signal.SIGKILL)
+        await until(lambda: "limited to 3 endpoints" in caplog.text)
+        standin.be("")
+        second = get_url(await configs.get())
+        assert second != first
+        assert (await review(second)).json() == RESPONSE
+    assert "The ngrok agent has ended (exit code -9)" in caplog.text
+    assert not standin.running
+
+
+async def test_when_the_agent_loses_the_tunnel_a_new_one_is_opened(
+    standin: StandIn, fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with collect(standin.build(), fn) as configs:
+        await configs.get()
+        api = next(call["api"] for call in standin.calls if "api" in call)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            for tunnel in (await http.get(f"{api}/api/endpoints")).json()["endpoints"]:
+                await http.delete(f"{api}{tunnel['uri']}")
+        assert (await review(get_url(await configs.get()))).json() == RESPONSE
+    assert "has no tunnel of https://localhost" in caplog.text
+
+
+# The end.
+
+
+@pytest.mark.feature("ADM-66", "ADM-67")
+async def test_the_agent_ends_with_the_task_that_serves(standin: StandIn, fn: Recorder) -> None:
+    async with collect(standin.build(), fn) as configs:
+        await configs.get()
+        assert standin.running
+    assert not standin.running
+
+
+async def test_a_cancellation_does_not_wait_for_an_agent_that_hangs(
+    standin: StandIn, fn: Recorder
+) -> None:
+    standin.be("mute")
+    async with asyncio.timeout(20):
+        async with collect(standin.build(), fn):
+            await until(lambda: bool(standin.running))
+    assert not standin.running
+
+
+@pytest.mark.feature("ADM-65", "ADM-67")
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_the_exit_from_the_context_closes_the_tunnel(
+    standin: StandIn, fn: Recorder, is_awaited: bool
+) -> None:
+    async with standin.build() as tunnel:
+        generator = tunnel(fn)
+        url = get_url(await anext(generator))
+        step = asyncio.ensure_future(anext(generator)) if is_awaited else None
+        await asyncio.sleep(0)
+        assert (await review(url)).json() == RESPONSE
+    if step is not None:
+        with pytest.raises(StopAsyncIteration):
+            await step
+    assert not standin.running
+    with pytest.raises(httpx.ConnectError):
+        await review(url)
+
+
+async def test_two_tunnels_share_an_agent_until_the_last_one_is_closed(
+    standin: StandIn, fn: Recorder
+) -> None:
+    async with serve(standin.build(), fn) as second:
+        async with serve(standin.build(), fn) as first:
+            assert get_url(first) != get_url(second)
+        assert (await review(get_url(second))).json() == RESPONSE
+        with pytest.raises(httpx.ConnectError):
+            await review(get_url(first))
+    assert len(standin.pids) == 1
+    assert not standin.running
+
+
+async def test_an_agent_of_somebody_else_is_left_as_it_is(standin: StandIn, fn: Recorder) -> None:
+    config = PyngrokConfig(ngrok_path=str(standin.binary), auth_token=GOOD_TOKEN)
+    await asyncio.to_thread(ngrok.get_ngrok_process, config)
+    async with serve(standin.build(), fn) as served:
+        assert (await review(get_url(served))).json() == RESPONSE
+    assert standin.running
+    await asyncio.to_thread(ngrok.kill, config)

@@ -1,0 +1,171 @@
+"""The webhook server of an operator, from its start to its last review.
+
+Flow: :meth:`WebhookHost.run` calls the server of the settings with the service that judges
+reviews, and hands each config that it yields to the manager of the webhook configurations.
+:meth:`WebhookHost.retire` and :meth:`WebhookHost.withdraw` are the way out: not ready any more,
+but serving; then out of the cluster; then closed by whoever runs :meth:`WebhookHost.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from webop.admission.managed.management import ConfigurationManager
+from webop.admission.serve import AdmissionService
+from webop.errors import ConfigurationError, WebopError
+from webop.handling.context import OperatorContext
+from webop.servers.base import WebhookClientConfig
+from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
+
+logger = logging.getLogger(__name__)
+
+_EXIT_TIMEOUT = 5.0  # seconds; for the last requests on the way out
+_SETTLE_SECONDS = 1.0  # for API servers to take notice that webhooks are removed
+
+
+class WebhookHost:
+    """What there is of admission in one operator.
+
+    Attributes:
+        review: judges reviews; for the app, which serves it itself, and for the server.
+        hosting: what the server is given, and tells.
+        manager: keeps the webhook configurations; None if they are not managed.
+
+    Args:
+        operator: the context of the operator.
+        is_hosted: whether an ASGI server runs the app, and serves reviews also without a webhook
+            server of the operator's own.
+    """
+
+    def __init__(self, operator: OperatorContext, *, is_hosted: bool) -> None:
+        self._operator = operator
+        self._is_hosted = is_hosted
+        self._is_listening = False
+        self._is_withdrawn = False
+        self.review = AdmissionService(operator)
+        self.hosting = Hosting(limits=operator.settings.admission)
+        self.manager: ConfigurationManager | None = None
+
+    @property
+    def has_server(self) -> bool:
+        """Whether there is a webhook server to run."""
+        return bool(self.review.ids and self._operator.settings.admission.server is not None)
+
+    @property
+    def is_managing(self) -> bool:
+        """Whether there are webhook configurations to keep."""
+        return self.has_server and bool(self._operator.settings.admission.managed)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether reviews may come."""
+        return bool(self.review.ids) and (self.has_server or self._is_hosted)
+
+    def begin(self) -> None:
+        """Take over what the startup handlers have registered and set.
+
+        Raises:
+            ConfigurationError: there are webhooks, but nobody to serve them (ADM-48).
+        """
+        self.review.take_handlers()
+        admission = self._operator.settings.admission
+        self.hosting.limits = admission
+        if not self.review.ids or admission.server is not None:
+            return
+        if not self._is_hosted:
+            raise ConfigurationError(
+                f"There are admission handlers ({', '.join(self.review.ids)}), but no webhook "
+                "server. Set settings.admission.server in a startup handler, for example: "
+                "settings.admission.server = webop.WebhookServer(port=9443)."
+            )
+        if admission.managed:
+            logger.warning(
+                "The webhook configurations %r are not managed: nobody knows at which address "
+                "API servers reach this app. Set settings.admission.server to a function that "
+                "yields it.",
+                admission.managed,
+            )
+
+    def connect(self, cluster: ClusterAccess, manager: ConfigurationManager | None) -> None:
+        """Take the ways to the cluster, before the server is run."""
+        self.hosting.cluster = cluster
+        self.manager = manager
+        if manager is not None:
+            self.hosting.confirm = manager.confirm
+
+    async def run(self) -> None:
+        """Run the webhook server of the settings; its end is the end of the operator (ADM-49).
+
+        Raises:
+            WebopError: the server has ended by itself.
+        """
+        current_hosting.set(self.hosting)
+        async with _enter(self._operator.settings.admission.server) as server:
+            configs: AsyncIterator[WebhookClientConfig] = server(self.review)
+            async for config in configs:
+                where = config.get("url") or config.get("service")
+                log = logger.debug if self._is_listening else logger.info
+                log("Webhooks are served at %s.", where)
+                self._is_listening = True
+                if self.manager is not None:
+                    self.manager.announce(config)
+        self._is_listening = False
+        raise WebopError("The webhook server has exited, and so does the operator.")
+
+    async def retire(self) -> None:
+        """Be not ready any more, but serve, until nobody sends reviews here any more.
+
+        Load balancers and kube-proxies take their time to notice; whoever comes meanwhile is
+        served, and told to open a new connection for the next review.
+        """
+        self.hosting.is_stopping = True
+        delay = self._operator.settings.admission.shutdown_delay
+        if self.is_serving and delay:
+            logger.info("Webhooks are served for %g more seconds, until nobody comes.", delay)
+            await asyncio.sleep(delay)
+
+    async def withdraw(self) -> None:
+        """Take the webhooks out of the cluster; to fail in that is no reason to fail in all."""
+        self.hosting.is_stopping = True
+        if self.manager is None or self._is_withdrawn:
+            return
+        self._is_withdrawn = True
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT):
+                await self.manager.withdraw()
+        except (TimeoutError, WebopError) as exc:
+            reason = str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
+            logger.warning("The webhooks stay in the cluster after the exit: %s", reason)
+        else:
+            delay = self._operator.settings.admission.shutdown_delay
+            await asyncio.sleep(min(_SETTLE_SECONDS, delay))
+
+    def list_obstacles(self) -> list[str]:
+        """Return what keeps the webhooks from being ready, in words; nothing if they are."""
+        obstacles = []
+        if self.hosting.is_stopping:
+            obstacles.append("the operator is stopping")
+        if self.has_server and not self._is_listening:
+            obstacles.append("the webhook server is not listening yet")
+        expiry = self.hosting.expiry
+        if expiry is not None and expiry <= dt.datetime.now(dt.UTC):
+            obstacles.append(f"the certificate of the webhook server has expired on {expiry}")
+        if self.manager is not None and not self.manager.is_applied.is_set():
+            why = f": {self.manager.problem}" if self.manager.problem else ""
+            obstacles.append(f"the webhook configurations are not applied yet{why}")
+        return obstacles
+
+
+@asynccontextmanager
+async def _enter(server: Any) -> AsyncIterator[Any]:
+    """Enter a webhook server if it is a context manager; it may give a substitute (ADM-65)."""
+    if hasattr(server, "__aenter__"):
+        async with server as entered:
+            yield entered
+    else:
+        yield server

@@ -1,0 +1,306 @@
+"""Keeping the webhook configurations in the cluster as the replicas and their handlers need them.
+
+Chapter "Admission control", "Managed configurations". What one replica wants there is built in
+:mod:`webop.admission.managed.configurations`; what follows for all of them, in
+:mod:`webop.admission.managed.replicas`; how it gets into the cluster, in
+:mod:`webop.admission.managed.shared`.
+
+Timing: each replica looks at both configurations whenever its handlers, its server or the resources
+of the cluster have changed; every five seconds while webhooks of its own have to wait for others;
+otherwise every third of ``settings.admission.replica_lifetime``, every minute at most. So long it
+takes until configurations that somebody has deleted or edited are as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+
+from webop.admission.managed.clock import ServerClock
+from webop.admission.managed.configurations import Exemptions, build_configuration
+from webop.admission.managed.dangers import list_dangers
+from webop.admission.managed.marks import Json, Mark, build_key, parse_bundle
+from webop.admission.managed.replicas import (
+    Configuration,
+    Offer,
+    Plan,
+    Replica,
+    build_offer,
+    plan_exit,
+    plan_presence,
+)
+from webop.admission.managed.shared import SharedConfigurations
+from webop.client.api import Client
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIError,
+    APIServerError,
+    APITooManyRequestsError,
+    ConfigurationError,
+    WebopError,
+)
+from webop.handling.context import OperatorContext
+from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.servers.base import WebhookClientConfig
+
+logger = logging.getLogger(__name__)
+
+_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
+_RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
+_LONGEST_PAUSE = 60.0  # seconds; between attempts, and between looks if nothing happens
+_POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
+
+
+class ConfigurationManager:
+    """The part of one replica in the webhook configurations that all replicas share.
+
+    Args:
+        operator: the context of the operator; ``settings.admission.managed`` is the name.
+        client: the client of the API server.
+
+    Attributes:
+        is_applied: set once the replica is known to the others, and all is in force that is to be
+            by now. What has to wait for other replicas does not count: they wait for this one.
+        problem: why the last attempt to keep it so has failed; empty if it has not.
+    """
+
+    def __init__(self, operator: OperatorContext, client: Client) -> None:
+        self._operator = operator
+        self._client = client
+        self._name = operator.settings.admission.managed or ""
+        self._shared = SharedConfigurations(client, self._name)
+        self._clock = ServerClock(client)
+        self._handlers = operator.registry.select_webhooks()
+        self._replica: Replica | None = None
+        self._config: WebhookClientConfig | None = None
+        self._offers: dict[WebhookType, Offer] = {}
+        self._next_look = 0.0
+        self._trusted: frozenset[str] = frozenset()
+        self._looked = asyncio.Condition()
+        self._changed = asyncio.Event()
+        self._adjusting = asyncio.Lock()
+        self._is_withdrawn = False
+        self._waiting: list[str] = []
+        self._reported: set[str] = set()
+        self.is_applied = asyncio.Event()
+        self.problem = ""
+        operator.insights.subscribe(self._changed.set)
+
+    def announce(self, config: WebhookClientConfig) -> None:
+        """Take over where the server is to be reached from now on."""
+        self._config = config
+        self._changed.set()
+
+    async def confirm(self, config: WebhookClientConfig) -> None:
+        """Wait until the configurations in the cluster trust the authorities of a config.
+
+        For servers that change their certificates: the config is to be announced (yielded) with
+        the old and the new authorities first; the new certificate may be shown after this.
+
+        Caveats:
+            API servers learn of it by watching, thus a moment later. If the config is never
+            announced, this never returns.
+
+        Raises:
+            ConfigurationError: the ``caBundle`` is not base64 of text.
+        """
+        wanted = frozenset(parse_bundle(config.get("caBundle")))
+        async with self._looked:
+            await self._looked.wait_for(
+                lambda: self.is_applied.is_set() and wanted <= self._trusted
+            )
+
+    async def run(self) -> None:
+        """Keep the configurations as they have to be.
+
+        Raises:
+            APIError: the API server refuses the configurations at first: by RBAC (ADM-43), or
+                because of what is in them. Later refusals, and an API server that is not
+                available, are a :attr:`problem`, and it is tried again.
+            ConfigurationError: at first, the server yields what is not a usable config.
+        """
+        failures = 0
+        while True:
+            self._changed.clear()
+            pause = None
+            if self._config is not None and self._is_active:
+                try:
+                    await self._adjust(self._config)
+                except (APIError, ConfigurationError) as exc:
+                    self._note_failure(exc)
+                    failures = 0 if isinstance(exc, _TRANSIENT) else min(failures + 1, 10)
+                    pause = min(_RETRY_PAUSE * 2**failures, _LONGEST_PAUSE)
+                else:
+                    self.problem, failures = "", 0
+                    pause = max(0.0, self._next_look - time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+
+    async def withdraw(self) -> None:
+        """Leave the configurations, for good: for a graceful exit.
+
+        The webhooks that other live replicas serve stay, led to those; if there are none, only
+        the persistent webhooks stay (ADM-47).
+
+        Raises:
+            APIError: the API server is not available, or refuses.
+        """
+        async with self._adjusting:
+            self._is_withdrawn = True
+            if self._replica is not None:
+                await self._shared.settle(self._plan_exit, self._clock.judge(self._lifetime))
+
+    async def _adjust(self, config: WebhookClientConfig) -> None:
+        """Look at the configurations, if there is a reason to, and put them right."""
+        self._report_absent()
+        async with self._adjusting:  # what is on its way must not come after the withdrawal
+            await self._clock.adjust(self._renewal)
+            offers = {kind: self._build_offer(kind, config) for kind in WebhookType}
+            is_due = time.monotonic() >= self._next_look
+            if self._is_withdrawn or (offers == self._offers and not is_due):
+                return
+            self._offers, self._next_look = offers, 0.0  # until all has succeeded
+            self._replica = self._replica or self._introduce()
+            plans = await self._shared.settle(
+                self._plan_presence, self._clock.judge(self._lifetime)
+            )
+            self._clock.note_contact(self._lifetime)
+        waiting = [
+            name for kind in plans for name in offers[kind].served if name in plans[kind].deferred
+        ]
+        self._report_waiting(waiting)
+        interval = min(_POLLING, self._renewal) if waiting else self._renewal
+        self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+        async with self._looked:
+            self.is_applied.set()
+            self._trusted = frozenset(parse_bundle(config.get("caBundle")))
+            self._looked.notify_all()
+
+    @property
+    def _is_active(self) -> bool:
+        """Whether it is known what to configure, and there is no end to it yet."""
+        return self._operator.insights.is_known and not self._is_withdrawn
+
+    @property
+    def _lifetime(self) -> float:
+        """For how long a mark that is not renewed holds, in seconds."""
+        return self._operator.settings.admission.replica_lifetime
+
+    @property
+    def _renewal(self) -> float:
+        """How often the marks are renewed, in seconds."""
+        return min(self._lifetime / 3, _LONGEST_PAUSE)
+
+    def _introduce(self) -> Replica:
+        """Return what the others are to know of this replica.
+
+        Processes can have the identity of their pod in common.
+        """
+        return Replica(
+            key=build_key(f"{self._operator.identity}/{os.getpid()}"),
+            identity=self._operator.identity,
+            since=self._clock.tell(),
+            lifetime=self._lifetime,
+            renewal=self._renewal,
+        )
+
+    def _plan_presence(
+        self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
+    ) -> Plan:
+        assert self._replica is not None  # noqa: S101 - introduced before
+        offer = self._offers[kind]
+        if found.version is None and not offer.served:
+            return Plan((), {})
+        return plan_presence(found, others, self._replica, offer, self._clock.tell())
+
+    def _plan_exit(
+        self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
+    ) -> Plan:
+        assert self._replica is not None  # noqa: S101 - introduced before
+        return plan_exit(found, others, self._replica, self._offers[kind])
+
+    def _build_offer(self, kind: WebhookType, config: WebhookClientConfig) -> Offer:
+        """Return what this replica has for one of the configurations."""
+        exemptions = self._build_exemptions()
+
+        def build(handlers: Sequence[WebhookHandler]) -> list[Json]:
+            configuration = build_configuration(
+                reason=kind,
+                name=self._name,
+                handlers=handlers,
+                resources=self._operator.insights.resources,
+                client_config=config,
+                exemptions=exemptions,
+            )
+            webhooks: list[Json] = configuration["webhooks"]
+            return webhooks
+
+        webhooks = build(self._handlers)
+        flags = [handler.persistent for handler in self._handlers for _ in build([handler])]
+        named = zip(webhooks, flags, strict=True)
+        return build_offer(webhooks, config, [w["name"] for w, is_kept in named if is_kept])
+
+    def _build_exemptions(self) -> Exemptions:
+        admission = self._operator.settings.admission
+        namespace = self._client.vault.default_namespace if admission.exempt_namespace else None
+        username = self._clock.username if admission.exempt_account else None
+        for name, value in (("exempt_namespace", namespace), ("exempt_account", username)):
+            if getattr(admission, name) and value is None:
+                self._warn_once(
+                    f"settings.admission.{name} has no effect: the operator cannot tell its own "
+                    f"{name.removeprefix('exempt_')}."
+                )
+        return Exemptions(namespace=namespace, username=username)
+
+    def _note_failure(self, exc: WebopError) -> None:
+        """Take note of a failed attempt.
+
+        Raises:
+            WebopError: it is of no use to try again.
+        """
+        if not self.is_applied.is_set() and not isinstance(exc, _TRANSIENT):
+            raise exc
+        if self.problem != str(exc):
+            state = "kept up" if self.is_applied.is_set() else "configured yet"
+            logger.warning("The webhooks are not %s, to be retried: %s", state, exc)
+        self.problem = str(exc)
+
+    def _report_waiting(self, names: list[str]) -> None:
+        """Say what waits for other replicas, and when nothing does any more."""
+        if names and names != self._waiting:
+            logger.info(
+                "In force when all replicas serve it, but not yet: %s. (Replicas that were killed "
+                "count as such for up to %g seconds.)",
+                ", ".join(names),
+                self._lifetime,
+            )
+        elif self._waiting and not names:
+            logger.info("All webhooks are in force.")
+        self._waiting = names
+
+    def _report_absent(self) -> None:
+        """Say once what is wrong: handlers that nobody asks, and those that are asked too much."""
+        resources = self._operator.insights.resources
+        for handler in self._handlers:
+            selector = handler.selector
+            if selector is None or selector.select(resources):
+                continue
+            text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
+            if selector.is_ambiguous(resources):
+                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
+                text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."
+            self._warn_once(text)
+        for text in list_dangers(self._handlers, resources):
+            self._warn_once(text)
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            logger.warning(text)

@@ -1,0 +1,142 @@
+"""The certificate of a webhook server in files, which others renew while it serves.
+
+Flow: :func:`read_material` reads and checks the files, at the start and every now and then; what
+has changed goes into the live TLS context and into the ``caBundle`` of the clients. Nothing
+half-written gets there: the certificate and its key are tried out in a context of their own first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import re
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from webop.errors import ConfigurationError
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.contexts import StrPath, read_file
+
+if TYPE_CHECKING:
+    from webop.servers.hosting import Hosting
+
+logger = logging.getLogger(__name__)
+
+_CERTIFICATE = re.compile(
+    rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", flags=re.DOTALL
+)
+_NEARLY_EXPIRED = 0.1  # of the lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is in the files at one moment, in PEM.
+
+    Attributes:
+        cert: the certificate, with the intermediate ones after it; None if there is no file.
+        key: its private key; None if it is in ``cert``, too.
+        bundle: the authorities for the clients to trust; None for the default ones.
+    """
+
+    cert: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    bundle: bytes | None = None
+
+
+def read_material(
+    *,
+    certfile: StrPath | None = None,
+    pkeyfile: StrPath | None = None,
+    password: str | None = None,
+    cafile: StrPath | None = None,
+    cadata: bytes | None = None,
+) -> Material:
+    """Read the files of a webhook server, and check that they fit together.
+
+    Args:
+        certfile: the certificate; without any authorities, it is its own authority.
+        pkeyfile: its private key; None if it is in the same file.
+        password: what decrypts the key.
+        cafile: the authorities.
+        cadata: the authorities; they win over those of the file.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
+    """
+    bundle = cadata
+    if bundle is None and cafile is not None:
+        bundle = read_file(cafile, "cafile")
+    if certfile is None:
+        if pkeyfile is not None:
+            raise ConfigurationError("pkeyfile= needs certfile=: the certificate of that key.")
+        return Material(bundle=bundle)
+    cert = read_file(certfile, "certfile")
+    key = None if pkeyfile is None else read_file(pkeyfile, "pkeyfile")
+    try:
+        load_key_material(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key, password)
+    except ssl.SSLError as error:
+        where = f"certfile={str(certfile)!r}, pkeyfile={str(pkeyfile or certfile)!r}"
+        reason = error.reason or "not PEM, or a wrong password"
+        raise ConfigurationError(
+            f"The certificate of the webhook server cannot be used ({where}): {reason}. "
+            "Give a certificate and its own private key in PEM, and the password of the key."
+        ) from error
+    return Material(cert, key, extract_certificates(cert) if bundle is None else bundle)
+
+
+def extract_certificates(pem: bytes) -> bytes:
+    """Leave out everything but certificates: bundles are public, the keys beside them are not."""
+    return b"\n".join(_CERTIFICATE.findall(pem)) + b"\n"
+
+
+def join_bundles(*bundles: bytes | None) -> bytes:
+    """Make one bundle of several, without repetitions; for the time of a rotation."""
+    certs = [cert for bundle in bundles if bundle for cert in _CERTIFICATE.findall(bundle)]
+    return b"\n".join(dict.fromkeys(certs)) + b"\n"
+
+
+def add_bundle(bundle: bytes | None, own: bytes | None) -> bytes | None:
+    """Add the server's own certificate, if any, to what the clients are told to trust anyway."""
+    if bundle is None or own is None:
+        return own if bundle is None else bundle
+    return bundle.rstrip() + b"\n" + own
+
+
+class ExpiryWatch:
+    """Tells the operator until when the certificate is valid, and warns before it is too late.
+
+    Args:
+        hosting: whose ``expiry`` is set.
+    """
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self._start: dt.datetime | None = None
+        self._warned = ""
+
+    def note(self, cert: bytes) -> None:
+        """Take note of a certificate (in PEM) that is in use from now on."""
+        self._start, self._hosting.expiry, self._warned = None, None, ""
+        # Without the library, or for what only OpenSSL can read, it is not known.
+        with contextlib.suppress(ImportError, ValueError):
+            from cryptography import x509  # noqa: PLC0415 - slow
+
+            parsed = x509.load_pem_x509_certificate(extract_certificates(cert))
+            self._start = parsed.not_valid_before_utc
+            self._hosting.expiry = parsed.not_valid_after_utc
+        self.check()
+
+    def check(self) -> None:
+        """Warn, once for each certificate and state, if it expires soon or has expired."""
+        end = self._hosting.expiry
+        if end is None or self._start is None:
+            return
+        left = (end - dt.datetime.now(dt.UTC)) / (end - self._start)
+        if left >= _NEARLY_EXPIRED:
+            return
+        state = "has expired" if left <= 0 else "expires soon"
+        if state != self._warned:
+            self._warned = state
+            logger.warning("The certificate of the webhook server %s: at %s.", state, end)

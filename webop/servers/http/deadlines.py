@@ -1,0 +1,66 @@
+"""How long a review may take: what the client says in ``?timeout=``, less a margin.
+
+API servers add the ``timeoutSeconds`` of the webhook to its URL, in the syntax of Go's
+``time.Duration`` (Kubernetes, "Dynamic Admission Control", "Timeouts"). Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from urllib.parse import parse_qs
+
+from webop.errors import ReviewError
+
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,  # the micro sign, which Go writes
+    "\u03bcs": 1e-6,  # the Greek letter, which Go reads, too
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)", re.ASCII)
+_MIN_MARGIN, _MAX_MARGIN = 0.05, 1.0  # seconds for the way back of the answer
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a duration in Go's syntax, such as "10s", "1m30s", "1.5s".
+
+    Raises:
+        ValueError: this is not a duration, or it is not positive.
+    """
+    seconds, end = 0.0, 0
+    while end < len(text):
+        part = _PART.match(text, end)
+        if part is None:
+            break
+        seconds += float(part[1]) * _UNITS[part[2]]
+        end = part.end()
+    if end < len(text) or seconds <= 0:
+        raise ValueError(f"not a duration such as 10s or 1m30s: {text!r}")
+    return seconds
+
+
+@functools.lru_cache(maxsize=64)  # API servers send a few different ones
+def read_timeout(query: bytes) -> float | None:
+    """Return how many seconds the client waits, by the query of its URL; None if it says nothing.
+
+    Raises:
+        ReviewError: the query has a ``timeout`` that is not a duration.
+    """
+    values = parse_qs(query.decode("utf-8", "replace"), keep_blank_values=True).get("timeout")
+    if not values:
+        return None
+    try:
+        return parse_duration(values[0])
+    except ValueError as error:
+        raise ReviewError(f"The timeout= in the URL is {error}.") from None
+
+
+def compute_budget(timeout: float) -> float:
+    """Return the seconds until the answer must leave for a client that waits so many seconds."""
+    margin = min(max(timeout / 10, _MIN_MARGIN), _MAX_MARGIN)
+    return max(timeout - margin, timeout / 2)

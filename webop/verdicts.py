@@ -1,0 +1,138 @@
+"""What is wrong with an object, field by field: causes of refusals, and those that pydantic finds.
+
+Pure, and below all else: :class:`webop.errors.AdmissionError` carries the causes,
+:mod:`webop.admission.review` puts them into the response. pydantic itself is not imported: its
+errors are known by their class and asked for ``errors()`` (pydantic documentation, "Error
+handling").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_MAX_CAUSES = 100
+_MAX_SUMMARY = 1000  # characters
+_MAX_PART = 250  # characters of a field's path, or of what is wrong with it
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_OF_KEYS = "[key]"  # pydantic's mark of errors in the keys of a mapping
+
+# By types of pydantic's errors.
+_REASONS = {
+    "missing": "FieldValueRequired",
+    "extra_forbidden": "FieldValueForbidden",
+    "enum": "FieldValueNotSupported",
+    "literal_error": "FieldValueNotSupported",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCause:
+    """One thing that is wrong with an object (Kubernetes API, meta/v1 StatusCause).
+
+    Attributes:
+        field: the path of the field as the API server writes it, such as "spec.items[0].size".
+        message: what is wrong, for people.
+        reason: for programs: "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden",
+            "FieldValueNotSupported", "FieldValueTypeInvalid", "FieldValueDuplicate" and so on.
+    """
+
+    field: str
+    message: str
+    reason: str = "FieldValueInvalid"
+
+
+def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[AdmissionCause]:
+    """Return causes that are given as such or as mappings of their attributes.
+
+    Raises:
+        TypeError: there is something else among them, or a mapping with other keys.
+    """
+    parsed = []
+    for cause in causes:
+        if isinstance(cause, Mapping):
+            parsed.append(AdmissionCause(**cause))
+        elif isinstance(cause, AdmissionCause):
+            parsed.append(cause)
+        else:
+            raise TypeError(
+                f"causes= are webop.AdmissionCause, or mappings with 'field', 'message' and maybe "
+                f"'reason', not {cause!r:.99}."
+            )
+    return parsed
+
+
+def is_validation_error(exc: object) -> bool:
+    """Tell whether this is a ``ValidationError`` of pydantic, or of a class made from it."""
+    return any(
+        family.__name__ == "ValidationError"
+        and family.__module__.partition(".")[0] in ("pydantic", "pydantic_core")
+        for family in type(exc).__mro__
+    )
+
+
+def build_causes(errors: Sequence[Mapping[str, Any]], path: str = "") -> list[AdmissionCause]:
+    """Return one cause per error of a validation; of very many only the first ones.
+
+    Args:
+        errors: what ``errors()`` of pydantic's errors returns.
+        path: where in the object that is, what was validated, such as "spec".
+    """
+    return [
+        AdmissionCause(
+            field=_shorten(render_path(error.get("loc", ()), path)),
+            message=_shorten(str(error.get("msg", "is not valid"))),
+            reason=_find_reason(str(error.get("type", ""))),
+        )
+        for error in errors[:_MAX_CAUSES]
+    ]
+
+
+def summarize(causes: Iterable[AdmissionCause], total: int) -> str:
+    """Return the causes, which are the first ones of a total, as one text of bounded length."""
+    parts: list[str] = []
+    size = 0
+    for cause in causes:
+        part = f"{cause.field}: {cause.message}" if cause.field else cause.message
+        size += len(part)
+        if size > _MAX_SUMMARY:
+            break
+        parts.append(part)
+    if len(parts) < total:
+        parts.append(f"and {total - len(parts)} more.")
+    return "; ".join(parts)
+
+
+def render_path(location: Iterable[str | int], path: str = "") -> str:
+    """Return the path of a field as the API server writes it: "spec.items[0].labels[a/b]".
+
+    Args:
+        location: names of fields, keys of mappings and indices of lists, from the outside in.
+        path: what comes before it.
+    """
+    for key in location:
+        if key == _OF_KEYS:
+            continue
+        if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+            path = f"{path}.{key}" if path else key
+        else:
+            path = f"{path}[{key}]"
+    return path
+
+
+def _find_reason(kind: str) -> str:
+    if kind in _REASONS:
+        return _REASONS[kind]
+    if kind.endswith("_type"):
+        return "FieldValueTypeInvalid"
+    return "FieldValueInvalid"
+
+
+def _shorten(text: str) -> str:
+    """Keep a text short and in one line: names of fields can be whatever a user has sent."""
+    text = _CONTROL_CHARACTERS.sub(" ", text[: _MAX_PART + 1])
+    return text if len(text) <= _MAX_PART else f"{text[: _MAX_PART - 1]}…"
