@@ -10,16 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
+    from webop.testing.admission import AdmissionClient
+    from webop.testing.results import AdmissionResult
+    from webop.testing.reviews import review
     from webop.testing.runner import OperatorRunner
     from webop.testing.runner import OperatorRunner as KopfRunner
 
-__all__ = ["KopfRunner", "LocalCluster", "OperatorRunner"]
+__all__ = [
+    "AdmissionClient",
+    "AdmissionResult",
+    "KopfRunner",
+    "LocalCluster",
+    "OperatorRunner",
+    "review",
+]
 
 # What is where, and how it is called there.
 _LAZY = {
+    "AdmissionClient": ("webop.testing.admission", "AdmissionClient"),
+    "AdmissionResult": ("webop.testing.results", "AdmissionResult"),
     "KopfRunner": ("webop.testing.runner", "OperatorRunner"),
     "LocalCluster": ("webop.controlplane.cluster", "LocalCluster"),
     "OperatorRunner": ("webop.testing.runner", "OperatorRunner"),
+    "review": ("webop.testing.reviews", "review"),
 }
 
 

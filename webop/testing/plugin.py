@@ -1,9 +1,13 @@
-"""The pytest plugin: a real Kubernetes API server as a fixture.
+"""The pytest plugin: a real Kubernetes API server, and admission without any, as fixtures.
 
 ::
 
     def test_something(local_cluster, local_namespace):
         local_cluster.kubectl("create", "configmap", "one", "--namespace", local_namespace)
+
+    async def test_admission(webop_admission):
+        async with webop_admission(modules=["handlers.py"]) as client:
+            assert (await client.create({...})).allowed
 
 pytest finds it by the entry point ``webop`` of the group ``pytest11`` and loads it in every
 run, also in those of people who do not use it; hence nothing is imported here at the top.
@@ -17,14 +21,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from webop.controlplane.cluster import LocalCluster
+    from webop.testing.admission import AdmissionClient
 
 _FIXTURE = "local_cluster"
 _WORKER_KEY = "webop_clusters"
@@ -51,6 +57,39 @@ def local_namespace(local_cluster: LocalCluster) -> Iterator[str]:
     yield name
     with contextlib.suppress(OSError):  # the test may have left the API server dead
         local_cluster.delete_namespace(name)
+
+
+@pytest.fixture
+def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionClient]:
+    """Makes clients of admission handlers: takes what ``webop.testing.AdmissionClient`` takes.
+
+    Files with handlers are looked for in the folder of the test, and from there upwards, up to
+    the root folder of pytest. It is for async tests, of whatever plugin.
+    """
+    from webop.testing.admission import AdmissionClient  # noqa: PLC0415 - only if it is used
+
+    folders = _list_folders(request.path.parent, request.config.rootpath)
+
+    def build(
+        registry: Any = None, settings: Any = None, modules: Iterable[str] = (), **options: Any
+    ) -> AdmissionClient:
+        sources = [modules] if isinstance(modules, str) else modules
+        found = [_find_source(source, folders) for source in sources]
+        return AdmissionClient(registry, settings, found, **options)
+
+    return build
+
+
+def _list_folders(folder: Path, root: Path) -> list[Path]:
+    return [each for each in (folder, *folder.parents) if each.is_relative_to(root)]
+
+
+def _find_source(source: str, folders: Iterable[Path]) -> str:
+    """Return the path of a file with handlers; names of modules stay as they are."""
+    if Path(source).suffix != ".py":
+        return source
+    paths = (folder / source for folder in folders)
+    return next((str(path) for path in paths if path.is_file()), source)
 
 
 def pytest_configure(config: pytest.Config) -> None:

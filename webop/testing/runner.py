@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,13 +18,10 @@ from click.testing import CliRunner, Result
 
 from webop.cli import CLIControls, main
 from webop.errors import WebopError
-from webop.handling.registry import (
-    OperatorRegistry,
-    get_default_registry,
-    set_default_registry,
-)
+from webop.handling.registry import OperatorRegistry
 from webop.logs import preserve
 from webop.settings import OperatorSettings
+from webop.testing.registries import replace_default_registry
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -83,7 +79,7 @@ class OperatorRunner:
         self._replacement = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._replacement.enter_context(_replace_default_registry(self.registry))
+        self._replacement.enter_context(replace_default_registry(self.registry))
         self._thread.start()
         self._ready.wait()
         return self
@@ -175,17 +171,6 @@ class OperatorRunner:
             self._future.set_result(result)
         finally:
             self._ready.set()  # nobody needs to wait for it any more
-
-
-@contextlib.contextmanager
-def _replace_default_registry(registry: OperatorRegistry | None) -> Iterator[None]:
-    """Give the files that are loaded a registry that is not that of the next test."""
-    original = get_default_registry()
-    set_default_registry(original.copy() if registry is None else registry)
-    try:
-        yield
-    finally:
-        set_default_registry(original)
 
 
 class _Command(click.Group):

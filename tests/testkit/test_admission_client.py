@@ -1,0 +1,550 @@
+"""The client of admission handlers: what users see of their handlers in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from webop.errors import ConfigurationError, ReviewError
+from webop.testing import AdmissionClient, AdmissionResult, review
+from webop.testing.results import read_result
+
+Json = dict[str, Any]
+NAMES = ("example.com", "v1", "parcels")
+
+
+def build(spec: Json | None = None, **metadata: Any) -> Json:
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Parcel",
+        "metadata": {"name": "one", "namespace": "here", **metadata},
+        "spec": spec or {},
+    }
+
+
+async def test_an_object_is_mutated_by_one_handler_after_another_and_then_validated(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
+        seen.append(("check", dict(spec)))
+        warnings.append("Checked.")
+
+    @webop.on.mutate(*NAMES, id="first", registry=registry)
+    def first(spec: webop.Spec, patch: webop.Patch, warnings: list[str], **_: Any) -> None:
+        seen.append(("first", dict(spec)))
+        patch.spec["size"] = 1
+        warnings.append("Filled in.")
+
+    @webop.on.mutate(*NAMES, id="second", registry=registry)
+    async def second(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
+        seen.append(("second", dict(spec)))
+        patch.spec["size"] = spec["size"] + 1
+        patch.meta.labels["a/b"] = "c"
+
+    sent = build({"x": "y"})
+    async with AdmissionClient(registry) as client:
+        result = await client.create(sent)
+    assert seen == [
+        ("first", {"x": "y"}),
+        ("second", {"x": "y", "size": 1}),
+        ("check", {"x": "y", "size": 2}),
+    ]
+    assert result.allowed
+    assert result.webhooks == ("first", "second", "check")
+    assert result.warnings == ["Filled in.", "Checked."]
+    assert result.patch[0] == {"op": "add", "path": "/spec/size", "value": 1}
+    assert sorted(result.patch[1:], key=lambda operation: str(operation["path"])) == [
+        {"op": "add", "path": "/metadata/labels", "value": {"a/b": "c"}},
+        {"op": "replace", "path": "/spec/size", "value": 2},
+    ]
+    assert result.object is not None
+    assert result.object["spec"] == {"x": "y", "size": 2}
+    assert result.object["metadata"]["labels"] == {"a/b": "c"}
+    assert sent == build({"x": "y"})
+    assert result.raise_for_denial() is result
+
+
+async def test_a_refusal_tells_all_and_is_the_end(registry: webop.OperatorRegistry) -> None:
+    called: list[str] = []
+
+    @webop.on.mutate(*NAMES, id="strict", registry=registry)
+    def strict(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
+        warnings.append("Mind you.")
+        if "bad" in spec:
+            raise webop.AdmissionError(
+                "Not this.",
+                code=422,
+                reason="Invalid",
+                causes=[webop.AdmissionCause("spec.bad", "It is bad.")],
+            )
+
+    @webop.on.validate(*NAMES, id="later", registry=registry)
+    def later(**_: Any) -> None:
+        called.append("later")
+
+    async with AdmissionClient(registry) as client:
+        result = await client.create(build({"bad": 1}))
+    assert not result.allowed
+    assert (result.message, result.code, result.reason) == ("Not this.", 422, "Invalid")
+    assert result.causes == (webop.AdmissionCause("spec.bad", "It is bad."),)
+    assert result.webhooks == ("strict",)
+    assert result.warnings == ["Mind you."]
+    assert not called
+    with pytest.raises(webop.AdmissionError, match=r"Not this\.") as caught:
+        result.raise_for_denial()
+    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
+    assert caught.value.causes == result.causes
+
+
+async def test_updates_and_deletions_are_told_from_creations(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(operation: str, old: webop.Body | None, new: webop.Body | None, **_: Any) -> None:
+        specs = [None if body is None else dict(body["spec"]) for body in (old, new)]
+        seen.append((operation, *specs))
+
+    @webop.on.mutate(*NAMES, id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["filled"] = True
+
+    async with AdmissionClient(registry) as client:
+        created = await client.create(build({"x": 1}))
+        updated = await client.update(build({"x": 1}), build({"x": 2}))
+        deleted = await client.delete(build({"x": 2}))
+    assert seen == [
+        ("CREATE", None, {"x": 1, "filled": True}),
+        ("UPDATE", {"x": 1}, {"x": 2, "filled": True}),
+        ("DELETE", {"x": 2}, None),
+    ]
+    assert created.object is not None
+    assert updated.object is not None
+    assert updated.object["spec"] == {"x": 2, "filled": True}
+    assert deleted.object is None
+    assert deleted.webhooks == ("check",)
+
+
+async def test_handlers_learn_who_asks_for_what(registry: webop.OperatorRegistry) -> None:
+    seen: Json = {}
+
+    @webop.on.validate(*NAMES, id="check", subresource="*", registry=registry)
+    def check(**kwargs: Any) -> None:
+        seen.update(kwargs)
+
+    async with AdmissionClient(registry) as client:
+        await client.update(
+            build({"x": 1}),
+            {**build({"x": 2}), "status": {"y": 1}},
+            user="me",
+            groups=["devs"],
+            dry_run=True,
+            subresource="status",
+            headers={"Authorization": "Bearer x"},
+            timeout=5,
+        )
+    assert seen["userinfo"]["username"] == "me"
+    assert seen["userinfo"]["groups"] == ["devs", "system:authenticated"]
+    assert (seen["dryrun"], seen["subresource"], seen["operation"]) == (True, "status", "UPDATE")
+    assert seen["headers"]["Authorization"] == "Bearer x"
+    assert seen["status"] == {"y": 1}
+    assert seen["spec"] == {"x": 1}  # those who change the status change nothing else
+    assert (seen["name"], seen["namespace"]) == ("one", "here")
+
+
+async def test_the_object_has_for_validation_what_api_servers_set(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.mutate(*NAMES, id="fill", registry=registry)
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(name: str | None, uid: str | None, namespace: str, **_: Any) -> None:
+        seen.append((name, uid, namespace))
+
+    body = build(generateName="one-")
+    del body["metadata"]["name"], body["metadata"]["namespace"]
+    async with AdmissionClient(registry) as client:
+        result = await client.create(body, namespace="there")
+    assert result.object is not None
+    meta = result.object["metadata"]
+    assert seen == [(None, None, "there"), (meta["name"], meta["uid"], "there")]
+    assert meta["name"].startswith("one-")
+    assert meta["generation"] == 1
+
+
+async def test_what_no_handler_is_for_is_allowed_and_unjudged(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.validate(*NAMES, id="check", operation="DELETE", registry=registry)(lambda **_: None)
+    async with AdmissionClient(registry) as client:
+        for body in (build(), {"apiVersion": "v1", "kind": "Pod", "metadata": {}}):
+            result = await client.create(body)
+            assert (result.allowed, result.webhooks) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("options", "labels", "judges"),
+    [
+        ({}, {}, ("check",)),
+        ({"labels": {"a": "b"}}, {}, ()),
+        ({"labels": {"a": "b"}}, {"a": "b"}, ("check",)),
+        ({"labels": {"a": webop.ABSENT}}, {"a": "b"}, ()),
+        ({"annotations": {"a": "b"}}, {}, ()),
+        ({"field": "spec.nothing"}, {}, ()),
+        ({"field": "spec.x", "value": 1}, {}, ("check/spec.x",)),
+        ({"when": lambda spec, **_: spec["x"] == 2}, {}, ()),
+        ({"when": lambda spec, **_: spec["x"] == 1}, {}, ("check",)),
+        ({"operations": ["UPDATE", "DELETE"]}, {}, ()),
+        ({"subresource": "status"}, {}, ()),
+        ({"subresource": "*"}, {}, ("check",)),
+    ],
+)
+async def test_only_handlers_that_were_called_have_judged(
+    registry: webop.OperatorRegistry, options: Json, labels: Json, judges: tuple[str, ...]
+) -> None:
+    called: list[str] = []
+
+    @webop.on.validate(*NAMES, id="check", registry=registry, **options)
+    def check(**_: Any) -> None:
+        called.append("check")
+
+    async with AdmissionClient(registry) as client:
+        result = await client.create(build({"x": 1}, labels=labels))
+    assert result.allowed
+    assert result.webhooks == judges
+    assert len(called) == len(judges)
+
+
+async def test_one_handler_can_be_asked_alone(registry: webop.OperatorRegistry) -> None:
+    for name in ("a", "b"):
+        webop.on.validate(*NAMES, id=name, registry=registry)(lambda **_: None)
+    async with AdmissionClient(registry) as client:
+        assert (await client.create(build(), webhook="b")).webhooks == ("b",)
+        with pytest.raises(ReviewError, match="There is no webhook 'c'; known: a, b") as caught:
+            await client.create(build(), webhook="c")
+        assert caught.value.status == 404
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+        with pytest.raises(ReviewError, match=r"Webhook 'b' is for .*, not for pods\.v1"):
+            await client.create(pod, webhook="b")
+
+
+async def test_a_function_that_mutates_and_validates_does_both(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate(*NAMES, id="fn", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        if "x" not in spec:
+            raise webop.AdmissionError("x is missing.")
+
+    @webop.on.mutate(*NAMES, id="fn", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    async with AdmissionClient(registry) as client:
+        for options in ({}, {"webhook": "fn"}):
+            result = await client.create(build(), **options)  # type: ignore[arg-type]
+            assert result.allowed
+            assert result.object is not None
+            assert result.object["spec"] == {"x": 1}
+
+
+async def test_reviews_can_be_sent_as_they_are(registry: webop.OperatorRegistry) -> None:
+    @webop.on.mutate(*NAMES, id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    webop.on.validate(*NAMES, id="check", registry=registry)(lambda **_: None)
+    async with AdmissionClient(registry) as client:
+        result = await client.send(review(build()))
+        assert result.webhooks == ("fill", "check")
+        assert result.object == build({"x": 1})
+        assert (await client.send(review(build()), "check")).webhooks == ("check",)
+        with pytest.raises(ReviewError, match="kind must be 'AdmissionReview'") as caught:
+            await client.send({"kind": "Other"})
+        assert caught.value.status == 400
+
+
+async def test_connections_are_judged_by_what_is_asked_for(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("v1", "pods", subresource="exec", id="check", registry=registry)
+    def check(body: webop.Body, name: str, operation: str, **_: Any) -> None:
+        if body["command"] != ["ls"]:
+            raise webop.AdmissionError(f"{operation} {name}: only ls.", code=403)
+
+    target: Json = {"resource": "pods", "subresource": "exec", "namespace": "ns", "name": "p"}
+    wish: Json = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
+    async with AdmissionClient(registry) as client:
+        assert (await client.connect(wish, **target)).webhooks == ("check",)
+        refused = await client.connect({**wish, "command": ["rm"]}, **target)
+    assert (refused.code, refused.message) == (403, "CONNECT p: only ls.")
+
+
+async def test_short_names_and_unusual_plurals_are_known_if_they_are_told(
+    registry: webop.OperatorRegistry,
+) -> None:
+    mice = webop.Resource(
+        "example.com", "v1", "mice", kind="Mouse", shortcuts=frozenset({"mo"}), namespaced=True
+    )
+    webop.on.validate("mo", id="check", registry=registry)(lambda **_: None)
+    body = {"apiVersion": "example.com/v1", "kind": "Mouse", "metadata": {"name": "m"}}
+    async with AdmissionClient(registry) as client:
+        assert (await client.create(body)).webhooks == ()
+    async with AdmissionClient(registry, resources=[mice]) as client:
+        assert (await client.create(body)).webhooks == ("check",)
+        assert (await client.create(body, resource="mice")).webhooks == ("check",)
+        assert (await client.create(body, resource=mice)).webhooks == ("check",)
+
+
+async def test_failures_that_are_ignored_are_warnings(registry: webop.OperatorRegistry) -> None:
+    @webop.on.validate(*NAMES, id="check", ignore_failures=True, registry=registry)
+    def check(**_: Any) -> None:
+        raise webop.AdmissionError("Meh.")
+
+    async with AdmissionClient(registry) as client:
+        result = await client.create(build())
+    assert result.allowed
+    assert result.warnings == ["check: Meh."]
+
+
+async def test_audit_annotations_are_in_the_result(registry: webop.OperatorRegistry) -> None:
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(audit_annotations: dict[str, str], **_: Any) -> None:
+        audit_annotations["seen"] = "yes"
+
+    async with AdmissionClient(registry) as client:
+        assert (await client.create(build())).audit_annotations == {"seen": "yes"}
+
+
+async def test_clients_serve_many_at_once(registry: webop.OperatorRegistry) -> None:
+    both = asyncio.Barrier(2)
+
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    async def check(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
+        await both.wait()
+        warnings.append(spec["x"])
+
+    async with AdmissionClient(registry) as client, asyncio.timeout(5):
+        results = await asyncio.gather(*(client.create(build({"x": x})) for x in "ab"))
+    assert [result.warnings for result in results] == [["a"], ["b"]]
+    assert [result.webhooks for result in results] == [("check",)] * 2
+
+
+async def test_startup_and_cleanup_handlers_are_called_and_no_cluster_is_touched(
+    registry: webop.OperatorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    seen: list[str] = []
+
+    def note(**_: Any) -> None:
+        seen.append("called for nothing")
+
+    @webop.on.startup(registry=registry)
+    async def start(
+        settings: webop.OperatorSettings, memo: webop.Memo, retry: int, **_: Any
+    ) -> None:
+        if retry == 0:
+            raise webop.TemporaryError("Not yet.", delay=0)
+        settings.admission.server = webop.WebhookServer(port=1)
+        settings.admission.managed = "auto.webop.dev"
+        settings.posting.enabled = False
+        memo.started = True
+        webop.on.validate(*NAMES, id="late", registry=registry)(lambda **_: None)
+        seen.append("start")
+
+    @webop.on.cleanup(registry=registry)
+    def stop(memo: webop.Memo, **_: Any) -> None:
+        seen.append(f"stop {memo.started}")
+
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(memo: webop.Memo, by_name: webop.Index[Any, Any], **_: Any) -> None:
+        seen.append(f"check {memo.started} {len(by_name)}")
+
+    webop.on.login(registry=registry)(note)
+    webop.on.create(*NAMES, registry=registry)(note)
+    webop.on.event("pods", registry=registry)(note)
+    webop.daemon("pods", registry=registry)(note)
+    webop.index("pods", id="by_name", registry=registry)(note)
+    settings = webop.OperatorSettings()
+    async with AdmissionClient(registry, settings) as client:
+        result = await client.create(build())
+    assert result.webhooks == ("check", "late")
+    assert seen == ["start", "check True 0", "stop True"]
+    assert settings.posting.enabled is False
+    assert settings.admission.server is None
+
+
+async def test_a_startup_handler_that_fails_is_told_of(registry: webop.OperatorRegistry) -> None:
+    @webop.on.startup(registry=registry)
+    def start(**_: Any) -> None:
+        raise webop.PermanentError("Nothing works.")
+
+    with pytest.raises(webop.WebopError, match=r"Nothing works\."):
+        async with AdmissionClient(registry):
+            pass
+
+
+@pytest.mark.parametrize("decorator", [webop.on.startup, webop.on.cleanup])
+async def test_handlers_that_take_too_long_are_told_of(
+    registry: webop.OperatorRegistry, decorator: Any
+) -> None:
+    async def wait(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    decorator(registry=registry)(wait)
+    with pytest.raises(webop.WebopError, match=r"handlers have not finished in 0\.05 s"):
+        async with AdmissionClient(registry, timeout=0.05):
+            pass
+
+
+HANDLERS = """
+    import webop
+
+    @webop.on.mutate("parcels", id="from-file")
+    def fill(patch, **_):
+        patch.spec["filled"] = True
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(name: str) -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(HANDLERS))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def default(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A default registry of the test's own, and the modules as they were."""
+    before = webop.get_default_registry()
+    modules, path = dict(sys.modules), list(sys.path)
+    registry = webop.OperatorRegistry()
+    webop.set_default_registry(registry)
+    yield registry
+    webop.set_default_registry(before)
+    for name in sys.modules.keys() - modules.keys():
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+async def test_files_are_loaded_for_one_client_only(
+    default: webop.OperatorRegistry, write: Callable[[str], Path]
+) -> None:
+    path = str(write("kit_handlers.py"))
+    for _ in range(2):
+        async with AdmissionClient(modules=[path]) as client:
+            assert (await client.create(build())).webhooks == ("from-file",)
+    async with AdmissionClient() as client:
+        assert (await client.create(build())).webhooks == ()
+    assert webop.get_default_registry() is default
+    assert len(default) == 0
+
+
+async def test_modules_are_imported_as_by_the_test_itself(
+    default: webop.OperatorRegistry,
+    write: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(write("kit_module.py").parent)
+    for _ in range(2):
+        async with AdmissionClient(modules=["kit_module"]) as client:
+            assert (await client.create(build())).webhooks == ("from-file",)
+    assert len(default) == 1
+
+
+async def test_a_file_that_is_not_there_is_told_of(default: webop.OperatorRegistry) -> None:
+    with pytest.raises(ConfigurationError, match=r"There is no file 'none\.py'"):
+        async with AdmissionClient(modules=["none.py"]):
+            pass
+
+
+async def test_the_modules_of_the_environment_do_not_matter(
+    registry: webop.OperatorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEBOP_MODULES", "no_such_module")
+    monkeypatch.setenv("WEBOP_ALL_NAMESPACES", "1")
+    monkeypatch.setenv("WEBOP_NAMESPACES", "a")
+    async with AdmissionClient(registry) as client:
+        assert (await client.create(build())).allowed
+    assert "no_such_module" not in sys.modules
+    assert os.environ["WEBOP_MODULES"]
+
+
+async def test_a_client_is_used_within_its_block(registry: webop.OperatorRegistry) -> None:
+    client = AdmissionClient(registry)
+    with pytest.raises(webop.WebopError, match="does not run: use it within `async with"):
+        await client.create(build())
+    async with client:
+        await client.create(build())
+        with pytest.raises(webop.WebopError, match="runs already"):
+            await client.__aenter__()
+    with pytest.raises(webop.WebopError, match="does not run"):
+        await client.send(review(build()))
+    async with client:
+        await client.create(build())
+
+
+async def test_a_misspelt_option_of_a_request_is_told_of(
+    registry: webop.OperatorRegistry,
+) -> None:
+    async with AdmissionClient(registry) as client:
+        with pytest.raises(TypeError, match=r"'dryrun' of create\(\): did you mean 'dry_run'"):
+            await client.create(build(), dryrun=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (AdmissionResult(allowed=True), "<AdmissionResult allowed; webhooks=none>"),
+        (
+            AdmissionResult(allowed=True, webhooks=("a", "b"), warnings=["Careful."]),
+            "<AdmissionResult allowed; webhooks=a, b; warnings=['Careful.']>",
+        ),
+        (
+            AdmissionResult(allowed=False, webhooks=("a",), message="Meh!", code=422),
+            "<AdmissionResult refused (422): 'Meh!'; webhooks=a>",
+        ),
+    ],
+)
+def test_results_show_what_matters(result: AdmissionResult, text: str) -> None:
+    assert repr(result) == text
+
+
+async def test_validating_handlers_change_nothing(registry: webop.OperatorRegistry) -> None:
+    """API servers fail such requests; so the app should not answer so, or the client tells."""
+
+    @webop.on.validate(*NAMES, id="check", registry=registry)
+    def check(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    async with AdmissionClient(registry) as client:
+        try:
+            result = await client.create(build())
+        except ReviewError as exc:
+            assert str(exc) == "Validating webhook 'check' may not return a patch."  # noqa: PT017
+        else:
+            assert (result.patch, result.webhooks) == ([], ("check",))
+
+
+def test_a_patch_of_nothing_is_told_of() -> None:
+    patch = base64.b64encode(b'[{"op": "add", "path": "/a", "value": 1}]').decode()
+    response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
+    with pytest.raises(webop.WebopError, match="There is no object to be patched"):
+        read_result(review(None, build()), response, ["check"])

@@ -1,0 +1,75 @@
+"""The fixture ``webop_admission`` in the test suites of users."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+HANDLERS = """
+import webop
+
+@webop.on.validate("parcels", id="check")
+def check(spec, **_):
+    if not spec:
+        raise webop.AdmissionError("Empty.", code=422)
+"""
+ASYNC_TESTS = """
+PARCEL = {"apiVersion": "example.com/v1", "kind": "Parcel", "metadata": {"name": "x"}}
+
+async def test_one(webop_admission):
+    async with webop_admission(modules=["handlers.py"]) as client:
+        assert (await client.create(PARCEL)).message == "Empty."
+        assert (await client.create({**PARCEL, "spec": {"x": 1}})).webhooks == ("check",)
+
+async def test_another(webop_admission):
+    async with webop_admission() as client:
+        assert (await client.create(PARCEL)).webhooks == ()
+"""
+SYNC_TESTS = """
+import asyncio
+
+def test_it(webop_admission):
+    async def call():
+        async with webop_admission(modules="handlers.py") as client:
+            return await client.create({"apiVersion": "a.b/v1", "kind": "Parcel", "metadata": {}})
+
+    assert asyncio.run(call()).code == 422
+"""
+
+
+def run_pytest(folder: Path, tests: str, *arguments: str) -> str:
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (folder / "handlers.py").write_text(HANDLERS)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_parcels.py").write_text(textwrap.dedent(tests))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_files_are_found_from_the_folder_of_the_test_upwards(tmp_path: Path) -> None:
+    arguments = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+    assert "2 passed" in run_pytest(tmp_path, ASYNC_TESTS, *arguments, "tests")
+
+
+def test_no_plugin_for_async_tests_is_needed(tmp_path: Path) -> None:
+    assert "1 passed" in run_pytest(tmp_path, SYNC_TESTS, "-p", "no:asyncio")
+
+
+def test_what_is_missing_is_named_with_the_command_to_install_it() -> None:
+    program = (
+        "import sys; sys.modules['asgi_lifespan'] = None\n"
+        "from webop.errors import ConfigurationError\n"
+        "from webop.testing import review\n"
+        "try:\n"
+        "    from webop.testing import AdmissionClient\n"
+        "except ConfigurationError as exc:\n"
+        "    print(exc)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    wanted = "Tests of admission need asgi_lifespan: pip install 'webop[test]'.\n"
+    assert (done.stdout, done.stderr) == (wanted, "")

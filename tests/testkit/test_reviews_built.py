@@ -1,0 +1,267 @@
+"""Reviews that are built for tests: they are as API servers send them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import orjson
+import pytest
+
+import webop
+from webop.admission.review import parse_review
+from webop.errors import ConfigurationError
+from webop.testing import review
+from webop.testing.reviews import ServerView, guess_plural
+
+Json = dict[str, Any]
+
+OBJECT: Json = {
+    "apiVersion": "example.com/v1",
+    "kind": "Parcel",
+    "metadata": {"name": "one", "namespace": "here"},
+    "spec": {"size": 1},
+}
+EXEC: Json = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
+
+
+def test_a_creation_is_as_api_servers_send_it() -> None:
+    built = review(OBJECT, uid="u1")
+    assert built == {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "u1",
+            "kind": {"group": "example.com", "version": "v1", "kind": "Parcel"},
+            "resource": {"group": "example.com", "version": "v1", "resource": "parcels"},
+            "requestKind": {"group": "example.com", "version": "v1", "kind": "Parcel"},
+            "requestResource": {"group": "example.com", "version": "v1", "resource": "parcels"},
+            "name": "one",
+            "namespace": "here",
+            "operation": "CREATE",
+            "userInfo": {
+                "username": "admin",
+                "uid": "admin",
+                "groups": ["system:masters", "system:authenticated"],
+            },
+            "object": OBJECT,
+            "oldObject": None,
+            "dryRun": False,
+            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "options", "operation", "expected"),
+    [
+        (OBJECT, None, {}, "CREATE", (OBJECT, None)),
+        (OBJECT, OBJECT, {}, "UPDATE", (OBJECT, OBJECT)),
+        (None, OBJECT, {}, "DELETE", (None, OBJECT)),
+        (OBJECT, None, {"operation": "DELETE"}, "DELETE", (None, OBJECT)),
+        (EXEC, None, {"operation": "CONNECT", "resource": "pods"}, "CONNECT", (EXEC, None)),
+    ],
+)
+def test_the_operation_is_deduced_from_the_objects(
+    new: Json | None, old: Json | None, options: Json, operation: str, expected: Any
+) -> None:
+    request = review(new, old, **options)["request"]
+    assert request["operation"] == operation
+    assert (request["object"], request["oldObject"]) == expected
+    kinds = {
+        "CREATE": "CreateOptions",
+        "UPDATE": "UpdateOptions",
+        "DELETE": "DeleteOptions",
+        "CONNECT": None,
+    }
+    assert (request["options"] or {}).get("kind") == kinds[operation]
+
+
+def test_the_review_of_a_dry_run_says_so_twice() -> None:
+    request = review(OBJECT, dry_run=True, options={"fieldManager": "x"})["request"]
+    assert request["dryRun"] is True
+    assert request["options"]["dryRun"] == ["All"]
+    assert request["options"]["fieldManager"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"user": "me"}, {"username": "me", "uid": "me", "groups": ["system:authenticated"]}),
+        (
+            {"user": "me", "groups": ["devs"]},
+            {"username": "me", "uid": "me", "groups": ["devs", "system:authenticated"]},
+        ),
+        (
+            {"groups": ["devs"]},
+            {"username": "admin", "uid": "admin", "groups": ["devs", "system:authenticated"]},
+        ),
+        ({"user": {"username": "x", "extra": {"a": ["b"]}}}, None),
+        (
+            {"user": {"username": "x"}, "groups": ["g"]},
+            {"username": "x", "groups": ["g"]},
+        ),
+    ],
+)
+def test_the_user_is_told_by_name_or_as_a_whole(options: Json, expected: Json | None) -> None:
+    info = review(OBJECT, **options)["request"]["userInfo"]
+    assert info == (options["user"] if expected is None else expected)
+
+
+def test_a_subresource_can_be_of_another_kind_than_its_resource() -> None:
+    scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "x"}}
+    deployments = webop.Resource("apps", "v1", "deployments", kind="Deployment")
+    request = review(scale, scale, resource=deployments, subresource="scale")["request"]
+    assert request["kind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    assert request["resource"] == {"group": "apps", "version": "v1", "resource": "deployments"}
+    assert request["subResource"] == request["requestSubResource"] == "scale"
+
+
+def test_a_connection_needs_no_object_and_takes_the_name_from_the_options() -> None:
+    pods = webop.Resource("", "v1", "pods")
+    request = review(
+        operation="CONNECT",
+        resource=pods,
+        kind="PodProxyOptions",
+        subresource="proxy",
+        name="p",
+        namespace="ns",
+    )["request"]
+    assert request["kind"] == {"group": "", "version": "v1", "kind": "PodProxyOptions"}
+    assert (request["name"], request["namespace"]) == ("p", "ns")
+    assert request["object"] is None
+
+
+def test_names_that_are_not_there_are_left_out() -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "x-"}}
+    request = review(body)["request"]
+    assert not {"name", "namespace", "subResource"} & request.keys()
+    assert request["resource"] == {"group": "", "version": "v1", "resource": "namespaces"}
+
+
+def test_uids_differ_unless_they_are_given() -> None:
+    assert review(OBJECT)["request"]["uid"] != review(OBJECT)["request"]["uid"]
+
+
+def test_objects_may_be_views_and_are_copied() -> None:
+    body = {**OBJECT, "spec": {"list": (1, 2)}}
+    built = review(webop.Body(body), {"a": webop.Body(body).spec} | body)
+    request = built["request"]
+    assert request["object"]["spec"] == {"list": [1, 2]}
+    assert request["oldObject"]["a"] == {"list": [1, 2]}
+    request["object"]["metadata"]["name"] = "other"
+    assert body["metadata"]["name"] == "one"
+    orjson.dumps(built)
+
+
+def test_reviews_pass_the_operators_own_check() -> None:
+    for new, old in ((OBJECT, None), (OBJECT, OBJECT), (None, OBJECT)):
+        assert parse_review(review(new, old)).plural == "parcels"
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        ((), {}, "A review of a CREATE needs an object."),
+        ((OBJECT,), {"operation": "PATCH"}, "There is no operation 'PATCH'"),
+        (({"metadata": {}},), {}, "no apiVersion and no kind: add it"),
+        (({"apiVersion": "v1"},), {}, r"no kind: add it.*resource=webop\.Resource"),
+        (({"apiVersion": "", "kind": ""},), {}, "add it"),
+        ((), {"operation": "CONNECT", "resource": "pods"}, "no apiVersion and no kind"),
+        (({**OBJECT, "spec": {1}},), {}, "cannot be put into JSON"),
+        (
+            ({"metadata": {}},),
+            {"resource": webop.Resource("", "v1", "pods")},
+            r"The kind of what is sent to pods\.v1 is not known: add kind=",
+        ),
+    ],
+)
+def test_what_is_not_clear_is_asked_for(args: Any, options: Json, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        review(*args, **options)
+
+
+def test_a_misspelt_option_is_told_of() -> None:
+    with pytest.raises(TypeError, match=r"'dryrun' of review\(\): did you mean 'dry_run'"):
+        review(OBJECT, dryrun=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("kind", "plural"),
+    [
+        ("Pod", "pods"),
+        ("Ingress", "ingresses"),
+        ("StorageClass", "storageclasses"),
+        ("NetworkPolicy", "networkpolicies"),
+        ("Gateway", "gateways"),
+        ("Endpoints", "endpoints"),
+        ("EphemeralVolumeClaim", "ephemeralvolumeclaims"),
+        ("Box", "boxes"),
+        ("Patch", "patches"),
+    ],
+)
+def test_plurals_are_those_that_generators_of_kinds_make(kind: str, plural: str) -> None:
+    assert guess_plural(kind) == plural
+
+
+def test_validating_webhooks_see_new_objects_with_what_api_servers_set() -> None:
+    sent: Json = {"metadata": {"generateName": "x-", "labels": {}}, "spec": {}}
+    view = ServerView("CREATE")
+    prepared = view.prepare(sent, "ns")
+    assert prepared == {**sent, "metadata": {**sent["metadata"], "namespace": "ns"}}
+    meta = view.complete(prepared, None)["metadata"]
+    assert meta["name"].startswith("x-")
+    assert len(meta["name"]) == 7
+    assert (meta["generation"], meta["namespace"], meta["labels"]) == (1, "ns", {})
+    assert dt.datetime.fromisoformat(meta["creationTimestamp"]).tzinfo == dt.UTC
+    assert meta["uid"]
+    assert sent == {"metadata": {"generateName": "x-", "labels": {}}, "spec": {}}
+
+
+def test_config_maps_and_the_like_have_no_generation() -> None:
+    assert "generation" not in ServerView("CREATE").complete({"metadata": {}}, None)["metadata"]
+
+
+STORED: Json = {
+    "metadata": {"uid": "u", "creationTimestamp": "t", "generation": 3, "resourceVersion": "9"},
+    "spec": {"x": 1},
+    "status": {"y": 1},
+}
+
+
+META = STORED["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("subresource", "sent", "expected"),
+    [
+        (None, {"metadata": {}, "spec": {"x": 1}}, {"metadata": META, "spec": {"x": 1}}),
+        (
+            None,
+            {"metadata": {"uid": "wrong", "resourceVersion": "8"}, "spec": {"x": 2}},
+            {"metadata": {**META, "resourceVersion": "8", "generation": 4}, "spec": {"x": 2}},
+        ),
+        (
+            "status",
+            {"metadata": {"labels": {}}, "spec": {"x": 2}, "status": {"y": 2}},
+            {"metadata": META, "spec": {"x": 1}, "status": {"y": 2}},
+        ),
+        ("status", {"metadata": {}}, {"metadata": META, "spec": {"x": 1}}),
+        (
+            "scale",
+            {"metadata": {}, "spec": {}},
+            {"metadata": {**META, "generation": 4}, "spec": {}},
+        ),
+    ],
+)
+def test_validating_webhooks_see_updates_with_what_is_kept(
+    subresource: str | None, sent: Json, expected: Json
+) -> None:
+    assert ServerView("UPDATE", subresource).complete(sent, STORED) == expected
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_what_is_not_stored_is_left_as_it_is(operation: str) -> None:
+    view = ServerView(operation)
+    assert view.complete(STORED, None) == STORED
+    assert view.complete({}, None) == {}
