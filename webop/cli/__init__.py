@@ -1,5 +1,6 @@
-"""The command line: ``webop run``, ``webop cluster`` (chapter "Command-line options").
+"""The command line (chapter "Command-line options").
 
+The commands are ``webop run``, ``webop cluster`` and ``webop doctor``.
 Public: :func:`main`, :class:`CLIControls`, :class:`LogFormatParamType`.
 """
 
@@ -9,6 +10,7 @@ import click
 
 from webop.cli.cluster import cluster
 from webop.cli.controls import CLIControls
+from webop.cli.doctor import doctor
 from webop.cli.logging import LogFormatParamType
 from webop.cli.run import run
 from webop.version import __version__
@@ -27,3 +29,4 @@ def main() -> None:
 
 main.add_command(run)
 main.add_command(cluster)
+main.add_command(doctor)

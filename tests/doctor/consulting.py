@@ -1,0 +1,168 @@
+"""``webop doctor`` in a process of its own, and what it has found."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.admission.managing import KINDS, Site, until
+from tests.commands import Workshop
+from webop.admission.managed.marks import Mark, Served, build_key, list_targets
+from webop.handling.handlers import WebhookType
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_PATIENCE = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class Line:
+    """A finding in the report, with the title that it is under."""
+
+    title: str
+    level: str
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass
+class Report:
+    """What a run has come to."""
+
+    code: int
+    output: str
+    errors: str
+    lines: list[Line] = field(default_factory=list)
+
+    def of(self, level: str, title: str = "") -> list[Line]:
+        """Return the findings of a level, below some titles maybe."""
+        return [line for line in self.lines if line.level == level and title in line.title]
+
+    def find(self, subject: str, title: str = "") -> Line:
+        """Return the one finding about a subject."""
+        found = [line for line in self.lines if line.subject == subject and title in line.title]
+        assert len(found) == 1, f"{len(found)} findings about {subject!r} in {self.output}"
+        return found[0]
+
+
+class Doctor:
+    """Runs ``webop doctor`` against a cluster."""
+
+    def __init__(self, workshop: Workshop, cluster: LocalCluster | None) -> None:
+        self.workshop = workshop
+        self._variables = {} if cluster is None else {"KUBECONFIG": str(cluster.kubeconfig)}
+
+    async def speak(self, *args: str | Path, **variables: str) -> Report:
+        """Run it with arguments, for its text."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
+        environment = {**kept, "HOME": str(self.workshop.folder), **self._variables, **variables}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "webop", "doctor", *map(str, args)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.workshop.folder,
+            env=environment,
+        )
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                output, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode is not None
+        report = Report(process.returncode, output.decode(), errors.decode())
+        assert "Traceback" not in report.output + report.errors, report
+        return report
+
+    async def examine(self, *args: str | Path, **variables: str) -> Report:
+        """Run it with arguments, for its findings."""
+        report = await self.speak("-o", "json", *args, **variables)
+        document = json.loads(report.output)
+        report.lines = [
+            Line(section["title"], **finding)
+            for section in document["sections"]
+            for finding in section["findings"]
+        ]
+        assert document["healthy"] is (report.code == 0)
+        for line in (*report.of("warning"), *report.of("failure")):
+            assert line.remedy, line
+        return report
+
+
+def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> Mark:
+    """Return the mark of a replica that serves webhooks, heard of so many seconds ago."""
+    renewed = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)
+    served = {
+        webhook["name"]: Served("/hook", list_targets(webhook["rules"])) for webhook in webhooks
+    }
+    values: Json = {
+        "identity": "pod-1",
+        "since": renewed,
+        "renewed": renewed,
+        "lifetime": 180.0,
+        "address": {},
+        "served": served,
+    }
+    return Mark(**{**values, **fields})
+
+
+async def configure(
+    site: Site, config: Json, marks: Iterable[Mark] | None = None, **webhook: Any
+) -> Json:
+    """Put a validating configuration into the cluster, with one webhook for the site's objects.
+
+    Args:
+        site: whose it is.
+        config: the ``clientConfig``.
+        marks: the replicas; by default, one that is alive and serves the webhook.
+        webhook: more about the webhook.
+    """
+    group, version, plural = site.names
+    made: Json = {
+        "name": f"check.{site.name}",
+        "clientConfig": config,
+        "rules": [
+            {
+                "apiGroups": [group],
+                "apiVersions": [version],
+                "resources": [plural],
+                "operations": ["*"],
+            }
+        ],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 2,
+        **webhook,
+    }
+    replicas = [build_mark([made])] if marks is None else marks
+    annotations = {build_key(mark.identity): mark.encode() for mark in replicas}
+    return await site.client.create(
+        KINDS[WebhookType.VALIDATING],
+        None,
+        {"metadata": {"name": site.name, "annotations": annotations}, "webhooks": [made]},
+    )
+
+
+async def wait_in_force(site: Site) -> str:
+    """Wait until the API server goes by a webhook that refuses all; return what it says."""
+    answers: list[str] = []
+
+    async def is_refused() -> bool:
+        answer = await site.create("one", {}, "?dryRun=All")
+        answers.append(answer.text)
+        return answer.status_code >= 400
+
+    await until(is_refused, f"the webhook of {site.name} in force")
+    return answers[-1]

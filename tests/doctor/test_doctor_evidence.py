@@ -1,0 +1,154 @@
+"""What the answers of the API server tell about webhooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from webop.doctor.evidence import Answer, Outcome, classify, judge, read_answer
+from webop.doctor.records import Record
+from webop.errors import APIConnectionError, APIError, APIStatusError
+from webop.handling.handlers import WebhookType
+
+VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
+
+
+def build_error(text: str, status: int = 500) -> APIStatusError:
+    message = f"Cannot create patients: HTTP {status}: {text}"
+    return APIStatusError.of(status)(message, status=status)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "culprit", "reason"),
+    [
+        (None, Outcome.ALLOWED, "", ""),
+        (
+            build_error('admission webhook "check.auto" denied the request: No.', 403),
+            Outcome.DENIED,
+            "check.auto",
+            "",
+        ),
+        (
+            build_error(
+                'Internal error occurred: failed calling webhook "check.auto": failed to call '
+                'webhook: Post "https://h/x": EOF'
+            ),
+            Outcome.UNCALLED,
+            "check.auto",
+            'Post "https://h/x": EOF',
+        ),
+        (build_error("spec is required", 422), Outcome.INVALID, "", None),
+        (build_error("it is forbidden", 403), Outcome.FORBIDDEN, "", None),
+        (build_error("it exists", 409), Outcome.OTHER, "", None),
+        (APIConnectionError("no answer in time"), Outcome.OTHER, "", "no answer in time"),
+    ],
+)
+def test_an_answer_is_read(
+    error: APIError | None, outcome: Outcome, culprit: str, reason: str | None
+) -> None:
+    answer = read_answer("a CREATE", error)
+    assert (answer.outcome, answer.culprit) == (outcome, culprit)
+    assert reason in (None, answer.reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("dial tcp 10.0.0.1:443: connect: connection refused", "nobody listens"),
+        (
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority",
+            "does not trust",
+        ),
+        ("x509: certificate has expired or is not yet valid: current time ...", "has expired"),
+        ("x509: certificate is valid for a.ns.svc, not b.ns.svc", "for another name"),
+        ("x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs",
+         "for another name"),
+        ("x509: certificate is not valid for any names, but wanted to match b", "another name"),
+        ('no endpoints available for service "hooks"', "no pod"),
+        ('service "hooks" not found', "does not exist"),
+        ('no service port 443 found for service "hooks"', "no such port"),
+        ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "not known"),
+        ('Post "https://h": context deadline exceeded', "in time"),
+        ("dial tcp 10.0.0.1:443: i/o timeout", "in time"),
+        ("the server could not find the requested resource", "404"),
+        ("There is no webhook 'check'; known: none.", "does not serve"),
+        ("The review is too large: 8000000 bytes or more, 7340032 bytes at most.", "too large"),
+        ("The webhook check did not answer within 9 s of the 10 s given.", "too long"),
+        (("Webhook 'check' is busy with 100 calls, which is the limit "
+         "(settings.admission.max_calls); try again."), "too many"),
+        ("http: server gave HTTP response to HTTPS client", "does not speak TLS"),
+        ('Post "https://h": EOF', "is cut"),
+        ("read: connection reset by peer", "is cut"),
+        ("expected webhook response of admission.k8s.io/v1, got /v1", "not an"),
+        ('an error on the server ("...") has prevented the request from succeeding', "an error"),
+        ("Too many reviews at once.", "with an error"),
+        ('Post "https://h": something unheard of', "cannot be called"),
+    ],
+)  # fmt: skip
+def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
+    cause = classify(reason)
+    assert what in cause.what
+    assert cause.remedy
+
+
+def build_record(reason: WebhookType = VALIDATING, **webhook: Any) -> Record:
+    return Record(reason, {"name": "check.auto", **webhook})
+
+
+ALLOWED = Answer("a CREATE", Outcome.ALLOWED)
+EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"'}
+
+
+@pytest.mark.parametrize(
+    ("record", "own", "level", "text"),
+    [
+        (build_record(), ALLOWED, "ok", "reached by a CREATE"),
+        (build_record(failurePolicy="Ignore"), ALLOWED, "note", "failurePolicy Ignore"),
+        (build_record(matchConditions=[EXEMPTION]), ALLOWED, "ok", "reached"),
+        (
+            build_record(matchConditions=[{"name": "x", "expression": "false"}]),
+            ALLOWED,
+            "note",
+            "matchConditions",
+        ),
+        (build_record(), Answer("a CREATE", Outcome.DENIED, "check.auto"), "ok", "denied"),
+        (build_record(), Answer("a CREATE", Outcome.DENIED, "other"), "note", "other has denied"),
+        (
+            build_record(),
+            Answer("a CREATE", Outcome.UNCALLED, "check.auto", "connection refused"),
+            "failure",
+            "nobody listens",
+        ),
+        (
+            build_record(),
+            Answer("a CREATE", Outcome.UNCALLED, "other", "EOF"),
+            "warning",
+            "at another webhook: other",
+        ),
+        # The schema is checked after the mutating webhooks, and before the validating ones.
+        (build_record(MUTATING), Answer("a CREATE", Outcome.INVALID), "ok", "reached"),
+        (build_record(), Answer("a CREATE", Outcome.INVALID, "", "bad"), "warning", "bad"),
+        (build_record(), Answer("a CREATE", Outcome.FORBIDDEN, "", "no"), "warning", "no"),
+        (build_record(), Answer("a CREATE", Outcome.OTHER, "", "why"), "warning", "why"),
+        (build_record(), "nothing to try", "note", "not tried: nothing to try"),
+    ],
+)
+def test_a_webhook_is_judged(record: Record, own: Answer | str, level: str, text: str) -> None:
+    answers = [own] if isinstance(own, Answer) else []
+    finding = judge(record, own, answers, "admin")
+    assert finding.level == level
+    assert text in finding.text
+    assert bool(finding.remedy) is (level in ("warning", "failure"))
+
+
+def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
+    failed = Answer("an UPDATE", Outcome.UNCALLED, "check.auto", "EOF")
+    denied = Answer("an UPDATE", Outcome.DENIED, "check.auto")
+    assert judge(build_record(), ALLOWED, [ALLOWED, failed], None).level == "failure"
+    assert judge(build_record(), "nothing", [denied], None).level == "ok"
+
+
+def test_the_one_who_is_exempted_learns_nothing() -> None:
+    record = build_record(matchConditions=[EXEMPTION])
+    assert judge(record, ALLOWED, [ALLOWED], "operator").level == "note"

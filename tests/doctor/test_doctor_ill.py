@@ -1,0 +1,321 @@
+"""``webop doctor`` about operators that are not well: the reason, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import signal
+import ssl
+from typing import Any
+
+import pytest
+
+import webop
+from tests.admission.managing import KINDS, Site, until
+from tests.commands import find_free_port
+from tests.doctor.consulting import Doctor, build_mark, configure, wait_in_force
+from webop.handling.handlers import WebhookType
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.certs import (
+    build_ca,
+    build_certificate_self_signed,
+    build_certificate_signed,
+)
+
+SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+
+OPERATOR = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.managed = '{name}'
+
+@webop.on.validate({names}, id='check')
+def check(**_): ...
+"""
+
+
+def encode(pem: bytes) -> str:
+    return base64.b64encode(pem).decode()
+
+
+async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doctor: Doctor) -> None:
+    names = ", ".join(map(repr, site.names))
+    path = doctor.workshop.write(OPERATOR.format(name=site.name, names=names))
+    kubeconfig = str(site.cluster.kubeconfig)
+    async with doctor.workshop.start("-A", path, KUBECONFIG=kubeconfig) as command:
+        await until(lambda: site.has_names("check", ""), "the webhook")
+        await command.stop(signal.SIGKILL)
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name, path)
+    text = await doctor.speak("--managed", site.name, path)
+    assert report.code == text.code == 1
+    assert report.find("replicas").level == "ok"  # nobody can know yet
+    assert "connection refused" in report.find("address").text
+    line = report.find(f"check.{site.name}")
+    assert (line.level, line.text.partition(":")[0]) == ("failure", "nobody listens there")
+    assert line.remedy.startswith("Start the operator")
+    assert text.output.endswith("1 failure, 1 warning, 9 ok.\n"), text.output
+
+
+async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
+    site: Site, doctor: Doctor
+) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    body = await configure(site, config, [])
+    mark = build_mark(body["webhooks"], age=3600)
+    patch = {"metadata": {"annotations": {"replica.webop.dev/1": mark.encode()}}}
+    await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+    report = await doctor.examine("--managed", site.name, "--no-probe")
+    assert report.code == 1
+    line = report.find("replicas")
+    assert line.level == "failure"
+    assert line.text.startswith(f"it is kept by nobody since {mark.renewed:%Y-%m-%d %H:%M:%S} UTC")
+    assert "60 min ago" in line.text
+    assert "objects are refused" in line.text
+    assert f"kubectl delete validatingwebhookconfigurations {site.name}" in line.remedy
+    assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
+
+
+async def test_what_nobody_needs_an_answer_of_is_no_failure(site: Site, doctor: Doctor) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    await configure(site, config, [], failurePolicy="Ignore")
+    report = await doctor.examine("--managed", site.name)
+    assert report.code == 0, report.output
+    assert report.find("replicas").level == "warning"
+    assert "failurePolicy Ignore" in report.find(f"check.{site.name}").text
+
+
+async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
+    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+) -> None:
+    def check(**_: Any) -> None: ...
+
+    webop.on.validate(*site.names, id="check", registry=registry)(check)
+    async with site.run(registry):
+        found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+        bundle = encode(build_ca("stranger").cert)
+        for webhook in found["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = bundle
+        patch = {"webhooks": found["webhooks"]}
+        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        said = await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert "x509" in said
+    assert report.code == 1
+    assert report.find("caBundle", "Validating").level == "ok"
+    assert report.find("certificate", "Validating").level == "failure"
+    line = report.find(f"check.{site.name}", "Validating")
+    assert (line.level, line.text.partition(":")[0]) == (
+        "failure",
+        "the caBundle does not trust the certificate",
+    )
+
+
+async def test_an_expired_certificate_is_found_from_here_and_from_there(
+    site: Site, doctor: Doctor
+) -> None:
+    pair = build_certificate_self_signed(["localhost"], days=0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, pair.cert, pair.key)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"https://localhost:{port}/hook"
+        await configure(site, {"url": url, "caBundle": encode(pair.cert)})
+        await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert report.code == 1
+    assert "expired" in report.find("caBundle").text
+    assert "has expired" in report.find("certificate").text
+    assert "has expired" in report.find(f"check.{site.name}").text
+
+
+async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) -> None:
+    service = {"name": "nowhere", "namespace": site.objects.namespace, "path": "/hook"}
+    await configure(site, {"service": service})
+    said = await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert report.code == 1, said
+    assert "there is no such Service" in report.find("address").text
+    assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
+
+
+async def test_a_service_without_pods_and_its_certificates_are_judged_from_outside(
+    site: Site, doctor: Doctor
+) -> None:
+    namespace = site.objects.namespace
+    spec = {"ports": [{"port": 443}], "selector": {"app": "operator"}}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    ca = build_ca("authority")
+    name = f"hooks.{namespace}.svc"
+    pairs = [
+        build_certificate_signed(ca, common_name=name, hostnames=[host])
+        for host in (name, "elsewhere.svc")
+    ]
+    config = {"service": {"name": "hooks", "namespace": namespace}, "caBundle": encode(ca.cert)}
+    await configure(site, config, timeoutSeconds=1)
+    report = await doctor.examine("--managed", site.name, "--no-probe")
+    assert report.find("endpoints").level == "failure"
+    assert "kubectl exec" in report.find("certificate").remedy
+    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1"}  # where the name of the Service has a meaning
+    report = await doctor.examine("--managed", site.name, "--no-probe", **pod)
+    assert "could not be looked at from here" in report.find("certificate").text
+    data = [{"tls.crt": encode(pair.cert), "tls.key": encode(pair.key)} for pair in pairs]
+    metadata = {"name": "hooks-webhook-certs"}
+    await site.client.create(SECRETS, namespace, {"metadata": metadata, "data": data[0]})
+    report = await doctor.examine("--managed", site.name, "--no-probe")
+    assert f"that for {name} is trusted" in report.find("certificate").text
+    patch = {"data": data[1]}
+    await site.client.patch_merge(SECRETS, namespace, "hooks-webhook-certs", patch)
+    report = await doctor.examine("--managed", site.name, "--no-probe")
+    line = report.find("certificate")
+    assert (line.level, name in line.remedy) == ("failure", True)
+    # Somebody else has made it: it is only read.
+    assert report.find("Secret hooks-webhook-certs", "Permissions").text == "get granted"
+
+
+async def test_a_service_with_another_port_is_found(site: Site, doctor: Doctor) -> None:
+    namespace = site.objects.namespace
+    spec = {"ports": [{"port": 8443}]}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    await configure(site, {"service": {"name": "hooks", "namespace": namespace}})
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert "its ports are: 8443" in report.find("address").text
+    assert report.find(f"check.{site.name}").text.startswith("the Service has no such port")
+
+
+async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
+    site: Site, doctor: Doctor
+) -> None:
+    namespace = site.objects.namespace
+    service = {"name": "hooks", "namespace": namespace}
+    await configure(site, {"service": service})
+    names = ", ".join(map(repr, site.names))
+    code = f"import webop\n@webop.on.create({names})\ndef created(**_): ...\n"
+    path = doctor.workshop.write(code)
+    account = f"system:serviceaccount:{namespace}:nobody"
+    arguments = ("--managed", site.name, "--no-probe", "--as", account, "-n", namespace, path)
+    report = await doctor.examine(*arguments)
+    assert report.code == 1
+    title = f"Permissions of {account}"
+    rules = {line.subject: line.remedy for line in report.of("failure", title)}
+    group = site.objects.kind.group
+    assert rules == {
+        "configurations": "Add to the ClusterRole: {apiGroups: [admissionregistration.k8s.io], "
+        "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations], "
+        "verbs: [create, patch]}",
+        "patients": f"Add to the Role in {namespace}: {{apiGroups: [{group}], "
+        "resources: [patients], verbs: [list, watch, patch]}",
+    }
+    warnings = {line.subject for line in report.of("warning", title)}
+    assert warnings == {"Secret hooks-webhook-certs", "customresourcedefinitions", "events"}
+
+
+async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    await configure(site, config)
+    names = ", ".join(map(repr, site.names))
+    code = f"""
+import webop
+@webop.on.validate({names}, id='other')
+def other(**_): ...
+@webop.on.mutate('absentees.example.com', id='absent')
+def absent(**_): ...
+"""
+    path = doctor.workshop.write(code)
+    report = await doctor.examine("--managed", site.name, "--no-probe", path)
+    assert report.code == 1
+    assert report.find("other", "Handlers").level == "failure"
+    assert "not in the cluster" in report.find("absent", "Handlers").text
+    assert f"check.{site.name}" in report.find("unknown", "Handlers").text
+
+
+async def test_a_name_without_configurations_is_a_failure(doctor: Doctor) -> None:
+    report = await doctor.examine(WEBOP_ADMISSION__MANAGED="nobody.example.com")
+    assert report.code == 1
+    assert "nobody.example.com" in report.find("existence").text
+
+
+async def test_an_unknown_webhook_is_found(
+    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+) -> None:
+    def check(**_: Any) -> None: ...
+
+    webop.on.validate(*site.names, id="check", registry=registry)(check)
+    async with site.run(registry):
+        found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+        webhook = next(w for w in found["webhooks"] if w["name"].startswith("check"))
+        webhook["name"] = f"unknown.{site.name}"
+        webhook["clientConfig"]["url"] += "nown"
+        patch = {"webhooks": found["webhooks"]}
+        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert report.code == 1
+    assert "does not serve" in report.find(f"unknown.{site.name}").text
+    assert report.find("orphans").level == "failure"
+
+
+async def test_without_a_cluster_it_says_so(doctor: Doctor) -> None:
+    nobody = Doctor(doctor.workshop, None)
+    report = await nobody.examine()
+    assert report.code == 1
+    assert "KUBECONFIG" in report.find("login").text
+    port = find_free_port()
+    path = doctor.workshop.folder / "dead.yaml"
+    path.write_text(
+        f"""
+clusters: [{{name: c, cluster: {{server: "https://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: t}}}}]
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+current-context: x
+"""
+    )
+    report = await nobody.examine(KUBECONFIG=str(path))
+    assert report.code == 1
+    assert "get /version" in report.find("server").text
+
+
+async def test_refused_credentials_are_told(site: Site, doctor: Doctor) -> None:
+    content = site.cluster.kubeconfig.read_text().replace(site.cluster.token, "wrong")
+    path = doctor.workshop.folder / "wrong.yaml"
+    path.write_text(content)
+    report = await doctor.examine(KUBECONFIG=str(path))
+    assert report.code == 1
+    assert "401" in report.find("login").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["nowhere.py"], 1, "nowhere.py"),
+        (["-m", "nonexistent_module"], 1, "nonexistent_module"),
+        (["--as", "system:serviceaccount:operator"], 2, "system:serviceaccount:NAMESPACE:NAME"),
+        (["-n", "ns-*"], 2, "pattern"),
+        (["--unknown"], 2, "--unknown"),
+    ],
+)
+async def test_mistakes_in_options_are_told(
+    doctor: Doctor, arguments: list[str], code: int, expected: str
+) -> None:
+    report = await doctor.speak(*arguments)
+    assert (report.code, expected in report.errors) == (code, True)
+
+
+async def test_mistakes_in_files_and_variables_are_told(doctor: Doctor) -> None:
+    path = doctor.workshop.write("import webop\nnonsense()\n")
+    report = await doctor.speak(path)
+    assert report.code == 1
+    assert "line 2" in report.errors
+    report = await doctor.speak(WEBOP_ADMISSION__MANAGE="x")
+    assert report.code == 1
+    assert "WEBOP_ADMISSION__MANAGE" in report.errors

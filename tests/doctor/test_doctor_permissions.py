@@ -1,0 +1,108 @@
+"""What operators must be permitted to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from webop.doctor.permissions import (
+    Need,
+    SecretState,
+    build_review,
+    judge,
+    list_configuration_needs,
+    list_groups,
+    list_handler_needs,
+    list_secret_needs,
+)
+
+PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
+NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
+
+
+def test_a_need_is_asked_about_verb_by_verb_where_it_is() -> None:
+    need = Need(
+        subject="x", group="g", resources=("a",), verbs=("get", "create"), namespaces=("n", "m"),
+        name="one",
+    )  # fmt: skip
+    common = {"group": "g", "resource": "a"}
+    assert need.list_reviews() == [
+        {**common, "verb": "get", "namespace": "n", "name": "one"},
+        {**common, "verb": "create", "namespace": "n"},
+        {**common, "verb": "get", "namespace": "m", "name": "one"},
+        {**common, "verb": "create", "namespace": "m"},
+    ]
+
+
+def test_what_is_missing_is_told_with_the_rule() -> None:
+    (need,) = list_configuration_needs("auto")
+    reviews = need.list_reviews()
+    assert judge(need, []).level == "ok"
+    finding = judge(need, reviews[1:])
+    assert finding.text == (
+        "not granted: patch validatingwebhookconfigurations; "
+        "create and patch mutatingwebhookconfigurations"
+    )
+    assert finding.remedy.startswith("Add to the ClusterRole: {apiGroups: [admission")
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs", "level"),
+    [
+        (SecretState(), ("get", "create", "update"), "failure"),
+        (SecretState(is_foreign=True), ("get",), "failure"),
+        (SecretState(is_absent=True), ("get", "create", "update"), "warning"),
+    ],
+)
+def test_a_secret_of_others_is_only_read(
+    state: SecretState, verbs: tuple[str, ...], level: str
+) -> None:
+    (need,) = list_secret_needs("ns", "hooks-webhook-certs", state)
+    assert (need.verbs, need.level, need.namespaces) == (verbs, level, ("ns",))
+    assert need.rule == f'{{apiGroups: [""], resources: [secrets], verbs: [{", ".join(verbs)}]}}'
+
+
+def test_handlers_need_the_verbs_of_what_they_do() -> None:
+    registry = webop.OperatorRegistry()
+
+    def fn(**_: Any) -> None: ...
+
+    webop.on.event("pods", registry=registry)(fn)
+    webop.on.create("pods", registry=registry)(fn)
+    webop.on.event("nodes", registry=registry)(fn)
+    webop.on.validate("secrets", registry=registry)(fn)
+    settings = webop.OperatorSettings()
+    handlers = registry.select_resource_handlers()
+    everywhere = list_handler_needs(handlers, [PODS, NODES], (), settings)
+    assert [(need.subject, need.verbs, need.level) for need in everywhere] == [
+        ("nodes", ("list", "watch"), "failure"),
+        ("pods", ("list", "watch", "patch"), "failure"),
+        ("customresourcedefinitions", ("list", "watch"), "warning"),
+        ("namespaces", ("list", "watch"), "warning"),
+        ("events", ("create", "patch"), "warning"),
+    ]
+    settings.scanning.disabled, settings.posting.enabled = True, False
+    somewhere = list_handler_needs(handlers, [PODS, NODES], ("ns",), settings)
+    assert [(need.subject, need.role) for need in somewhere] == [
+        ("nodes", "ClusterRole"),
+        ("pods", "Role in ns"),
+    ]
+
+
+def test_a_service_account_is_asked_about_with_its_groups() -> None:
+    account = "system:serviceaccount:ns:operator"
+    groups = ["system:authenticated", "system:serviceaccounts", "system:serviceaccounts:ns"]
+    assert list_groups(account) == groups
+    assert list_groups("jane") == ["system:authenticated"]
+    path, body = build_review({"verb": "get"}, account)
+    assert path.endswith("/subjectaccessreviews")
+    assert body["spec"] == {
+        "resourceAttributes": {"verb": "get"},
+        "user": account,
+        "groups": groups,
+    }
+    path, body = build_review({"verb": "get"}, None)
+    assert path.endswith("/selfsubjectaccessreviews")
+    assert body["kind"] == "SelfSubjectAccessReview"

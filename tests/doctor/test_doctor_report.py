@@ -1,0 +1,73 @@
+"""The report as a text and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from webop.doctor.findings import Level, Section, approve, fail, has_failed, note, warn
+from webop.doctor.report import build_json, build_text, describe_names, describe_seconds
+
+SECTIONS = [
+    Section("API server", [approve("server", "is there")]),
+    Section("Permissions", [fail("a", "is not", "Do it."), warn("long one", "may", "See.")]),
+]
+
+TEXT = """\
+API server
+  ok       server    is there
+
+Permissions
+  failure  a         is not
+                     -> Do it.
+  warning  long one  may
+                     -> See.
+
+1 failure, 1 warning, 1 ok."""
+
+
+def test_the_text_is_grouped_and_aligned() -> None:
+    assert build_text(SECTIONS, lambda text, _: text) == TEXT
+
+
+def test_levels_are_painted_and_the_summary_in_the_worst_one() -> None:
+    painted: list[tuple[str, Level]] = []
+
+    def paint(text: str, level: Level) -> str:
+        painted.append((text.strip(), level))
+        return text
+
+    build_text(SECTIONS, paint)
+    assert painted[0] == ("ok", Level.OK)
+    assert painted[-1] == ("1 failure, 1 warning, 1 ok.", Level.FAILURE)
+
+
+def test_the_json_has_all_of_it() -> None:
+    document = json.loads(build_json(SECTIONS))
+    assert document["healthy"] is False
+    assert document["counts"] == {"ok": 1, "note": 0, "warning": 1, "failure": 1}
+    assert document["sections"][1]["findings"][0] == {
+        "level": "failure",
+        "subject": "a",
+        "text": "is not",
+        "remedy": "Do it.",
+    }
+
+
+def test_only_failures_are_failures() -> None:
+    assert not has_failed([Section("x", [warn("a", "b", "c"), note("d", "e")])])
+    assert has_failed(SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86400 * 3, "3 d"), (-5, "0 s")],
+)
+def test_time_spans_have_fitting_units(seconds: float, text: str) -> None:
+    assert describe_seconds(seconds) == text
+
+
+def test_many_names_are_counted() -> None:
+    assert describe_names(["a", "b", "a"]) == "a, b"
+    assert describe_names("abcdefg") == "a, b, c, d, e and 2 more"

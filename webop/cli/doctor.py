@@ -1,0 +1,167 @@
+"""``webop doctor``: checks the admission of an operator in a cluster, and says what to do.
+
+Everything happens in :mod:`webop.doctor`, which is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webop.cli.controls import CLIControls
+from webop.errors import WebopError
+
+if TYPE_CHECKING:
+    from webop.doctor.findings import Level
+    from webop.handling.registry import OperatorRegistry
+
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
+
+
+def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
+    """Refuse what looks like a service account, but is none."""
+    parts = (account or "").split(":")
+    if parts[:2] == ["system", "serviceaccount"] and (len(parts) != 4 or not all(parts)):
+        raise click.BadParameter("a service account is system:serviceaccount:NAMESPACE:NAME.")
+    return account
+
+
+def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse patterns, which ``webop run`` takes."""
+    if patterns := [name for name in names if set(name) & set("*?!,")]:
+        raise click.BadParameter(
+            f"{patterns[0]!r} is a pattern; name one namespace, or several -n."
+        )
+    return names
+
+
+@click.command(short_help="Check the admission of an operator in a cluster.")
+@click.option(
+    "--managed",
+    metavar="NAME",
+    help="The webhook configurations, as in settings.admission.managed.",
+)
+@click.option(
+    "--as",
+    "account",
+    metavar="ACCOUNT",
+    callback=_check_account,
+    help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAMESPACE",
+    callback=_check_names,
+    help="Where the operator works, and objects are looked for; repeatable.",
+)
+@click.option(
+    "-m",
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import a module with handlers, as in 'python -m'; repeatable.",
+)
+@click.option(
+    "--probe/--no-probe",
+    "is_probing",
+    default=True,
+    show_default=True,
+    help="Let the API server call the webhooks, by dry runs.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or for programs.",
+)
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.make_pass_decorator(CLIControls, ensure=True)
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    controls: CLIControls,
+    paths: tuple[str, ...],
+    managed: str | None,
+    account: str | None,
+    namespaces: tuple[str, ...],
+    modules: tuple[str, ...],
+    is_probing: bool,
+    form: str,
+) -> None:
+    """Check the admission of an operator in a cluster, and say what to do.
+
+    Whether its webhooks are kept by live replicas, lead to somebody who is there, and trust the
+    certificate; whether the API server can call them; and whether RBAC suffices. With the files
+    in PATHS, also whether these handlers are those that are asked. The files are imported,
+    nothing in them is called.
+
+    \b
+        webop doctor                            all operators of the cluster
+        webop doctor --managed auto.example.com handlers.py
+        webop doctor --as system:serviceaccount:default:operator handlers.py
+        kubectl exec deploy/operator -- webop doctor --managed auto.example.com
+
+    The API server is let call the webhooks by dry runs: handlers get dryrun=True, and nothing is
+    stored. If a finding is a failure, the exit code is 1.
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    from webop.doctor.examination import Examination  # noqa: PLC0415 - not for --help
+    from webop.doctor.findings import has_failed  # noqa: PLC0415
+    from webop.doctor.report import build_json, build_text  # noqa: PLC0415
+    from webop.doctor.visit import Options  # noqa: PLC0415
+    from webop.settings import OperatorSettings  # noqa: PLC0415
+
+    try:
+        registry = _load_handlers(controls, paths, modules)
+        settings = controls.settings or OperatorSettings.from_environment()
+    except WebopError as exc:
+        raise click.ClickException(str(exc)) from exc
+    options = Options(
+        managed=managed,
+        account=account,
+        namespaces=namespaces,
+        is_probing=is_probing,
+        registry=registry,
+    )
+    examination = Examination(options, settings)
+    asyncio.run(examination.run())
+    found = examination.sections
+    click.echo(build_json(found) if form == "json" else build_text(found, _paint))
+    ctx.exit(1 if has_failed(found) else 0)
+
+
+def _load_handlers(
+    controls: CLIControls, paths: tuple[str, ...], modules: tuple[str, ...]
+) -> OperatorRegistry | None:
+    """Import files and modules with handlers; None if there are none to import.
+
+    Raises:
+        ConfigurationError: one of them cannot be imported.
+    """
+    from webop.handling.registry import get_default_registry, set_default_registry  # noqa: PLC0415
+    from webop.loading import load_file, load_module  # noqa: PLC0415
+
+    if controls.registry is not None:
+        set_default_registry(controls.registry)  # the files' handlers go there
+    with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
+        for path in paths:
+            load_file(Path(path))
+        for module in modules:
+            load_module(module)
+    return get_default_registry() if paths or modules else controls.registry
+
+
+def _paint(text: str, level: Level) -> str:
+    """Colour a text; click leaves the colours out if the output is not a terminal."""
+    return click.style(text, fg=_COLOURS[level])

@@ -1,0 +1,263 @@
+"""Whether RBAC lets an operator do what it has to.
+
+What is needed is listed by pure functions; the API server is asked by Self- or
+SubjectAccessReview (Kubernetes API, authorization.k8s.io/v1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from webop.doctor.findings import Finding, Level, approve, note, warn
+from webop.doctor.records import GROUP
+from webop.doctor.visit import Json, Visit
+from webop.errors import APIForbiddenError, APIStatusError
+from webop.handling.handlers import BackgroundHandler, ChangeHandler, ResourceHandler
+from webop.objects.resources import Resource
+from webop.settings import OperatorSettings
+
+_ACCOUNT_PREFIX = "system:serviceaccount:"
+_REVIEWS = "/apis/authorization.k8s.io/v1"
+_REVIEWING = (
+    "{apiGroups: [authorization.k8s.io], resources: [subjectaccessreviews], verbs: [create]}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Something that an operator has to be permitted to do.
+
+    Attributes:
+        subject: what to call it.
+        group: the API group.
+        resources: plural names.
+        verbs: what is done to each of them.
+        namespaces: where; empty for everywhere.
+        name: of the one object; empty for all. Verbs without a name (create) are for all anyway.
+        level: how bad it is not to have it.
+    """
+
+    subject: str
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    namespaces: tuple[str, ...] = ()
+    name: str = ""
+    level: Level = Level.FAILURE
+
+    @property
+    def rule(self) -> str:
+        """The rule of a role that grants it, in YAML."""
+        group = self.group or '""'
+        resources, verbs = ", ".join(self.resources), ", ".join(self.verbs)
+        return f"{{apiGroups: [{group}], resources: [{resources}], verbs: [{verbs}]}}"
+
+    @property
+    def role(self) -> str:
+        """What kind of a role it takes."""
+        names = " and ".join(self.namespaces)
+        return f"Role in {names}" if names else "ClusterRole"
+
+    def list_reviews(self) -> list[Json]:
+        """Return what to ask the API server about, as ``resourceAttributes``."""
+        return [
+            {
+                "group": self.group,
+                "resource": resource,
+                "verb": verb,
+                **({"namespace": namespace} if namespace else {}),
+                **({"name": self.name} if self.name and verb != "create" else {}),
+            }
+            for namespace, resource, verb in product(
+                self.namespaces or ("",), self.resources, self.verbs
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretState:
+    """What is known of a Secret: both are false of one that may not be read."""
+
+    is_absent: bool = False
+    is_foreign: bool = False
+
+
+def list_configuration_needs(name: str) -> list[Need]:
+    """Return what it takes to keep the webhook configurations of a name (ADM-43)."""
+    resources = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+    return [
+        Need(
+            subject="configurations",
+            group=GROUP,
+            resources=resources,
+            verbs=("create", "patch"),
+            name=name,
+        )
+    ]
+
+
+def list_secret_needs(namespace: str, name: str, state: SecretState) -> list[Need]:
+    """Return what it takes to share a certificate in a Secret.
+
+    Args:
+        namespace: of the Secret.
+        name: of the Secret.
+        state: what is known of it. One of others is only read. Without any, the certificates may
+            come from files.
+    """
+    verbs = ("get",) if state.is_foreign else ("get", "create", "update")
+    level = Level.WARNING if state.is_absent else Level.FAILURE
+    return [
+        Need(
+            subject=f"Secret {name}",
+            group="",
+            resources=("secrets",),
+            verbs=verbs,
+            namespaces=(namespace,),
+            name=name,
+            level=level,
+        )
+    ]
+
+
+def list_handler_needs(
+    handlers: Iterable[ResourceHandler],
+    resources: Collection[Resource],
+    namespaces: tuple[str, ...],
+    settings: OperatorSettings,
+) -> list[Need]:
+    """Return what it takes to serve resources (chapter "Deployment", RBAC).
+
+    Args:
+        handlers: those that need the cluster to be watched.
+        resources: those of the cluster.
+        namespaces: where the operator works; empty for everywhere.
+        settings: what is switched off needs no permissions.
+    """
+    verbs: dict[Resource, tuple[str, ...]] = {}
+    for handler in handlers:
+        for resource in handler.selector.select(resources) if handler.selector else ():
+            is_patched = isinstance(handler, ChangeHandler | BackgroundHandler)
+            if is_patched or resource not in verbs:
+                verbs[resource] = ("list", "watch", *(("patch",) if is_patched else ()))
+    needs = [
+        Need(
+            subject=resource.plural,
+            group=resource.group,
+            resources=(resource.plural,),
+            verbs=verbs[resource],
+            namespaces=namespaces if resource.namespaced else (),
+        )
+        for resource in sorted(verbs, key=lambda resource: resource.name)
+    ]
+    return needs + _list_general_needs(namespaces, settings)
+
+
+def _list_general_needs(namespaces: tuple[str, ...], settings: OperatorSettings) -> list[Need]:
+    watched = []
+    if not settings.scanning.disabled:
+        watched.append(("apiextensions.k8s.io", "customresourcedefinitions"))
+        if not namespaces:
+            watched.append(("", "namespaces"))
+    needs = [
+        Need(
+            subject=plural,
+            group=group,
+            resources=(plural,),
+            verbs=("list", "watch"),
+            level=Level.WARNING,
+        )
+        for group, plural in watched
+    ]
+    if settings.posting.enabled:
+        events = Need(
+            subject="events",
+            group="",
+            resources=("events",),
+            verbs=("create", "patch"),
+            namespaces=namespaces,
+            level=Level.WARNING,
+        )
+        needs.append(events)
+    return needs
+
+
+def build_review(attributes: Mapping[str, str], account: str | None) -> tuple[str, Json]:
+    """Return the path and the body of the question whether something is permitted.
+
+    Args:
+        attributes: what; see :meth:`Need.list_reviews`.
+        account: to whom; None for the one who asks.
+    """
+    spec: Json = {"resourceAttributes": dict(attributes)}
+    kind = "SelfSubjectAccessReview"
+    if account is not None:
+        kind = "SubjectAccessReview"
+        spec |= {"user": account, "groups": list_groups(account)}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    return f"{_REVIEWS}/{kind.lower()}s", body
+
+
+def list_groups(account: str) -> list[str]:
+    """Return the groups that the API server puts a user into by itself."""
+    groups = ["system:authenticated"]
+    if account.startswith(_ACCOUNT_PREFIX):
+        namespace = account.removeprefix(_ACCOUNT_PREFIX).partition(":")[0]
+        groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+    return groups
+
+
+def judge(need: Need, missing: Sequence[Mapping[str, str]]) -> Finding:
+    """Say what of a need is not granted, and what to add to the roles."""
+    if not missing:
+        verbs = ", ".join(need.verbs)
+        return approve(need.subject, f"{verbs} granted")
+    listed = "; ".join(
+        f"{' and '.join(verbs)} {resource}" for resource, verbs in _group(missing).items()
+    )
+    places = {item["namespace"] for item in missing if "namespace" in item}
+    where = f" in {' and '.join(sorted(places))}" if places else ""
+    remedy = f"Add to the {need.role}: {need.rule}"
+    return Finding(need.level, need.subject, f"not granted: {listed}{where}", remedy)
+
+
+async def check_permissions(visit: Visit, needs: Sequence[Need]) -> list[Finding]:
+    """Ask the API server about all needs, for the account that is asked for, or the present one.
+
+    Raises:
+        APIError: the API server is not available.
+    """
+    try:
+        return list(await asyncio.gather(*(_check_need(visit, need) for need in needs)))
+    except APIForbiddenError:
+        return [
+            warn(
+                "--as",
+                "this account may not ask about the permissions of others",
+                f"Ask as somebody who may: {_REVIEWING}; or run it as the account itself.",
+            )
+        ]
+    except APIStatusError as exc:
+        return [note("reviews", f"it cannot be told: {exc}")]
+
+
+async def _check_need(visit: Visit, need: Need) -> Finding:
+    missing = []
+    for attributes in need.list_reviews():
+        path, body = build_review(attributes, visit.options.account)
+        answer = await visit.ask("POST", path, body)
+        if not answer["status"].get("allowed"):
+            missing.append(attributes)
+    return judge(need, missing)
+
+
+def _group(missing: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for item in missing:
+        verbs = grouped.setdefault(item["resource"], [])
+        if item["verb"] not in verbs:
+            verbs.append(item["verb"])
+    return grouped
