@@ -5,8 +5,9 @@
 ``EVC_PORT``         the port of the webhooks otherwise; 9443 by default
 ``EVC_SERVICE``      ``name.namespace`` or ``name.namespace:port`` of the Service in front of
                      the pod, in a cluster
-``EVC_CERTS``        a folder with ``tls.crt``, ``tls.key``, ``ca.crt``; self-signed ones are
-                     made at each start by default (see ``certs/README.md``)
+``EVC_CERTS``        a folder with ``tls.crt``, ``tls.key``, ``ca.crt``; by default they are made
+                     by the operator, and shared by its replicas if there is a Service
+                     (see ``certs/README.md``)
 ===================  =====================================================================
 
 The name of the webhook configurations is ``WEBOP_ADMISSION__MANAGED``, one of webop's own
@@ -16,39 +17,12 @@ variables; set it to ``none`` to keep them by hand.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import webop
 
 _MANAGED = "ephemeralvolumeclaims.kopf.dev"
-
-
-class ServiceServer(webop.WebhookServer):
-    """A webhook server in a pod, which API servers reach through a Service.
-
-    Args:
-        service: ``name.namespace`` or ``name.namespace:port`` of the Service; the port is 443
-            by default.
-        options: of the server in general.
-    """
-
-    def __init__(self, service: str, **options: Any) -> None:
-        host, _, port = service.partition(":")
-        self._name, _, self._namespace = host.partition(".")
-        self._port = int(port or 443)
-        super().__init__(addr="0.0.0.0", host=f"{host}.svc", **options)  # noqa: S104 - a pod
-
-    async def __call__(
-        self, fn: webop.WebhookFn, /
-    ) -> AsyncGenerator[webop.WebhookClientConfig, None]:
-        """Serve, and name the Service instead of the URL, which API servers cannot resolve."""
-        async for config in super().__call__(fn):
-            service = webop.WebhookClientConfigService(
-                name=self._name, namespace=self._namespace, port=self._port
-            )
-            yield {"service": service, "caBundle": config.get("caBundle")}
 
 
 def choose_server() -> webop.WebhookServer | None:
@@ -59,8 +33,17 @@ def choose_server() -> webop.WebhookServer | None:
     if folder := os.environ.get("EVC_CERTS"):
         names = {"certfile": "tls.crt", "pkeyfile": "tls.key", "cafile": "ca.crt"}
         options |= {option: str(Path(folder, name)) for option, name in names.items()}
-    service = os.environ.get("EVC_SERVICE")
-    return ServiceServer(service, **options) if service else webop.WebhookServer(**options)
+    if service := os.environ.get("EVC_SERVICE"):
+        return _build_service_server(service, options)
+    return webop.WebhookServer(**options)
+
+
+def _build_service_server(service: str, options: dict[str, Any]) -> webop.WebhookServiceServer:
+    host, _, port = service.partition(":")
+    name, _, namespace = host.partition(".")
+    return webop.WebhookServiceServer(
+        service=name, namespace=namespace, service_port=int(port or 443), **options
+    )
 
 
 def choose_managed(managed: str | None) -> str | None:

@@ -33,6 +33,8 @@ _COLLECTIONS = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
     "Service": "/api/v1/namespaces/default/services",
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
 }
@@ -167,6 +169,7 @@ def run_operator(cluster: LocalCluster, api: httpx.Client, log: Path) -> Iterato
                 "KUBECONFIG": str(cluster.kubeconfig_for(user)),
                 "EVC_SERVICE": f"{_NAME}.default:{port}",
                 "EVC_PORT": str(port),
+                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",
             },
             stdout=output,
             stderr=output,
