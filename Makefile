@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity lint format bench docs clean
+.PHONY: help demo test parity lint format bench rollout fuzz docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -39,6 +39,12 @@ format: $(VENV)/.installed ## Bring the code into shape.
 
 bench: $(VENV)/.installed ## Measure beside kopf on the same API server; ARGS=--help shows how.
 	@$(BIN)/python -m bench $(ARGS)
+
+rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count what fails.
+	@$(BIN)/python -m tests.rollout $(ARGS)
+
+fuzz: $(VENV)/.installed ## Send 100 000 hostile reviews; ARGS=--help shows how.
+	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)
 
 $(VENV)/.documented: $(VENV)/.installed
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'

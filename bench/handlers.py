@@ -53,6 +53,28 @@ if os.environ["BENCH_EXTRA"] == "daemon":
         await stopped.wait()
 
 
+if os.environ["BENCH_EXTRA"].startswith("review:"):
+
+    @kopf.on.startup()
+    async def serve(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.admission.server = kopf.WebhookServer(
+            addr="127.0.0.1",
+            port=int(os.environ["BENCH_EXTRA"].partition(":")[2]),
+            certfile=str(_WORKDIR / "cert.pem"),
+            pkeyfile=str(_WORKDIR / "key.pem"),
+        )
+
+    @kopf.on.validate("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+    async def check(spec: kopf.Spec, **_: Any) -> None:
+        if spec.get("bad"):
+            raise kopf.AdmissionError("This is bad.", code=400)
+
+    @kopf.on.mutate("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+    async def default(spec: kopf.Spec, patch: kopf.Patch, **_: Any) -> None:
+        if "numbers" not in spec:
+            patch.spec["numbers"] = [1, 2, 3]
+
+
 @kopf.on.cleanup()
 async def conclude(**_: Any) -> None:
     tell_calls()

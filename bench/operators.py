@@ -21,14 +21,12 @@ _QUIET_SHARE = 0.01
 _STOP_SECONDS = 15.0
 
 
-class Operator:
-    """A running operator."""
+class Process:
+    """A running process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], calls: Path, ticks: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._proc = Path(f"/proc/{process.pid}")
-        self._calls = calls
-        self._ticks = ticks
 
     def read_cpu(self) -> float:
         """Return ms of user and system time since the start, all threads: proc_pid_stat(5)."""
@@ -39,6 +37,15 @@ class Operator:
         """Return MB (10^6 bytes) of VmRSS, now, or of VmHWM, the peak: proc_pid_status(5)."""
         text = (self._proc / "status").read_text()
         return int(text.partition(f"{field}:")[2].split()[0]) * 1024 / 1e6
+
+
+class Operator(Process):
+    """A running operator."""
+
+    def __init__(self, process: subprocess.Popen[bytes], calls: Path, ticks: Path) -> None:
+        super().__init__(process)
+        self._calls = calls
+        self._ticks = ticks
 
     def read_calls(self) -> int:
         """Return the number of calls of the handler; it is told when the operator has stopped."""
@@ -72,7 +79,8 @@ class Operator:
 def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iterator[Operator]:
     """Run one side with the handlers of the bench for one of its collections.
 
-    There is always one of creations; ``extra`` asks for a "timer" or a "daemon" beside it.
+    There is always one of creations; ``extra`` asks for a "timer" or a "daemon" beside it, or for
+    a "review:PORT": webhooks that are served at a port, with the certificate in the work folder.
     """
     calls, ticks = bench.workdir / "calls.txt", bench.workdir / "ticks.txt"
     for path in (calls, ticks):
@@ -83,21 +91,35 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
         "WORKDIR": str(bench.workdir),
         "EXTRA": extra,
     }
+    more = {f"BENCH_{name}": value for name, value in variables.items()}
+    more["WEBOP_ADMISSION__SHUTDOWN_DELAY"] = "0"  # nobody is to be waited for
+    with _run(bench, side.argv, more) as process:
+        yield Operator(process, calls, ticks)
+
+
+@contextlib.contextmanager
+def run_process(bench: Bench, argv: tuple[str, ...]) -> Iterator[Process]:
+    """Run some other process in the work folder."""
+    with _run(bench, argv, {}) as process:
+        yield Process(process)
+
+
+@contextlib.contextmanager
+def _run(
+    bench: Bench, argv: tuple[str, ...], variables: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     with (bench.workdir / LOG).open("wb") as log:
         process = subprocess.Popen(
-            side.argv,
-            env={
-                **os.environ,
-                "KUBECONFIG": str(bench.kubeconfig),
-                **{f"BENCH_{name}": value for name, value in variables.items()},
-            },
+            argv,
+            env={**os.environ, "KUBECONFIG": str(bench.kubeconfig), **variables},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            cwd=bench.workdir,
             start_new_session=True,  # Ctrl-C is for the bench, which stops the operator itself
         )
     try:
-        yield Operator(process, calls, ticks)
+        yield process
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.scenarios import create, daemon, idle, imports, latency, restart, timer
+from bench.scenarios import create, daemon, idle, imports, latency, restart, review, timer
 
 SCENARIOS = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (create, restart, timer, daemon, imports, latency, idle)
+    for module in (create, restart, timer, daemon, review, imports, latency, idle)
 }

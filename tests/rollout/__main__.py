@@ -1,0 +1,58 @@
+"""The proof at length: ``python -m tests.rollout`` with the times of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.operating import Kind, connect
+from tests.rollout.story import Say, Times, play, set_up
+from webop.testing import LocalCluster
+
+
+def main() -> int:
+    """Run it; return 0 if nothing has failed and nothing went unchecked."""
+    defaults = Times()
+    parser = argparse.ArgumentParser(prog="python -m tests.rollout", description=__doc__)
+    add = parser.add_argument
+    add("--rate", type=float, default=defaults.rate, help="creations a second (%(default)g)")
+    add("--lag", type=float, default=defaults.lag, help="of the balancer, in s (%(default)g)")
+    add(
+        "--shutdown-delay",
+        type=float,
+        default=defaults.shutdown_delay,
+        help="from SIGTERM until the port is closed, in s (%(default)g)",
+    )
+    add("--settle", type=float, default=defaults.settle, help="of a new CA, in s (%(default)g)")
+    options = parser.parse_args()
+    times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - started:6.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    say(f"starting a local API server; {times}")
+    with tempfile.TemporaryDirectory(prefix="webop-rollout-") as folder, LocalCluster() as cluster:
+        return asyncio.run(_run(cluster, Path(folder), times, say))
+
+
+async def _run(cluster: LocalCluster, folder: Path, times: Times, say: Say) -> int:
+    kind = Kind("rollout.webop.dev", "parcels", "Parcel")
+    async with connect(cluster) as client:
+        await kind.define(client)
+    async with set_up(cluster, "default", kind, folder, times) as stage:
+        say(f"three replicas are ready, on Kubernetes {cluster.version}")
+        tally = await play(stage, times, say)
+    for text in (*tally.failed[:10], *tally.unchecked[:10]):
+        say(text)
+    say(f"{tally}; connections that met no replica: {stage.balancer.refused}")
+    return int(bool(tally.failed or tally.unchecked))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

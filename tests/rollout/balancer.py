@@ -1,0 +1,119 @@
+"""A balancer of TCP connections that stands for a Service of Kubernetes.
+
+It learns which of its endpoints are ready by asking them, as a kubelet does, and takes notice some
+time later, as kube-proxies do. Connections that are there already stay with their endpoint, ready
+or not, as they do in a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+_CHUNK = 65536
+_PROBING = 0.2  # seconds between two probes of an endpoint
+
+
+@dataclass(eq=False)
+class Endpoint:
+    """A replica behind the balancer: the port of its webhooks, and the URL of its readiness."""
+
+    port: int
+    probe: str
+    is_listed: bool = False
+    probing: asyncio.Task[None] | None = None
+
+
+@dataclass
+class Balancer:
+    """Connections to one port, spread over the endpoints that count as ready."""
+
+    lag: float
+    port: int = 0
+    refused: int = 0
+    endpoints: list[Endpoint] = field(default_factory=list)
+    _turns: itertools.count[int] = field(default_factory=itertools.count)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[None]:
+        """Accept connections in the block."""
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0, backlog=1000)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield
+        finally:
+            server.close()
+            probing = [end.probing for end in self.endpoints if end.probing is not None]
+            for task in (*probing, *self._tasks):
+                task.cancel()
+            await asyncio.gather(*probing, *self._tasks, return_exceptions=True)
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Send connections to an endpoint as soon as it is ready, and as long as it is."""
+        self.endpoints.append(endpoint)
+        endpoint.probing = asyncio.create_task(self._watch(endpoint))
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint whose process has ended."""
+        self.endpoints.remove(endpoint)
+        if endpoint.probing is not None:
+            endpoint.probing.cancel()
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+            while True:
+                is_ready = await _probe(http, endpoint.probe)
+                if is_ready != endpoint.is_listed:
+                    await asyncio.sleep(self.lag)
+                    endpoint.is_listed = is_ready
+                await asyncio.sleep(_PROBING)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        listed = [endpoint for endpoint in self.endpoints if endpoint.is_listed]
+        if not listed:
+            self.refused += 1
+            return
+        endpoint = listed[next(self._turns) % len(listed)]
+        try:
+            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        except OSError:
+            self.refused += 1
+            return
+        try:
+            await asyncio.gather(_pipe(reader, back_writer), _pipe(back_reader, writer))
+        finally:
+            back_writer.transport.abort()
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy one direction to its end; a reset of one side is one of the other side, too."""
+    try:
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+    except OSError:
+        writer.transport.abort()
+
+
+async def _probe(http: httpx.AsyncClient, url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return (await http.get(url)).status_code == 200
+    return False

@@ -1,0 +1,262 @@
+"""A rolling restart under load, and a rotation of the CA: who was refused, who went unchecked.
+
+Objects are created all the time at a steady rate: good ones, which are to be stamped by the
+mutating webhook, and bad ones, which the validating webhook is to refuse. Meanwhile all replicas
+are replaced one after another, and the Secret with the certificates is deleted, which makes new
+ones with a new CA.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.operating import Kind, connect
+from tests.rollout.balancer import Balancer
+from tests.rollout.replicas import Plan, Replica
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
+SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
+SECRET = "webhooks-webhook-certs"
+_PATIENCE = 90.0  # seconds
+
+
+@dataclass(frozen=True)
+class Times:
+    """The pace of the story; all but ``rate`` in seconds.
+
+    Attributes:
+        rate: creations per second; every fourth of them is of a bad object.
+        lag: from a change of readiness until the balancer goes by it.
+        shutdown_delay: of the replicas (``settings.admission.shutdown_delay``).
+        settle: from the new CA in the configurations until certificates are signed by it.
+    """
+
+    rate: float = 50.0
+    lag: float = 1.0
+    shutdown_delay: float = 10.0
+    settle: float = 5.0
+
+
+@dataclass
+class Tally:
+    """What has become of the creations."""
+
+    created: int = 0
+    refused: int = 0
+    failed: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def take(self, name: str, is_bad: bool, answer: httpx.Response) -> None:
+        """Count a creation by its answer."""
+        self.statuses[answer.status_code] += 1
+        if answer.status_code == 201:
+            spec = answer.json()["spec"]
+            self.created += 1
+            if is_bad or spec.get("stamped") is not True:
+                self.unchecked.append(f"{name}: {spec}")
+        elif is_bad and answer.status_code == 400 and "This is bad." in answer.text:
+            self.refused += 1
+        else:
+            self.failed.append(f"{name}: {answer.status_code} {answer.text[:300]}")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.created} created, {self.refused} refused as they should be, "
+            f"{len(self.failed)} failed, {len(self.unchecked)} unchecked, "
+            f"slowest {self.slowest:.2f} s"
+        )
+
+
+class Load:
+    """Creations at a steady rate, whether the ones before are answered or not."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str, kind: Kind, rate: float) -> None:
+        self.tally = Tally()
+        self._http, self._url, self._kind, self._rate = http, url, kind, rate
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[Tally]:
+        """Create objects in the block; at its end, all of them are answered."""
+        stopping = asyncio.Event()
+        task = asyncio.create_task(self._run(stopping))
+        try:
+            yield self.tally
+        finally:
+            stopping.set()
+            await task
+
+    async def _run(self, stopping: asyncio.Event) -> None:
+        started, count = time.monotonic(), 0
+        async with asyncio.TaskGroup() as group:
+            while not stopping.is_set():
+                group.create_task(self._create(count))
+                count += 1
+                pause = started + count / self._rate - time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), max(0.0, pause))
+
+    async def _create(self, number: int) -> None:
+        is_bad = number % 4 == 3
+        name = f"{'bad' if is_bad else 'good'}-{number}"
+        body = {
+            "apiVersion": self._kind.resource.api_version,
+            "kind": self._kind.kind,
+            "metadata": {"name": name},
+            "spec": {"bad": True} if is_bad else {},
+        }
+        begun = time.monotonic()
+        answer = await self._http.post(self._url, json=body)
+        self.tally.slowest = max(self.tally.slowest, time.monotonic() - begun)
+        self.tally.take(name, is_bad, answer)
+
+
+@dataclass
+class Stage:
+    """The cluster, the balancer that stands for the Service, and the replicas behind it."""
+
+    http: httpx.AsyncClient
+    cluster: LocalCluster
+    namespace: str
+    kind: Kind
+    balancer: Balancer
+    plan: Plan
+    replicas: list[Replica] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where the objects are."""
+        return self.kind.resource.get_url(namespace=self.namespace)
+
+    async def add_replica(self) -> None:
+        """Start a replica; it is there when the balancer sends reviews to it."""
+        replica = await self.plan.start()
+        self.replicas.append(replica)
+        self.balancer.add(replica.endpoint)
+        await replica.wait_listed()
+
+    async def replace_oldest(self) -> None:
+        """Do what a rolling update does: one more first, then one less."""
+        await self.add_replica()
+        replica = self.replicas.pop(0)
+        try:
+            code = await replica.stop()
+            assert code == 0, f"exit code {code}:\n{replica.log.read_text()}"
+        finally:
+            self.balancer.remove(replica.endpoint)
+            await replica.kill()
+
+    async def read_bundle(self) -> bytes:
+        """Return the authorities that the API server trusts at the moment."""
+        name = self.plan.variables["MANAGED"]
+        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        answer = await self.http.get(f"{path}/{name}")
+        answer.raise_for_status()
+        return base64.b64decode(answer.json()["webhooks"][0]["clientConfig"]["caBundle"])
+
+    async def read_certificate(self) -> str:
+        """Return the certificate that one of the replicas shows at the moment."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", self.balancer.port, ssl=context)
+        try:
+            der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            return ssl.DER_cert_to_PEM_cert(der)
+        finally:
+            writer.transport.abort()
+
+    async def rotate(self) -> None:
+        """Delete the Secret, and wait until all replicas show certificates of another CA."""
+        before = await self.read_certificate()
+        path = SECRETS.get_url(namespace=self.namespace, name=SECRET)
+        (await self.http.delete(path)).raise_for_status()
+        for _ in self.replicas:  # the balancer takes them in turns
+            await until(lambda: self._shows_another(before), "another certificate")
+
+    async def _shows_another(self, before: str) -> bool:
+        return await self.read_certificate() != before
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(_PATIENCE):
+        while not await condition():
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def set_up(
+    cluster: LocalCluster, namespace: str, kind: Kind, folder: Path, times: Times
+) -> AsyncIterator[Stage]:
+    """Bring three replicas up behind a Service."""
+    balancer = Balancer(times.lag)
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+    http = httpx.AsyncClient(
+        base_url=cluster.server,
+        verify=context,
+        headers=headers,
+        timeout=60,
+        trust_env=False,
+        limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
+    )
+    async with http, balancer.serve(), connect(cluster) as client:
+        # The API server resolves Services of this type by itself: there are no kube-proxies here.
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "webhooks"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }
+        await client.create(SERVICES, namespace, service)
+        variables = {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "NAMESPACE": namespace,
+            "SERVICE_PORT": str(balancer.port),
+            "MANAGED": f"{namespace}.rollout.webop.dev",
+            "GROUP": kind.group,
+            "PLURAL": kind.plural,
+            "SETTLE_TIME": str(times.settle),
+            "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(times.shutdown_delay),
+        }
+        stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables))
+        try:
+            for _ in range(3):
+                await stage.add_replica()
+            yield stage
+        finally:
+            for replica in stage.replicas:
+                await replica.kill()
+
+
+async def play(stage: Stage, times: Times, say: Say) -> Tally:
+    """Replace all replicas and rotate the CA under load; return what has become of the objects."""
+    load = Load(stage.http, stage.url, stage.kind, times.rate)
+    async with load.run() as tally:
+        for number in range(1, 4):
+            await stage.replace_oldest()
+            say(f"replica {number} of 3 is replaced: {tally}")
+        await stage.rotate()
+        say(f"the CA is rotated: {tally}")
+        await asyncio.sleep(2 * times.lag)  # a fault of the last moment is to be seen, too
+    return tally
