@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.commands import HANDLERS, PATIENCE, Command, Workshop, find_free_port
+from tests.commands import HANDLERS, PATIENCE, Command, Workshop, find_free_port, take_port
 from tests.operating import Kind, Objects
 from webop.client.api import Client
 
@@ -127,6 +127,23 @@ async def wait(**_):
         (response,) = await ask(command, url, times=1)
         assert await command.stop() == 0
     assert (response.status_code, response.json()) == (200, {})
+
+
+@pytest.mark.feature("PRB-07")
+async def test_the_probes_are_at_port_80_and_at_this_host_unless_the_url_says_otherwise(
+    workshop: Workshop,
+) -> None:
+    with take_port() as port:  # so that it says where it cannot listen
+        text = await workshop.fail("-A", f"--liveness=http://:{port}", workshop.write(PROBES))
+        assert f"Cannot listen on localhost:{port}" in text
+    async with workshop.start(
+        "-A", "--liveness=http:///healthz", workshop.write(PROBES)
+    ) as command:
+        try:
+            (response,) = await ask(command, "http://localhost:80/healthz", times=1)
+            assert response.json()["sync"] == {"works": True}
+        except AssertionError:  # not everybody may listen there, or somebody else does
+            assert "Cannot listen on localhost:80" in command.output
 
 
 async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]:

@@ -322,5 +322,6 @@ _NOT_STARTED = _respond(
     503,
 )
 _NOT_STARTED.headers["Retry-After"] = "1"
+_NOT_STARTED.headers["Connection"] = "close"  # the next attempt may find another replica
 
 app = create_app()

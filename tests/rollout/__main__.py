@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.operating import Kind, connect
-from tests.rollout.story import Say, Times, play, set_up
+from tests.rollout.story import Say, Times, play, play_renaming, set_up
 from webop.testing import LocalCluster
 
 
@@ -47,11 +47,16 @@ async def _run(cluster: LocalCluster, folder: Path, times: Times, say: Say) -> i
         await kind.define(client)
     async with set_up(cluster, "default", kind, folder, times) as stage:
         say(f"three replicas are ready, on Kubernetes {cluster.version}")
-        tally = await play(stage, times, say)
-    for text in (*tally.failed[:10], *tally.unchecked[:10]):
-        say(text)
-    say(f"{tally}; connections that met no replica: {stage.balancer.refused}")
-    return int(bool(tally.failed or tally.unchecked))
+        say("the rollout of the same version, and a rotation:")
+        tallies = [await play(stage, times, say)]
+        say("the rollout of a version with a renamed handler:")
+        tallies.append(await play_renaming(stage, times, say))
+    for tally in tallies:
+        for text in (*tally.failed[:10], *tally.unchecked[:10]):
+            say(text)
+        say(f"{tally}")
+    say(f"connections that met no replica: {stage.balancer.refused}")
+    return int(any(tally.failed or tally.unchecked for tally in tallies))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,11 @@ class Plan:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        (self.folder / "handlers.py").write_text(HANDLERS)
+        self.release(HANDLERS)
+
+    def release(self, handlers: str) -> None:
+        """Have all replicas that are started from now on run these handlers."""
+        (self.folder / "handlers.py").write_text(handlers)
 
     async def start(self) -> Replica:
         """Start one more replica."""

@@ -24,7 +24,7 @@ import httpx
 
 from tests.operating import Kind, connect
 from tests.rollout.balancer import Balancer
-from tests.rollout.replicas import Plan, Replica
+from tests.rollout.replicas import HANDLERS, Plan, Replica
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -91,9 +91,10 @@ class Tally:
 class Load:
     """Creations at a steady rate, whether the ones before are answered or not."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, kind: Kind, rate: float) -> None:
+    def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
         self.tally = Tally()
-        self._http, self._url, self._kind, self._rate = http, url, kind, rate
+        self._http, self._url, self._kind = stage.http, stage.url, stage.kind
+        self._prefix, self._rate = prefix, rate
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Tally]:
@@ -118,7 +119,7 @@ class Load:
 
     async def _create(self, number: int) -> None:
         is_bad = number % 4 == 3
-        name = f"{'bad' if is_bad else 'good'}-{number}"
+        name = f"{self._prefix}-{'bad' if is_bad else 'good'}-{number}"
         body = {
             "apiVersion": self._kind.resource.api_version,
             "kind": self._kind.kind,
@@ -166,13 +167,12 @@ class Stage:
             self.balancer.remove(replica.endpoint)
             await replica.kill()
 
-    async def read_bundle(self) -> bytes:
-        """Return the authorities that the API server trusts at the moment."""
+    async def has_webhook(self, handler: str) -> bool:
+        """Tell whether just this one is among the validating webhooks."""
         name = self.plan.variables["MANAGED"]
         path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         answer = await self.http.get(f"{path}/{name}")
-        answer.raise_for_status()
-        return base64.b64decode(answer.json()["webhooks"][0]["clientConfig"]["caBundle"])
+        return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
 
     async def read_certificate(self) -> str:
         """Return the certificate that one of the replicas shows at the moment."""
@@ -249,9 +249,22 @@ async def set_up(
                 await replica.kill()
 
 
+async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
+    """Roll out a version in which the validating handler has another name, under load."""
+    stage.plan.release(HANDLERS.replace("def check(", "def inspect("))
+    load = Load(stage, "renaming", times.rate)
+    async with load.run() as tally:
+        for number in range(1, 4):
+            await stage.replace_oldest()
+            say(f"replica {number} of 3 is of the next version: {tally}")
+        await until(lambda: stage.has_webhook("inspect"), "the renamed webhook")
+        await asyncio.sleep(2 * times.lag)
+    return tally
+
+
 async def play(stage: Stage, times: Times, say: Say) -> Tally:
     """Replace all replicas and rotate the CA under load; return what has become of the objects."""
-    load = Load(stage.http, stage.url, stage.kind, times.rate)
+    load = Load(stage, "rollout", times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.operating import Kind, connect
-from tests.rollout.story import Times, play, set_up
+from tests.rollout.story import Times, play, play_renaming, set_up
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.mark.timeout(240)
-async def test_no_creation_fails_and_none_goes_unchecked_through_a_rollout_and_a_rotation(
+async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_rotation(
     local_cluster: LocalCluster, local_namespace: str, tmp_path: Path
 ) -> None:
     kind = Kind("rollout.tests.webop.dev", "rollouts", "Rollout")
-    times = Times(rate=50, lag=0.5, shutdown_delay=2, settle=2)
+    times = Times(rate=50, lag=0.3, shutdown_delay=1.5, settle=2)
     async with connect(local_cluster) as client:
         await kind.define(client)
     async with set_up(local_cluster, local_namespace, kind, tmp_path, times) as stage:
-        tally = await play(stage, times, print)
-    assert not tally.failed
-    assert not tally.unchecked
-    assert tally.created > 300
-    assert tally.refused > 100
+        for tally in (await play(stage, times, print), await play_renaming(stage, times, print)):
+            assert not tally.failed
+            assert not tally.unchecked
+            assert tally.created > 300
+            assert tally.refused > 100

@@ -97,6 +97,7 @@ class WebhookHost:
         self.manager = manager
         if manager is not None:
             self.hosting.confirm = manager.confirm
+            self.review.is_elsewhere = manager.is_elsewhere
 
     async def run(self) -> None:
         """Run the webhook server of the settings; its end is the end of the operator (ADM-49).

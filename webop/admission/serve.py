@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from webop.admission.managed.configurations import build_service_id, build_typed_id
@@ -38,10 +38,14 @@ class AdmissionService:
 
     It needs no cluster: resources that are not known from a discovery are taken as the review
     names them.
+
+    Attributes:
+        is_elsewhere: tells whether replicas of another version serve a webhook (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext) -> None:
         self._operator = operator
+        self.is_elsewhere: Callable[[str], bool] = lambda _: False
         self._terms = Terms(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
@@ -133,16 +137,16 @@ class AdmissionService:
         """Return the handlers of a resource.
 
         Before and without a discovery, resources are known by their plurals and kinds only. For
-        handlers of others, the API server is trusted to have sent the review to the right webhook.
+        handlers by ``shortcut=``, ``category=`` and the like, the API server is trusted to have
+        sent the review to the right webhook.
 
         Raises:
-            ReviewError: there is no such handler, or none for the resource (404), or it is not
-                known yet whether there is one (503).
+            ReviewError: there is no such handler, or none for the resource (404); or it is not
+                known yet whether there is one, or another replica has it (503).
         """
         asked = self._handlers if webhook is None else self._named.get(webhook, ())
         if webhook is not None and not asked:
-            known = ", ".join(self.ids) or "none"
-            raise ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
+            raise self._build_unknown(webhook)
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
         if len(found) < len(asked) and not self._operator.insights.has(resource):
             possible = [h for h in asked if h.selector is not None and h.selector.may_be(resource)]
@@ -155,6 +159,14 @@ class AdmissionService:
             name = None if webhook is None else asked[0].id
             raise ReviewError(self._explain_absence(asked, resource, name), status=404)
         return found
+
+    def _build_unknown(self, webhook: str) -> ReviewError:
+        """Return the refusal of a webhook that is not here: maybe it is at another replica."""
+        if self.is_elsewhere(webhook):
+            text = f"Webhook {webhook!r} is served by other replicas, not by this one; try again."
+            return ReviewError(text, status=503, retry_after=1)
+        known = ", ".join(self.ids) or "none"
+        return ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
 
     def _explain_absence(
         self, asked: Iterable[WebhookHandler], resource: Resource, name: str | None
@@ -257,7 +269,8 @@ def _build_patch_ops(review: Review, cause: WebhookCause) -> list[dict[str, Any]
 
 @functools.lru_cache(maxsize=1024)
 def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
-    return Resource(group=group, version=version, plural=plural, kind=kind)
+    # The singular is what the API server makes of the kind if a definition names none.
+    return Resource(group, version, plural, kind=kind, singular=kind.lower())
 
 
 def _is_by_hidden_name(handler: WebhookHandler) -> bool:

@@ -19,7 +19,8 @@ import logging
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import quote
 
 from webop.admission.managed.clock import ServerClock
 from webop.admission.managed.configurations import Exemptions, build_configuration
@@ -87,6 +88,7 @@ class ConfigurationManager:
         self._adjusting = asyncio.Lock()
         self._is_withdrawn = False
         self._waiting: list[str] = []
+        self._elsewhere: frozenset[str] = frozenset()
         self._reported: set[str] = set()
         self.is_applied = asyncio.Event()
         self.problem = ""
@@ -115,6 +117,13 @@ class ConfigurationManager:
             await self._looked.wait_for(
                 lambda: self.is_applied.is_set() and wanted <= self._trusted
             )
+
+    def is_elsewhere(self, webhook: str) -> bool:
+        """Tell whether other live replicas serve a webhook, by the end of its path.
+
+        In a rollout that removes or renames a handler, calls of the old webhook meet new replicas.
+        """
+        return any(path.endswith(f"/{quote(webhook)}") for path in self._elsewhere)
 
     async def run(self) -> None:
         """Keep the configurations as they have to be.
@@ -176,12 +185,23 @@ class ConfigurationManager:
             name for kind in plans for name in offers[kind].served if name in plans[kind].deferred
         ]
         self._report_waiting(waiting)
+        self._elsewhere = self._list_paths_elsewhere(plans.values())
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
         async with self._looked:
             self.is_applied.set()
             self._trusted = frozenset(parse_bundle(config.get("caBundle")))
             self._looked.notify_all()
+
+    def _list_paths_elsewhere(self, plans: Iterable[Plan]) -> frozenset[str]:
+        assert self._replica is not None  # noqa: S101 - introduced before
+        return frozenset(
+            served.path
+            for plan in plans
+            for key, mark in plan.marks.items()
+            if key != self._replica.key
+            for served in mark.served.values()
+        )
 
     @property
     def _is_active(self) -> bool:

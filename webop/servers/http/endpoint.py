@@ -212,7 +212,8 @@ class ReviewEndpoint:
             headers = ((b"allow", b"POST"),)
         if error.retry_after is not None:
             headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
-        closes = isinstance(error, _UnreadError)
+        # After a 503, the next attempt is to find another replica, by a connection of its own.
+        closes = isinstance(error, _UnreadError) or error.status == 503
         return build_refusal(error.status, str(error), headers=headers, closes=closes)
 
     def _find_webhook(self, scope: Scope) -> str | None:
