@@ -133,7 +133,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
             log = tmp_path / "uvicorn.log"
             dropped = ("WEBOP_", "KUBE")
             inherited = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
-            environment = {**inherited, "HOME": str(tmp_path), "PYTHONPATH": str(_ROOT)}
+            environment = {
+                **inherited,
+                "HOME": str(tmp_path),
+                "PYTHONPATH": str(_ROOT),
+                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",
+            }
             command = [sys.executable, "-m", "uvicorn", "webop.app:app", "--port", "0"]
             with log.open("wb") as output:
                 process = subprocess.Popen(

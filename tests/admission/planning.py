@@ -63,14 +63,19 @@ class Cluster:
             return plan
         patch = build_patch(found, plan)
         if patch is not None:
-            metadata = body["metadata"]
-            assert patch["metadata"]["resourceVersion"] == metadata["resourceVersion"]
-            merged = {**metadata.get("annotations", {}), **patch["metadata"]["annotations"]}
-            metadata["annotations"] = {key: text for key, text in merged.items() if text}
-            metadata["resourceVersion"] = str(next(self._versions))
-            body["webhooks"] = list({**body, **patch}["webhooks"])
-            self.writes += 1
+            assert patch["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"]
+            self.merge(patch)
         return plan
+
+    def merge(self, patch: Json) -> None:
+        """Merge a patch into the object, which is there."""
+        assert self.body is not None
+        metadata = self.body["metadata"]
+        merged = {**metadata.get("annotations", {}), **patch["metadata"]["annotations"]}
+        metadata["annotations"] = {key: text for key, text in merged.items() if text}
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.body["webhooks"] = list({**self.body, **patch}["webhooks"])
+        self.writes += 1
 
     @property
     def webhooks(self) -> dict[str, Json]:
@@ -130,6 +135,12 @@ class Actor:
         found = self.cluster.find()
         now = self.cluster.now
         plan = plan_presence(found, self.elsewhere, self.replica, self.offer, now)
+        return self.cluster.apply(found, plan)
+
+    def retire(self) -> Plan:
+        found = self.cluster.find()
+        offer, now = self.offer.retire(), self.cluster.now
+        plan = plan_presence(found, self.elsewhere, self.replica, offer, now)
         return self.cluster.apply(found, plan)
 
     def leave(self) -> Plan:

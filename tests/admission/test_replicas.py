@@ -89,6 +89,25 @@ def test_a_rollout_that_renames_a_handler_never_leaves_objects_unchecked(
     assert not [mark for mark in cluster.find().marks.values() if mark.definitions]
 
 
+def test_one_that_retires_hands_its_webhooks_over_and_is_trusted_until_it_leaves(
+    cluster: Cluster,
+) -> None:
+    old = Actor(cluster, "old", build_webhook("same"), build_webhook("old"), authority="A")
+    old.look()
+    new = Actor(cluster, "new", build_webhook("same"), build_webhook("new"), authority="B")
+    assert new.look().deferred == {"new.x"}
+    assert cluster.names == "same old"
+    old.retire()
+    assert cluster.names == "same new"
+    assert cluster.trusted == {("B", "A")}
+    assert not new.look().deferred
+    assert not old.retire().deferred
+    assert cluster.trusted == {("B", "A")}
+    old.leave()
+    assert cluster.names == "same new"
+    assert cluster.trusted == {("B",)}
+
+
 def test_an_older_replica_that_is_started_again_is_met_by_what_is_in_force(
     cluster: Cluster,
 ) -> None:

@@ -64,6 +64,23 @@ async def test_the_exit_of_one_of_two_changes_nothing_and_that_of_both_ends_it(
     await crew.wait_allowed()
 
 
+async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_them(
+    crew: Crew, site: Site
+) -> None:
+    old = await crew.start("x", "old")
+    new = await crew.start("x", "new")
+    assert await site.has_names("x old")
+    await old.manager.retire()
+    await site.wait_for_names("x new")
+    assert new.manager.is_elsewhere("old")
+    assert not new.manager.is_elsewhere("unheard-of")
+    await old.leave()
+    await new.manager.retire()
+    assert await site.has_names("x new")
+    await new.leave()
+    assert await crew.is_clean()
+
+
 async def test_replicas_that_exit_at_the_same_moment_leave_nothing(crew: Crew, site: Site) -> None:
     for _ in range(20):
         starting = [crew.begin("x", "~y") for _ in range(2)]

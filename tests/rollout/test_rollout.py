@@ -23,8 +23,14 @@ async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_
     async with connect(local_cluster) as client:
         await kind.define(client)
     async with set_up(local_cluster, local_namespace, kind, tmp_path, times) as stage:
-        for tally in (await play(stage, times, print), await play_renaming(stage, times, print)):
-            assert not tally.failed
-            assert not tally.unchecked
-            assert tally.created > 300
-            assert tally.refused > 100
+        tally = await play(stage, times, print)
+        assert not tally.failed
+        assert not tally.unchecked
+        assert tally.created > 300
+        assert tally.refused > 100
+        renaming = await play_renaming(stage, times, print)
+        # Calls of the old webhook that meet new replicas are repeated, but not for ever.
+        assert len(renaming.failed) < 0.05 * renaming.created
+        assert not renaming.unchecked
+        assert renaming.created > 300
+        assert renaming.refused > 100

@@ -128,7 +128,17 @@ class WebhookHost:
         delay = self._operator.settings.admission.shutdown_delay
         if self.is_serving and delay:
             logger.info("Webhooks are served for %g more seconds, until nobody comes.", delay)
-            await asyncio.sleep(delay)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(delay))
+                if self.manager is not None:
+                    group.create_task(self._hand_over(self.manager))
+
+    async def _hand_over(self, manager: ConfigurationManager) -> None:
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT):
+                await manager.retire()
+        except (TimeoutError, WebopError) as exc:
+            logger.debug("The webhooks are not handed over before the exit: %s", exc)
 
     async def withdraw(self) -> None:
         """Take the webhooks out of the cluster; to fail in that is no reason to fail in all."""

@@ -37,7 +37,8 @@ class Cause:
         Names of indices win over the names of the framework (IDX-21).
         """
         if self._kwargs is None:
-            self._kwargs = {**self._build_kwargs(), **self.indices}
+            self._kwargs = self._build_kwargs()
+            self._kwargs.update(self.indices)
         return self._kwargs
 
     def _build_kwargs(self) -> dict[str, Any]:
@@ -192,19 +193,18 @@ class WebhookCause(DiffCause):
     audit_annotations: dict[str, str] = field(default_factory=dict)
 
     def _build_kwargs(self) -> dict[str, Any]:
-        meta = self.body.meta
-        return super()._build_kwargs() | {
-            "name": meta.name or self.name,
-            "namespace": meta.namespace or self.namespace,
-            "operation": self.operation,
-            "subresource": self.subresource,
-            "dryrun": self.dryrun,
-            "userinfo": self.userinfo,
-            "warnings": self.warnings,
-            "audit_annotations": self.audit_annotations,
-            "headers": self.headers,
-            "sslpeer": self.sslpeer,
-        }
+        kwargs = super()._build_kwargs()
+        kwargs["name"] = kwargs["name"] or self.name
+        kwargs["namespace"] = kwargs["namespace"] or self.namespace
+        kwargs["operation"] = self.operation
+        kwargs["subresource"] = self.subresource
+        kwargs["dryrun"] = self.dryrun
+        kwargs["userinfo"] = self.userinfo
+        kwargs["warnings"] = self.warnings
+        kwargs["audit_annotations"] = self.audit_annotations
+        kwargs["headers"] = self.headers
+        kwargs["sslpeer"] = self.sslpeer
+        return kwargs
 
 
 def detect_reason(

@@ -131,7 +131,12 @@ def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operat
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "webop", "run", *options, *files],
-            env={**environment, "KUBECONFIG": str(kubeconfig), "EVC_PORT": "0"},
+            env={
+                **environment,
+                "KUBECONFIG": str(kubeconfig),
+                "EVC_PORT": "0",
+                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",  # there is no other replica to go to
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -55,6 +55,7 @@ logger = logging.getLogger(__name__)
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _LONGEST_PAUSE = 60.0  # seconds; between attempts, and between looks if nothing happens
+_AFTERMATH = 30.0  # seconds; for calls of webhooks that are gone: API servers repeat them
 _POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
 
 
@@ -86,9 +87,10 @@ class ConfigurationManager:
         self._looked = asyncio.Condition()
         self._changed = asyncio.Event()
         self._adjusting = asyncio.Lock()
+        self._is_retired = False
         self._is_withdrawn = False
         self._waiting: list[str] = []
-        self._elsewhere: frozenset[str] = frozenset()
+        self._elsewhere: dict[str, float] = {}  # until when paths count as served by others
         self._reported: set[str] = set()
         self.is_applied = asyncio.Event()
         self.problem = ""
@@ -123,7 +125,8 @@ class ConfigurationManager:
 
         In a rollout that removes or renames a handler, calls of the old webhook meet new replicas.
         """
-        return any(path.endswith(f"/{quote(webhook)}") for path in self._elsewhere)
+        ending, now = f"/{quote(webhook)}", time.monotonic()
+        return any(path.endswith(ending) and now < end for path, end in self._elsewhere.items())
 
     async def run(self) -> None:
         """Keep the configurations as they have to be.
@@ -151,6 +154,20 @@ class ConfigurationManager:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
+
+    async def retire(self) -> None:
+        """Hand the webhooks over to the other replicas, while calls still come here.
+
+        What only this replica serves goes now, and what has waited for it comes into force. Its
+        authorities stay trusted until it withdraws. Without others, nothing changes by now.
+
+        Raises:
+            APIError: the API server is not available, or refuses.
+        """
+        async with self._adjusting:
+            if self._replica is not None and not self._is_withdrawn:
+                self._is_retired = True
+                await self._shared.settle(self._plan_presence, self._clock.judge(self._lifetime))
 
     async def withdraw(self) -> None:
         """Leave the configurations, for good: for a graceful exit.
@@ -185,7 +202,8 @@ class ConfigurationManager:
             name for kind in plans for name in offers[kind].served if name in plans[kind].deferred
         ]
         self._report_waiting(waiting)
-        self._elsewhere = self._list_paths_elsewhere(plans.values())
+        until = time.monotonic() + self._renewal + _AFTERMATH
+        self._elsewhere.update(dict.fromkeys(self._list_paths_elsewhere(plans.values()), until))
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
         async with self._looked:
@@ -238,6 +256,8 @@ class ConfigurationManager:
         offer = self._offers[kind]
         if found.version is None and not offer.served:
             return Plan((), {})
+        if self._is_retired and found.marks.keys() - {self._replica.key}:
+            offer = offer.retire()
         return plan_presence(found, others, self._replica, offer, self._clock.tell())
 
     def _plan_exit(

@@ -86,8 +86,13 @@ class SharedConfigurations:
             found = {kind: await self._read(kind, now) for kind in _KINDS}
             plans = {kind: decide(kind, found[kind], _get_others(found, kind)) for kind in _KINDS}
             try:
+                written = {
+                    kind: await self._write(kind, found[kind], plans[kind]) for kind in _KINDS
+                }
+                # The plan of the one is made with the other in view: that must still be so.
                 for kind in _KINDS:
-                    await self._write(kind, found[kind], plans[kind])
+                    if not written[kind] and any(written.values()):
+                        await self._check_unchanged(kind, found[kind], now)
             except APIConflictError:
                 # Each round has a winner, so that all get there; chance spares them some rounds.
                 longest = min(_CONFLICT_PAUSE * attempt, _LONGEST_CONFLICT_PAUSE)
@@ -99,19 +104,35 @@ class SharedConfigurations:
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
         return parse_configuration(await self._patch(kind, {}), now)
 
-    async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> None:
+    async def _check_unchanged(
+        self, kind: WebhookType, found: Configuration, now: dt.datetime
+    ) -> None:
+        if (await self._read(kind, now)).version != found.version:
+            raise self._build_conflict("it has changed meanwhile")
+
+    async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
+        """Write a plan if that changes anything; tell whether it does.
+
+        Raises:
+            APIConflictError: the configuration is not as it was found any more.
+        """
         if found.version is not None:
             patch = build_patch(found, plan)
-            if patch is not None and await self._patch(kind, patch) is None:
+            if patch is None:
+                return False
+            if await self._patch(kind, patch) is None:
                 raise self._build_conflict("it is gone meanwhile")
         elif plan.marks:
             await self._create(kind, plan)
+        else:
+            return False
         place = f"{_KINDS[kind].plural}/{self._name}"
         if found.stale:
             logger.info("Replicas in %s that are gone without notice: %d.", place, len(found.stale))
         if not is_same(found.webhooks, plan.webhooks):
             names = ", ".join(webhook["name"] for webhook in plan.webhooks)
             logger.info("Webhooks in %s: %s.", place, names or "none")
+        return True
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
         with _explain_permissions():
