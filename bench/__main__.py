@@ -36,7 +36,7 @@ sides, which take turns (A B A B):
            names another Python that has it
 
 examples:
-  python -m bench                                  everything, some twenty-five minutes
+  python -m bench                                  everything, some thirty minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
 """

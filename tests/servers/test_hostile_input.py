@@ -267,13 +267,16 @@ async def test_an_error_of_the_handler_is_not_blamed_on_a_flat_review(fn: Record
         assert (await post(f"http://127.0.0.1:{port}")).status_code == 500
 
 
-async def test_a_refusal_may_say_when_to_try_again(fn: Recorder) -> None:
-    fn.error = ReviewError("Later.", status=503, retry_after=7)
+@pytest.mark.parametrize(("status", "connection"), [(429, None), (503, "close")])
+async def test_a_refusal_may_say_when_to_try_again_and_that_it_is_to_be_elsewhere(
+    fn: Recorder, status: int, connection: str | None
+) -> None:
+    fn.error = ReviewError("Later.", status=status, retry_after=7)
     async with listen(fn) as port:
         response = await post(f"http://127.0.0.1:{port}")
-    assert response.status_code == 503
+    assert response.status_code == status
     assert response.headers["retry-after"] == "7"
-    assert "connection" not in response.headers
+    assert response.headers.get("connection") == connection
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.answers import (
@@ -89,8 +89,8 @@ class HTTPProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection (after the TLS handshake, if there is any)."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
-        self._transport = transport
+        # Not asserted: the transports of uvloop are of no class of asyncio.
+        self._transport = cast("asyncio.Transport", transport)
         self._state.connections.add(self)
         # It is empty for a certificate that the context was not told to verify.
         peer = transport.get_extra_info("peercert") or None

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +63,11 @@ class SecureTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
-        self._socket = transport
+        # Not asserted: the transports of uvloop are of no class of asyncio.
+        self._socket = cast("asyncio.Transport", transport)
         self._handshakes.add(self)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_HANDSHAKE_SECONDS, transport.abort)
+        self._timer = loop.call_later(_HANDSHAKE_SECONDS, self._socket.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - it is asyncio's
         """Return where to put what comes next."""
