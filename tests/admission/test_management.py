@@ -15,6 +15,9 @@ from tests.admission.faking import KEX, LOOK, PODS, VALIDATING, FakeConfiguratio
 from tests.operating import eventually
 from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
+# What is not written is looked at once more: that nobody else has written it meanwhile.
+_LOOK_AGAIN = "PATCH mutatingwebhookconfigurations"
+
 
 @pytest.fixture
 def server() -> FakeConfigurations:
@@ -35,7 +38,7 @@ async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_someth
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
-    assert server.requests == [*LOOK, f"POST {VALIDATING}"]
+    assert server.requests == [*LOOK, f"POST {VALIDATING}", _LOOK_AGAIN]
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 
 
@@ -49,7 +52,7 @@ async def test_nothing_is_sent_when_nothing_changes(
         managing.manager.announce({"url": "https://host"})
         managing.operator.context.insights.update([])
         await eventually(lambda: server.get_names() == {VALIDATING: []})
-    assert server.requests == [*LOOK, f"PATCH {VALIDATING}"]
+    assert server.requests == [*LOOK, f"PATCH {VALIDATING}", _LOOK_AGAIN]
 
 
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
@@ -131,6 +134,7 @@ async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
     assert server.requests == [
         *(*LOOK, f"POST {VALIDATING}"),
         *(*LOOK, f"PATCH {VALIDATING}"),
+        _LOOK_AGAIN,
     ]
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 

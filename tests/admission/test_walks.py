@@ -7,13 +7,17 @@ import contextlib
 import json
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.admission.managing import until
 from tests.commands import Command, Workshop, find_free_port
 from tests.operating import Kind, connect
+from webop.client.api import Client
+from webop.errors import APIStatusError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -142,9 +146,28 @@ async def walk(workshop: Workshop, cluster: LocalCluster, kind: Kind) -> AsyncIt
     }
     file = workshop.write(_HANDLERS)
     async with workshop.start("-A", "--standalone", file, **variables) as command:
-        await command.wait_for("validatingwebhookconfigurations")
+        async with connect(cluster) as client:
+            await until(partial(_are_in_force, client, kind), "the webhooks in force")
         yield Walk(workshop.folder, kind, port, command)
         assert await command.stop() == 0
+
+
+async def _are_in_force(client: Client, kind: Kind) -> bool:
+    """Tell whether the API server goes by both of the configurations."""
+
+    async def try_out(spec: Json) -> Json:
+        body = {"apiVersion": f"{kind.group}/v1", "kind": kind.kind, "spec": spec}
+        body["metadata"] = {"name": "try"}
+        url = kind.resource.get_url(namespace="default")
+        answer: Json = await client.request("POST", url, params={"dryRun": "All"}, body=body)
+        return answer
+
+    is_mutated = "numbers" in (await try_out({}))["spec"]
+    try:
+        await try_out({"numbers": [101]})
+    except APIStatusError:
+        return is_mutated
+    return False
 
 
 @pytest.mark.feature("ADM-25", "ADM-26", "ADM-77", "ADM-88", "ADM-89")
