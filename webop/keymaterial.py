@@ -2,13 +2,15 @@
 
 ``ssl.SSLContext.load_cert_chain`` reads files only, while keys come from Kubernetes Secrets,
 kubeconfigs, or were made a moment ago. This module bridges the gap for the webhook servers
-and for the client of the API server alike, and leaves no private key behind on a disk.
+and for the client of the API server alike, and leaves no private key behind on a disk. And it
+takes bundles of certificates apart, for those who do not need to read them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,19 @@ from webop.errors import ConfigurationError
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
+
+_CERTIFICATE = re.compile(
+    rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", flags=re.DOTALL
+)
+
+
+def find_certificates(pem: bytes) -> tuple[bytes, ...]:
+    """Return the certificates in a text of PEM one by one, without repetitions (RFC 7468).
+
+    They are not read. Spaces at the ends of their lines are left out; so is all that is between.
+    """
+    found = (match[0].split(b"\n") for match in _CERTIFICATE.finditer(pem))
+    return tuple(dict.fromkeys(b"\n".join(line.strip() for line in lines) for lines in found))
 
 
 def load_key_material(

@@ -21,9 +21,9 @@ from webop.settings import NetworkingSettings
 
 
 @contextlib.asynccontextmanager
-async def connect(vault: Vault, namespace: str | None = None) -> AsyncIterator[ClusterAccess]:
+async def connect(vault: Vault) -> AsyncIterator[ClusterAccess]:
     async with Client(vault, NetworkingSettings(error_backoffs=())) as client:
-        yield ClientAccess(client, namespace)
+        yield ClientAccess(client)
 
 
 async def test_requests_are_those_of_the_client(
@@ -87,8 +87,6 @@ async def test_the_namespace_is_that_of_the_credentials(local_cluster: LocalClus
         await vault.populate({"test": info})
         namespaces.append(access.namespace)
     assert namespaces == [None, "here"]
-    async with connect(vault, "there") as access:
-        assert access.namespace == "there"
 
 
 async def test_without_credentials_nothing_is_known() -> None:

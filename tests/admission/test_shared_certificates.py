@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -297,11 +298,12 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
 ) -> None:
     user = f"operator-of-{local_namespace}"
     monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig_for(user)))
-    info = webop.login_with_kubeconfig()
-    assert info is not None
+    found = webop.login_with_kubeconfig()
+    assert found is not None
+    info = dataclasses.replace(found, default_namespace=local_namespace)
     options: Json = {"service": "hooks", **FAST}
     async with Client(Vault({"user": info}), build_settings().networking) as limited:
-        access = ClientAccess(limited, local_namespace)
+        access = ClientAccess(limited)
         with pytest.raises(BaseExceptionGroup) as caught:
             async with replicate(access, **options):
                 pass

@@ -25,25 +25,17 @@ class ClientAccess:
 
     Args:
         client: of the operator.
-        namespace: the operator's, if it is known better than from the credentials.
         on_use: called before each use, so that an operator logs in only if there is need.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        namespace: str | None = None,
-        *,
-        on_use: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, client: Client, *, on_use: Callable[[], None] = lambda: None) -> None:
         self._client = client
-        self._namespace = namespace
         self._on_use = on_use
 
     @property
     def namespace(self) -> str | None:
         """The namespace of the operator; None before the first login, or if it has none."""
-        return self._namespace or self._client.vault.default_namespace
+        return self._client.vault.default_namespace
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request, return the decoded JSON of the answer; wait for the login if need be.

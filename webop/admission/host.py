@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -134,11 +134,9 @@ class WebhookHost:
                     group.create_task(self._hand_over(self.manager))
 
     async def _hand_over(self, manager: ConfigurationManager) -> None:
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT):
-                await manager.retire()
-        except (TimeoutError, WebopError) as exc:
-            logger.debug("The webhooks are not handed over before the exit: %s", exc)
+        problem = await _try(manager.retire())
+        if problem is not None:
+            logger.debug("The webhooks are not handed over before the exit: %s", problem)
 
     async def withdraw(self) -> None:
         """Take the webhooks out of the cluster; to fail in that is no reason to fail in all."""
@@ -146,12 +144,9 @@ class WebhookHost:
         if self.manager is None or self._is_withdrawn:
             return
         self._is_withdrawn = True
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT):
-                await self.manager.withdraw()
-        except (TimeoutError, WebopError) as exc:
-            reason = str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
-            logger.warning("The webhooks stay in the cluster after the exit: %s", reason)
+        problem = await _try(self.manager.withdraw())
+        if problem is not None:
+            logger.warning("The webhooks stay in the cluster after the exit: %s", problem)
         else:
             delay = self._operator.settings.admission.shutdown_delay
             await asyncio.sleep(min(_SETTLE_SECONDS, delay))
@@ -170,6 +165,16 @@ class WebhookHost:
             why = f": {self.manager.problem}" if self.manager.problem else ""
             obstacles.append(f"the webhook configurations are not applied yet{why}")
         return obstacles
+
+
+async def _try(farewell: Coroutine[Any, Any, None]) -> str | None:
+    """Do something on the way out, in limited time; return why it has not worked."""
+    try:
+        async with asyncio.timeout(_EXIT_TIMEOUT):
+            await farewell
+    except (TimeoutError, WebopError) as exc:
+        return str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
+    return None
 
 
 @asynccontextmanager

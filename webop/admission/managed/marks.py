@@ -11,7 +11,6 @@ import base64
 import binascii
 import datetime as dt
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -20,12 +19,12 @@ from typing import Any
 import orjson
 
 from webop.errors import ConfigurationError
+from webop.keymaterial import find_certificates
 
 Json = dict[str, Any]
 
 PREFIX = "replica.webop.dev/"
 _DEFAULT_PORT = 443  # of a Service, by the API server
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +166,8 @@ def split_certificates(text: str) -> tuple[str, ...]:
 
     So what is not a certificate goes to the API server as it is, which tells what is wrong.
     """
-    found = [
-        "\n".join(line.strip() for line in match[0].splitlines()) for match in _PEM.finditer(text)
-    ]
-    return tuple(dict.fromkeys(found or filter(None, [text.strip()])))
+    found = (cert.decode() for cert in find_certificates(text.encode()))
+    return tuple(found) or tuple(filter(None, [text.strip()]))
 
 
 def parse_bundle(bundle: str | None) -> tuple[str, ...]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
-from webop.keymaterial import load_key_material
+from webop.keymaterial import find_certificates, load_key_material
 from webop.servers.certificates.contexts import StrPath, read_file
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CERTIFICATE = re.compile(
-    rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", flags=re.DOTALL
-)
 _NEARLY_EXPIRED = 0.1  # of the lifetime
 
 
@@ -88,13 +84,12 @@ def read_material(
 
 def extract_certificates(pem: bytes) -> bytes:
     """Leave out everything but certificates: bundles are public, the keys beside them are not."""
-    return b"\n".join(_CERTIFICATE.findall(pem)) + b"\n"
+    return b"\n".join(find_certificates(pem)) + b"\n"
 
 
 def join_bundles(*bundles: bytes | None) -> bytes:
     """Make one bundle of several, without repetitions; for the time of a rotation."""
-    certs = [cert for bundle in bundles if bundle for cert in _CERTIFICATE.findall(bundle)]
-    return b"\n".join(dict.fromkeys(certs)) + b"\n"
+    return extract_certificates(b"\n".join(filter(None, bundles)))
 
 
 def add_bundle(bundle: bytes | None, own: bytes | None) -> bytes | None:
