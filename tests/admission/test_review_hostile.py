@@ -12,6 +12,7 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
+from webop.admission import review as checks
 from webop.admission.response import build_response
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
@@ -86,6 +87,33 @@ def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
         parse_review(replace(path, value))
     assert str(caught.value) == f"{path} {message}."
     assert caught.value.status == 400
+
+
+def list_paths(document: Any, prefix: str = "") -> list[str]:
+    """Return the paths of all that is in a document."""
+    items = document.items() if isinstance(document, dict) else ()
+    return [
+        path
+        for key, value in items
+        for path in [f"{prefix}{key}", *list_paths(value, f"{prefix}{key}.")]
+    ]
+
+
+def test_the_glance_at_usual_reviews_is_never_more_lenient_than_the_checks() -> None:
+    values = [_ABSENT, None, "", "x", "a\nb", "\ud800", 0, 1, 1.5, True, [], ["x"], [1], {}]
+    values += [{"a": 1}, {"a": "b"}, {1: "b"}]
+    compared = 0
+    for path in [*list_paths(replace("kind", "AdmissionReview")), *(r[0] for r in REFUSED)]:
+        for value in values:
+            review = replace(path, value)
+            try:
+                checks._check_head(review)
+                checks._check_request(review["request"])
+            except ReviewError:
+                with pytest.raises(ReviewError):
+                    parse_review(review)
+                compared += 1
+    assert compared > 200
 
 
 @pytest.mark.parametrize("payload", [[], "AdmissionReview", None, 5, True])
