@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 import webop
-from tests.operating import Objects, Running, build_settings, get_connection, operate
+from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
 from webop.admission.managed.marks import PREFIX, decode_mark
 from webop.client.api import Client
 from webop.errors import APINotFoundError
@@ -50,6 +50,18 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
                 await asyncio.sleep(_POLLING)
     except TimeoutError:
         raise AssertionError(f"{what} has not come true in {_PATIENCE:g} s") from None
+
+
+@contextlib.asynccontextmanager
+async def open_site(
+    cluster: LocalCluster, client: Client, namespace: str, kind: Kind
+) -> AsyncIterator[Site]:
+    """Give a test what it has to itself; in the end, no configuration is left of it."""
+    name = f"auto.{kind.group}"
+    yield Site(cluster, client, Objects(client, kind, namespace), name)
+    for resource in KINDS.values():
+        with contextlib.suppress(APINotFoundError):
+            await client.delete(resource, None, name)
 
 
 @dataclass

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import webop
-from tests.admission.managing import KINDS, Site, until
-from tests.operating import Kind, Objects, connect
+from tests.admission.managing import KINDS, Site, open_site, until
+from tests.operating import Kind, define_kinds
 from webop.admission.managed.management import ConfigurationManager
 from webop.admission.managed.marks import PREFIX
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
 from webop.running import Operator, OperatorOptions
 
@@ -26,17 +25,12 @@ if TYPE_CHECKING:
 SERVICE = "https://localhost:1"  # where nobody answers: what is configured is refused
 
 
-def define_kinds(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
-    """Define kinds for tests, all at once: the API server takes 2 s to serve new ones."""
-    made = [Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)]
-
-    async def define() -> None:
-        async with connect(cluster) as client:
-            for kind in made:
-                await kind.define(client)
-
-    asyncio.run(define())
-    return iter(made)
+def define_crews(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
+    """Define a kind for each of the crews of a module."""
+    return define_kinds(
+        cluster,
+        (Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -44,14 +38,11 @@ async def open_crew(
     cluster: LocalCluster, client: Client, namespace: str, kind: Kind
 ) -> AsyncIterator[Crew]:
     """Give what a test has to itself; in the end, nothing is left of it."""
-    name = f"auto.{kind.group}"
-    crew = Crew(Site(cluster, client, Objects(client, kind, namespace), name))
-    yield crew
-    for member in crew.members:
-        await member.kill()
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
+    async with open_site(cluster, client, namespace, kind) as site:
+        crew = Crew(site)
+        yield crew
+        for member in crew.members:
+            await member.kill()
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import webop
-from tests.admission.managing import KINDS, Site, until
-from tests.operating import Calls, Kind, Objects, build_settings, connect, eventually
+from tests.admission.managing import KINDS, Site, open_site, until
+from tests.operating import Calls, Kind, build_settings, define_kinds, eventually
 from webop.client.api import Client
-from webop.errors import APIForbiddenError, APINotFoundError, APIStatusError
+from webop.errors import APIForbiddenError, APIStatusError
 from webop.handling.handlers import WebhookType
 
 if TYPE_CHECKING:
@@ -27,31 +26,19 @@ _COUNT = 16  # of the tests here, at least
 
 @pytest.fixture(scope="module")
 def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    """Kinds for the tests, made all at once: the API server takes 2 s to serve new ones."""
-    made = [
+    made = (
         Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)
         for number in range(_COUNT)
-    ]
-
-    async def define() -> None:
-        async with connect(local_cluster) as client:
-            for kind in made:
-                await kind.define(client)
-
-    asyncio.run(define())
-    return iter(made)
+    )
+    return define_kinds(local_cluster, made)
 
 
 @pytest.fixture
 async def site(
     local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Site]:
-    kind = next(kinds)
-    name = f"auto.{kind.group}"
-    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
+    async with open_site(local_cluster, client, local_namespace, next(kinds)) as opened:
+        yield opened
 
 
 @pytest.mark.feature(

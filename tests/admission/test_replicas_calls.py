@@ -14,7 +14,7 @@ import pytest
 
 import webop
 from tests.admission.managing import KINDS, Site, until
-from tests.admission.replicating import Balancer, Crew, define_kinds, open_crew
+from tests.admission.replicating import Balancer, Crew, define_crews, open_crew
 from tests.operating import Kind
 from webop.admission.managed.clock import ServerClock
 from webop.client.api import Client
@@ -29,7 +29,7 @@ _COUNT = 8  # of the tests here, at least
 
 @pytest.fixture(scope="module")
 def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_kinds(local_cluster, "chest", _COUNT)
+    return define_crews(local_cluster, "chest", _COUNT)
 
 
 @pytest.fixture

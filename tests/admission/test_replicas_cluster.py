@@ -12,7 +12,7 @@ import pytest
 
 import webop
 from tests.admission.managing import KINDS, Site, until
-from tests.admission.replicating import Crew, define_kinds, open_crew
+from tests.admission.replicating import Crew, define_crews, open_crew
 from tests.operating import Kind
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
@@ -27,7 +27,7 @@ _COUNT = 16  # of the tests here, at least
 
 @pytest.fixture(scope="module")
 def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_kinds(local_cluster, "crate", _COUNT)
+    return define_crews(local_cluster, "crate", _COUNT)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.admission.managing import KINDS, Site, until
-from tests.operating import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.admission.managing import Site, open_site, until
+from tests.operating import Kind, build_settings, define_kinds, get_connection, operate
 from tests.servers.clustering import replicate, shake_hands
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
@@ -38,31 +38,19 @@ FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
 
 @pytest.fixture(scope="module")
 def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    """Kinds for the tests, made all at once: the API server takes 2 s to serve new ones."""
-    made = [Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(2)]
-
-    async def define() -> None:
-        async with connect(local_cluster) as client:
-            for kind in made:
-                await kind.define(client)
-
-    asyncio.run(define())
-    return iter(made)
+    made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(2))
+    return define_kinds(local_cluster, made)
 
 
 @pytest.fixture
 async def site(
     local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Site]:
-    kind = next(kinds)
-    name = f"auto.{kind.group}"
     # An ExternalName leads API servers to this process, with the TLS name of the Service.
     spec = {"type": "ExternalName", "externalName": "localhost"}
     await client.create(SERVICES, local_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
+    async with open_site(local_cluster, client, local_namespace, next(kinds)) as opened:
+        yield opened
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -14,9 +13,9 @@ import pydantic
 import pytest
 
 import webop
-from tests.admission.managing import KINDS, Site, until
-from tests.operating import Kind, Objects, connect
-from webop.errors import APINotFoundError, APIUnprocessableError, ClusterError
+from tests.admission.managing import Site, open_site, until
+from tests.operating import Kind, connect, define_kinds
+from webop.errors import APIUnprocessableError, ClusterError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -61,23 +60,14 @@ def cluster(audit_log: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def kind(cluster: LocalCluster) -> Kind:
-    async def define() -> None:
-        async with connect(cluster) as client:
-            await KIND.define(client)
-
-    asyncio.run(define())
-    return KIND
+    return next(define_kinds(cluster, [KIND]))
 
 
 @pytest.fixture
 async def site(cluster: LocalCluster, kind: Kind) -> AsyncIterator[Site]:
     namespace = await asyncio.to_thread(cluster.create_namespace)
-    async with connect(cluster) as client:
-        site = Site(cluster, client, Objects(client, kind, namespace), f"auto.{kind.group}")
-        yield site
-        for resource in KINDS.values():
-            with contextlib.suppress(APINotFoundError):
-                await client.delete(resource, None, site.name)
+    async with connect(cluster) as client, open_site(cluster, client, namespace, kind) as opened:
+        yield opened
 
 
 async def apply(site: Site, name: str, spec: Json) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -12,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pytest
 
 import webop
-from tests.admission.managing import KINDS, Site, until
-from tests.operating import Kind, Objects, connect
+from tests.admission.managing import KINDS, Site, open_site, until
+from tests.operating import Kind, define_kinds
 from webop.admission.managed.configurations import Exemptions, build_configuration
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
 from webop.on import WebhookOptions
 
@@ -33,16 +30,8 @@ _COUNT = 14  # of the tests here, at least
 
 @pytest.fixture(scope="module")
 def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    """Kinds for the tests, made all at once: the API server takes 2 s to serve new ones."""
-    made = [Kind(f"options{number}.webop.dev", "crates", "Crate") for number in range(_COUNT)]
-
-    async def define() -> None:
-        async with connect(local_cluster) as client:
-            for kind in made:
-                await kind.define(client)
-
-    asyncio.run(define())
-    return iter(made)
+    made = (Kind(f"options{number}.webop.dev", "crates", "Crate") for number in range(_COUNT))
+    return define_kinds(local_cluster, made)
 
 
 @dataclass
@@ -123,13 +112,8 @@ async def place(
     kinds: Iterator[Kind],
     registry: webop.OperatorRegistry,
 ) -> AsyncIterator[Place]:
-    kind = next(kinds)
-    name = f"auto.{kind.group}"
-    site = Site(local_cluster, client, Objects(client, kind, local_namespace), name)
-    yield Place(site, registry)
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
+    async with open_site(local_cluster, client, local_namespace, next(kinds)) as site:
+        yield Place(site, registry)
 
 
 @pytest.mark.feature("ADM-46")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.admission.managing import KINDS, Site
+from tests.admission.managing import Site, open_site
 from tests.commands import Workshop
 from tests.doctor.consulting import Doctor
-from tests.operating import Kind, Objects, connect
+from tests.operating import Kind, define_kinds
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -22,16 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def patients(local_cluster: LocalCluster) -> Iterator[Kind]:
-    """Kinds for the tests, made all at once: the API server takes 2 s to serve new ones."""
-    made = [Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(18)]
-
-    async def define() -> None:
-        async with connect(local_cluster) as client:
-            for kind in made:
-                await kind.define(client)
-
-    asyncio.run(define())
-    return iter(made)
+    """Kinds for the tests."""
+    made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(18))
+    return define_kinds(local_cluster, made)
 
 
 @pytest.fixture
@@ -39,12 +29,8 @@ async def site(
     local_cluster: LocalCluster, client: Client, local_namespace: str, patients: Iterator[Kind]
 ) -> AsyncIterator[Site]:
     """What an operator has to itself."""
-    kind = next(patients)
-    name = f"auto.{kind.group}"
-    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
+    async with open_site(local_cluster, client, local_namespace, next(patients)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.interchange.relay import Relay, has_peer
-from tests.operating import Kind, Objects, connect
+from tests.operating import Kind, Objects, define_kinds
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -20,13 +19,7 @@ if TYPE_CHECKING:
 def batons(local_cluster: LocalCluster) -> Kind:
     """A kind whose objects are handed from one operator to the other."""
     kind = Kind("relay.webop.dev", "batons", "Baton", has_status=True)
-
-    async def define() -> None:
-        async with connect(local_cluster) as client:
-            await kind.define(client)
-
-    asyncio.run(define())
-    return kind
+    return next(define_kinds(local_cluster, [kind]))
 
 
 @pytest.fixture
