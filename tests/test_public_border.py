@@ -81,6 +81,11 @@ def test_names_in_annotations_of_the_manual_can_be_evaluated() -> None:
     assert inspect.get_annotations(fn, eval_str=True)["spec"] is webop.Spec
 
 
+OPERATOR = [
+    *("lifecycle", "indexers", "registry", "settings", "memories", "insights", "identity"),
+    *("standalone", "priority", "peering_name", "liveness_endpoint", "clusterwide"),
+    *("namespaces", "namespace", "stop_flag", "ready_flag", "vault", "memo"),
+]
 PARAMETERS = {
     "configure": ["debug", "verbose", "quiet", "log_format", "log_prefix", "log_refkey"],
     "execute": ["fns", "handlers", "registry", "lifecycle", "cause"],
@@ -88,9 +93,9 @@ PARAMETERS = {
     "info": ["objs", "reason", "message"],
     "warn": ["objs", "reason", "message"],
     "exception": ["objs", "reason", "message", "exc"],
-    "run": ["loop", "options"],
-    "operator": ["options"],
-    "spawn_tasks": ["options"],
+    "run": ["loop", *OPERATOR],
+    "operator": OPERATOR,
+    "spawn_tasks": OPERATOR,
     "run_tasks": ["root_tasks", "ignored"],
     "adopt": ["objs", "owner", "forced", "strict", "nested"],
     "label": ["objs", "labels", "forced", "nested", "force"],

@@ -34,6 +34,7 @@ from webop.handling.options import (
     check_types,
     parse_operations,
     parse_options,
+    spell_out,
 )
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.webhook_options import LabelSelector, NamedExpression, parse_webhook_options
@@ -178,21 +179,25 @@ class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=
 # ---- the operator's own life
 
 
+@spell_out()
 def startup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call before anything else: no watching, no request yet (chapter "Startup")."""
     return _register_activity(Activity.STARTUP, options)
 
 
+@spell_out()
 def cleanup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call when the operator stops, for whatever reason but SIGKILL (chapter "Startup")."""
     return _register_activity(Activity.CLEANUP, options)
 
 
+@spell_out()
 def login(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call to get credentials, a ``ConnectionInfo`` or None (chapter "Authentication")."""
     return _register_activity(Activity.AUTHENTICATION, options)
 
 
+@spell_out()
 def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call for a value that is reported under the id by the health endpoint ("Health-checks")."""
     return _register_activity(Activity.PROBE, options)
@@ -201,93 +206,111 @@ def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
 # ---- admission
 
 
+@spell_out()
 def validate(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[WebhookOptions],
 ) -> Callable[[F], F]:
     """Call to accept or refuse a request to the API server (chapter "Admission control")."""
-    return _register_webhook(WebhookType.VALIDATING, (group, version, name), options)
+    return _register_webhook(
+        WebhookType.VALIDATING, (group_or_name, version_or_name, name), options
+    )
 
 
+@spell_out()
 def mutate(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[WebhookOptions],
 ) -> Callable[[F], F]:
     """Call to change an object on its way into the cluster (chapter "Admission control")."""
-    return _register_webhook(WebhookType.MUTATING, (group, version, name), options)
+    return _register_webhook(WebhookType.MUTATING, (group_or_name, version_or_name, name), options)
 
 
 # ---- changes of objects
 
 
+@spell_out()
 def event(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[EventOptions],
 ) -> Callable[[F], F]:
     """Call for every event of a watch; errors are logged and ignored ("Event-watching")."""
-    return _register(EventHandler, EventOptions, (group, version, name), options)
+    return _register(EventHandler, EventOptions, (group_or_name, version_or_name, name), options)
 
 
+@spell_out()
 def create(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[ChangeOptions],
 ) -> Callable[[F], F]:
     """Call for objects that were never handled before ("State-changing handlers")."""
     fixed = {"reason": Reason.CREATE}
-    return _register(ChangeHandler, ChangeOptions, (group, version, name), options, fixed)
+    return _register(
+        ChangeHandler, ChangeOptions, (group_or_name, version_or_name, name), options, fixed
+    )
 
 
+@spell_out()
 def update(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[UpdateOptions],
 ) -> Callable[[F], F]:
     """Call for objects that differ from their last-handled state ("State-changing handlers")."""
     fixed = {"reason": Reason.UPDATE, "needs_change": True}
-    return _register(ChangeHandler, UpdateOptions, (group, version, name), options, fixed)
+    return _register(
+        ChangeHandler, UpdateOptions, (group_or_name, version_or_name, name), options, fixed
+    )
 
 
+@spell_out()
 def delete(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[DeleteOptions],
 ) -> Callable[[F], F]:
     """Call for objects being deleted, which wait for it unless it is ``optional``."""
     fixed = {"reason": Reason.DELETE}
-    return _register(ChangeHandler, DeleteOptions, (group, version, name), options, fixed)
+    return _register(
+        ChangeHandler, DeleteOptions, (group_or_name, version_or_name, name), options, fixed
+    )
 
 
+@spell_out()
 def resume(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[ResumeOptions],
 ) -> Callable[[F], F]:
     """Call once for each object that is older than the operator ("Resuming handlers")."""
     fixed = {"initial": True}
-    return _register(ChangeHandler, ResumeOptions, (group, version, name), options, fixed)
+    return _register(
+        ChangeHandler, ResumeOptions, (group_or_name, version_or_name, name), options, fixed
+    )
 
 
+@spell_out("field")
 def field(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[UpdateOptions],
@@ -296,48 +319,54 @@ def field(
     if not options.get("field"):
         raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
     fixed = {"needs_change": True}
-    return _register(ChangeHandler, UpdateOptions, (group, version, name), options, fixed)
+    return _register(
+        ChangeHandler, UpdateOptions, (group_or_name, version_or_name, name), options, fixed
+    )
 
 
 # ---- memory and background work
 
 
+@spell_out()
 def index(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[ChangeOptions],
 ) -> Callable[[F], F]:
     """Call to fill the in-memory index of that name (chapter "In-memory indexing")."""
-    return _register(IndexHandler, ChangeOptions, (group, version, name), options)
+    return _register(IndexHandler, ChangeOptions, (group_or_name, version_or_name, name), options)
 
 
+@spell_out()
 def daemon(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[DaemonOptions],
 ) -> Callable[[F], F]:
     """Run alongside each object as long as it exists (chapter "Daemons")."""
-    return _register(DaemonHandler, DaemonOptions, (group, version, name), options)
+    return _register(DaemonHandler, DaemonOptions, (group_or_name, version_or_name, name), options)
 
 
+@spell_out()
 def timer(
-    group: ResourcePart = None,
-    version: ResourcePart = None,
+    group_or_name: ResourcePart = None,
+    version_or_name: ResourcePart = None,
     name: ResourcePart = None,
     /,
     **options: Unpack[TimerOptions],
 ) -> Callable[[F], F]:
     """Call at intervals for each object as long as it exists (chapter "Timers")."""
-    return _register(TimerHandler, TimerOptions, (group, version, name), options)
+    return _register(TimerHandler, TimerOptions, (group_or_name, version_or_name, name), options)
 
 
 # ---- parts of handlers
 
 
+@spell_out()
 def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     """Register a part of the handler of the moment (chapter "Sub-handlers").
 
@@ -354,6 +383,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     return decorator
 
 
+@spell_out()
 def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
     """Register a part of the handler of the moment, without the decorator's syntax."""
     check_names("webop.register()", options, RegisterOptions)

@@ -7,11 +7,15 @@ as for any function that is called in a wrong way; their texts name the option a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from webop.handling.handlers import ErrorsMode
 from webop.objects.fields import parse_field
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SELECTOR_KEYS = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
 
@@ -32,6 +36,36 @@ _TYPES: dict[str, tuple[type, str]] = {
     "labels": (Mapping, "a mapping of labels to what they are to be"),
     "annotations": (Mapping, "a mapping of annotations to what they are to be"),
 }
+
+
+def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
+    """Let ``inspect.signature`` and ``help()`` see what ``**options: Unpack[…]`` stands for.
+
+    Args:
+        required: the options that have no default.
+        defaults: those whose default is not None.
+    """
+
+    def decorator(fn: F) -> F:
+        signature = inspect.signature(fn)
+        *others, options = signature.parameters.values()
+        found = re.fullmatch(r"Unpack\[(\w+)\]", str(options.annotation))
+        if found is None:
+            raise TypeError(f"{fn} takes no options by a TypedDict.")
+        names = fn.__globals__[found[1]].__annotations__
+        spelt = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if name in required else defaults.get(name),
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in names.items()
+        ]
+        fn.__signature__ = signature.replace(parameters=[*others, *spelt])  # type: ignore[attr-defined]
+        return fn
+
+    return decorator
 
 
 def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
