@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import click
 import pydantic
 import pytest
 
 import webop
+from webop.app import build_options as build_app_options
+from webop.cli import main
+from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
 from webop.settings import OperatorSettings
+from webop.settings.environment import OPTION_NAMES, is_option
 
 DEFAULTS = {
     "process.ultimate_exiting_timeout": 600,
@@ -144,6 +150,15 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("execution", "executor", "threads"),
         ("execution", "commit_window", -1),
         ("persistence", "progress_storage", "annotations"),
+        ("leadership", "lease_duration", 0),
+        ("networking", "request_timeout", -1),
+        ("watching", "reconnect_backoff", float("nan")),
+        ("batching", "error_delays", "1,2"),
+        ("batching", "error_delays", None),
+        ("networking", "error_backoffs", [1, "2"]),
+        ("networking", "error_backoffs", (1, -2)),
+        ("networking", "error_backoffs", -1),
+        ("admission", "server", "localhost:9443"),
         ("posting", "levle", 5),
     ],
 )
@@ -158,6 +173,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
     ("variable", "text", "path", "value"),
     [
         ("WEBOP_POSTING__LEVEL", "30", "posting.level", 30),
+        ("WEBOP_POSTING__LEVEL", "warning", "posting.level", logging.WARNING),
         ("WEBOP_POSTING__ENABLED", "0", "posting.enabled", False),
         ("WEBOP_POSTING__ENABLED", "true", "posting.enabled", True),
         ("WEBOP_PEERING__NAME", "mine", "peering.name", "mine"),
@@ -174,6 +190,8 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
         ("WEBOP_ADMISSION__MANAGED", "auto.kopf.dev", "admission.managed", "auto.kopf.dev"),
         ("WEBOP_EXECUTION__MAX_WORKERS", "3", "execution.max_workers", 3),
         ("WEBOP_PERSISTENCE__FINALIZER", "a/b", "persistence.finalizer", "a/b"),
+        ("WEBOP_LEADERSHIP__LEASE_NAME", "mine", "leadership.lease_name", "mine"),
+        ("WEBOP_posting__level", "30", "posting.level", 30),
     ],
 )
 def test_the_environment_sets_settings(variable: str, text: str, path: str, value: Any) -> None:
@@ -181,29 +199,99 @@ def test_the_environment_sets_settings(variable: str, text: str, path: str, valu
     assert read(settings, path) == value
 
 
-def test_variables_that_are_no_settings_are_left_alone() -> None:
-    environment = {"WEBOP_MODULES": "x", "OTHER__NAME": "x", "WEBOP_RUN_NAMESPACES": "ns"}
-    assert OperatorSettings.from_environment(environment) is not None
-    assert OperatorSettings.from_environment({}) is not None
+MEANINGFUL = [
+    *("WEBOP_MODULES", "WEBOP_ALL_NAMESPACES", "WEBOP_NAMESPACES", "WEBOP_LOG_LIMIT"),
+    *("WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE", "WEBOP_RUN_LOG_FORMAT", "WEBOP_RUN_LEASE"),
+    *("WEBOP_FREEZE_LIFETIME", "WEBOP_RESUME_PEERING", "WEBOP_CLUSTER_START_NAME"),
+    *("WEBOP_CACHE", "WEBOP_BENCH_PYTHON", "WEBOP_VERSION", "OTHER__NAME", "WEBOP"),
+    # What Kubernetes tells of Services called "webop" and "webop-web-hook".
+    *("WEBOP_SERVICE_HOST", "WEBOP_SERVICE_PORT", "WEBOP_SERVICE_PORT_HTTPS", "WEBOP_PORT"),
+    *("WEBOP_PORT_443_TCP", "WEBOP_PORT_443_TCP_PROTO", "WEBOP_PORT_443_TCP_ADDR"),
+    *("WEBOP_WEB_HOOK_SERVICE_HOST", "WEBOP_WEB_HOOK_PORT", "WEBOP_WEB_HOOK_PORT_443_TCP_PORT"),
+]
+
+
+def test_variables_that_are_no_settings_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    OperatorSettings.from_environment(dict.fromkeys(MEANINGFUL, "x"))
+    OperatorSettings.from_environment({})
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("WEBOP_POSTING__LEVLE", "WEBOP_POSTING__LEVEL"),
+        ("WEBOP_POSTNG__LEVEL", "WEBOP_POSTING__LEVEL"),
+        ("WEBOP_POSTING_LEVEL", "WEBOP_POSTING__LEVEL"),
+        ("WEBOP_POSTING__LEVEL__X", "WEBOP_POSTING__LEVEL"),
+        ("WEBOP_LEADERSHIP__LEASE", "WEBOP_LEADERSHIP__LEASE_NAME"),
+        ("WEBOP_EXECUTION__MAX_WORKER", "WEBOP_EXECUTION__MAX_WORKERS"),
+        ("WEBOP_MODULE", "WEBOP_MODULES"),
+        ("WEBOP_RUN_NAMESPACE_", "WEBOP_RUN_NAMESPACE"),
+        ("WEBOP_RUN_LOGFORMAT", "WEBOP_RUN_LOG_FORMAT"),
+        ("WEBOP_STANDALONE", "WEBOP_RUN_STANDALONE"),
+        ("WEBOP_POSTING__MODEL_CONFIG", None),
+        ("WEBOP_FROM_ENVIRONMENT__X", None),
+        ("WEBOP_", None),
+    ],
+)
+def test_a_variable_that_means_nothing_is_told_with_the_nearest_name(
+    variable: str, nearest: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = OperatorSettings.from_environment({variable: "30"})
+    assert settings.posting.level == logging.INFO
+    (message,) = caplog.messages
+    assert f"variable {variable} means nothing" in message
+    hint = "there is no such setting" if nearest is None else f"did you mean {nearest}?"
+    assert hint in message
+
+
+def test_variables_that_mean_nothing_are_told_by_all_ways_to_run_an_operator(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_app_options({}, {"WEBOP_RUN_NAMESPACE_": "x"})
+    monkeypatch.setenv("WEBOP_MODULE", "x")
+    build_embedding_options({"clusterwide": True})
+    told = [message.split()[3] for message in caplog.messages]
+    assert told == ["WEBOP_RUN_NAMESPACE_", "WEBOP_MODULE"]
+
+
+def test_the_variables_of_the_commands_are_known() -> None:
+    """They are listed where no command is imported: the list is compared with the commands."""
+    unknown = [name for name in list_envvars(main, "WEBOP") if not is_option(name)]
+    assert unknown == []
+    there = set(list_envvars(main, "WEBOP"))
+    listed = [name for name in OPTION_NAMES if name.split("_")[1].lower() in main.commands]
+    assert [name for name in listed if name not in there] == []
+
+
+def list_envvars(command: click.Command, prefix: str) -> Iterator[str]:
+    """Yield the variables that click looks at."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from list_envvars(inner, f"{prefix}_{name.upper()}")
+    else:
+        for param in command.params:
+            if isinstance(param, click.Option):
+                names = param.envvar or []
+                yield from [names] if isinstance(names, str) else names
+                yield f"{prefix}_{str(param.name).upper()}"
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "named"),
     [
-        ("WEBOP_POSTING__LEVLE", "30", "posting.levle"),
-        ("WEBOP_POSTNG__LEVEL", "30", "postng.level"),
-        ("WEBOP_POSTING__LEVEL__X", "30", "posting.level__x"),
         ("WEBOP_POSTING__LEVEL", "loud", "loud"),
         ("WEBOP_POSTING__LEVEL", "", "integer"),
         ("WEBOP_BATCHING__WORKER_LIMIT", "0", "greater than or equal to 1"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,x", "1,x"),
+        ("WEBOP_BATCHING__ERROR_DELAYS", "1,-2", "-2.0 is not a number of seconds"),
+        ("WEBOP_NETWORKING__REQUEST_TIMEOUT", "-1", "greater than or equal to 0"),
         ("WEBOP_EXECUTION__MAX_WORKERS", "0", "At least one thread"),
         ("WEBOP_EXECUTION__MAX_WORKERS", "many", "many"),
         ("WEBOP_EXECUTION__EXECUTOR", "threads", "in code"),
         ("WEBOP_ADMISSION__SERVER", "localhost", "in code"),
         ("WEBOP_PERSISTENCE__PROGRESS_STORAGE", "status", "in code"),
-        ("WEBOP_POSTING__MODEL_CONFIG", "x", "posting.model_config"),
-        ("WEBOP_FROM_ENVIRONMENT__X", "x", "from_environment.x"),
     ],
 )
 def test_mistakes_in_the_environment_are_told_with_the_variable(

@@ -18,22 +18,16 @@ from concurrent.futures import Executor, Future
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from webop.handling.fence import current_fence
 from webop.handling.stopping import SyncDaemonStopped
-from webop.settings import AdmissionSettings, BackgroundSettings, ExecutionSettings
+from webop.settings import PoolSection
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
-Pool = ExecutionSettings | BackgroundSettings | AdmissionSettings
-
-# For the warnings: what the calls are, and which setting it is.
-_WORDS: dict[type[Pool], tuple[str, str]] = {
-    ExecutionSettings: ("handlers", "execution"),
-    BackgroundSettings: ("daemons", "background"),
-    AdmissionSettings: ("admission handlers", "admission"),
-}
+Pool = PoolSection
 
 
 class _Usage:
@@ -84,6 +78,8 @@ async def call_in_thread(
         usage = _usages.setdefault(executor, _Usage())
     submitted = executor.submit(contextvars.copy_context().run, _call, fn, kwargs)
     usage.add(pool)
+    if (fence := current_fence.get()) is not None:
+        fence.count(submitted)
     stopped = kwargs.get("stopped")
     del kwargs  # a daemon is awaited for long
     if isinstance(stopped, SyncDaemonStopped):
@@ -140,15 +136,14 @@ def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
     """Warn of a pool that has been full all the time, and will be looked at again."""
     if usage.full_since != full_since:
         return
-    what, section = _WORDS[type(pool)]
     size = pool.max_workers or 0
     logger.warning(
         "All %d threads for sync %s are busy, and %d more wait for one: make them async, or raise "
         "settings.%s.max_workers.",
         size,
-        what,
+        pool.threads.calls,
         usage.calls - size,
-        section,
+        pool.threads.group,
     )
     loop = asyncio.get_running_loop()
     loop.call_later(_WARNING_INTERVAL, _look, usage, pool, full_since)

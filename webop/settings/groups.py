@@ -1,8 +1,6 @@
-"""The settings of an operator, in groups (chapter "Configuration").
+"""The groups of settings, their defaults, and what they mean.
 
-Changed in startup handlers (``settings.posting.level = logging.WARNING``), by the environment
-(``WEBOP_POSTING__LEVEL=30``), or given ready-made to ``webop.run(settings=…)``. Assignments are
-checked at once. Times are in seconds.
+The text below a setting is what the page of settings says about it.
 """
 
 from __future__ import annotations
@@ -10,41 +8,37 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Mapping
+from typing import ClassVar
 
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import Field, TypeAdapter
 
-from webop.errors import ConfigurationError
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
 from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
 from webop.servers.hosting import DefaultLimits
+from webop.settings.environment import apply_environment
+from webop.settings.sections import (
+    Delays,
+    Level,
+    PoolSection,
+    Seconds,
+    Section,
+    Server,
+    Threads,
+)
 
-# Iterables of delays may be infinite or stateful: they are only ever iterated at use.
-Delays = Annotated[float | Iterable[float], SkipValidation]
-
-_DAEMON_THREADS = 1000
-_ADMISSION_THREADS = 1000  # they are started as they are needed
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
-
-class Section(BaseModel):
-    """A group of settings: unknown names and values of wrong types are refused on assignment."""
-
-    model_config = ConfigDict(
-        validate_assignment=True,
-        extra="forbid",
-        arbitrary_types_allowed=True,
-        defer_build=True,  # importing handlers is to be fast
-    )
+_HANDLERS = Threads("handlers", "handlers", "execution")
+_DAEMONS = Threads("daemons", "daemons", "background", 1000)
+_ADMISSION = Threads("admission", "admission handlers", "admission", 1000)
 
 
 class ProcessSettings(Section):
     """The process as a whole."""
 
-    ultimate_exiting_timeout: float | None = 10 * 60
+    ultimate_exiting_timeout: Seconds | None = 10 * 60
     """From the signal to stop until the process kills itself; None for never."""
 
 
@@ -52,13 +46,17 @@ class PostingSettings(Section):
     """Kubernetes Events made of log messages and of ``webop.event()`` and the like."""
 
     enabled: bool = True
-    level: int = logging.INFO
-    """The minimum level of messages that become events."""
+    """Whether events are posted at all."""
+    level: Level = logging.INFO
+    """The minimum level of messages that become events, such as 20 or INFO."""
     loggers: bool = True
     """Whether the messages of the handlers' loggers become events at all."""
     reporting_component: str = "webop"
+    """Who posts the events."""
     reporting_instance: str = "dev"
+    """Which one of them."""
     event_name_prefix: str = "webop-event-"
+    """What the names of events begin with."""
     rate: float = Field(default=50.0, gt=0, allow_inf_nan=False)
     """Requests per second that the operator spends on events in the long run."""
     burst: int = Field(default=500, ge=1)
@@ -81,12 +79,19 @@ class PeeringSettings(Section):
     """How operators for the same resources find out who is active (chapter "Peering")."""
 
     name: str = "default"
+    """The name of the peering object."""
     stealth: bool = False
+    """Whether the renewals of the own record are kept out of the log."""
     priority: int = 0
-    lifetime: int = 60
+    """The own priority: the operator with the highest one is active."""
+    lifetime: int = Field(default=60, ge=1)
+    """How long the own record is valid; it is renewed before that."""
     mandatory: bool = False
+    """Whether nothing is handled as long as there is no peering object."""
     standalone: bool = False
+    """Whether peering objects are not looked for at all."""
     clusterwide: bool = False
+    """Which kind of peering objects it is; what is served decides, when the operator starts."""
 
     @property
     def namespaced(self) -> bool:
@@ -95,17 +100,43 @@ class PeeringSettings(Section):
 
     @namespaced.setter
     def namespaced(self, value: bool) -> None:
-        self.clusterwide = not value
+        self.clusterwide = not TypeAdapter(bool).validate_python(value)
+
+
+class LeadershipSettings(Section):
+    """Which of several equal replicas acts: the one that holds a Lease (coordination.k8s.io/v1).
+
+    All replicas serve admission and keep their indexes filled; one calls handlers, and runs
+    daemons and timers. The terms are those of Kubernetes' own components.
+    """
+
+    lease_name: str | None = None
+    """The name of the Lease; None for no leadership: every replica acts."""
+    lease_namespace: str | None = None
+    """Where the Lease is; by default, the namespace of the credentials, such as of the pod."""
+    lease_duration: float = Field(default=15.0, gt=0, allow_inf_nan=False)
+    """How long the others wait after the last renewal they have seen, before they take over."""
+    renew_deadline: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """How long the leader goes on acting after the last renewal; less than ``lease_duration``."""
+    retry_period: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """The pause between two attempts to acquire or to renew; less than ``renew_deadline``."""
+    exits_when_stuck: bool = True
+    """Whether the process ends at once if work goes on at the end of the lease that cannot be
+    stopped, such as sync handlers in threads; if not, two replicas can be at the same work."""
 
 
 class WatchingSettings(Section):
     """The streams of changes from the API server."""
 
-    server_timeout: float | None = None
-    client_timeout: float | None = None
-    connect_timeout: float | None = None
-    reconnect_backoff: float = 0.1
-    inactivity_timeout: float | None = 70.0
+    server_timeout: Seconds | None = None
+    """After how long the server is asked to end a watch; None for its own choice."""
+    client_timeout: Seconds | None = None
+    """After how long a watch is ended from this side; None for never."""
+    connect_timeout: Seconds | None = None
+    """For connecting; None for the same as for other requests."""
+    reconnect_backoff: Seconds = 0.1
+    """The pause between two streams that end well."""
+    inactivity_timeout: Seconds | None = 70.0
     """A stream that is silent for longer is taken for dead; bookmarks come once a minute."""
     streaming_list: bool = True
     """Existing objects come at the beginning of the watch, where the server has that (Kubernetes
@@ -118,31 +149,34 @@ class BatchingSettings(Section):
     """The work on many objects at once."""
 
     worker_limit: int | None = Field(default=None, ge=1)
-    idle_timeout: float = 5.0
-    batch_window: float = 0.1
-    exit_timeout: float = 2.0
+    """Objects of a kind that are worked on at once; None for all that there is work for."""
+    idle_timeout: Seconds = 5.0
+    """Accepted for compatibility: objects without work have no worker."""
+    batch_window: Seconds = 0.1
+    """Accepted for compatibility: the newest state wins without waiting."""
+    exit_timeout: Seconds = 2.0
+    """How long the work under way may take at the end."""
     error_delays: Delays = _FIBONACCI
-    """Pauses of an object after errors of the framework itself; the last one repeats."""
+    """Pauses of an object after errors of the framework itself; the last one repeats; none if
+    there are no items."""
 
 
 class ScanningSettings(Section):
     """The observation of resource kinds and namespaces."""
 
     disabled: bool = False
+    """Whether kinds and namespaces that come and go later are not looked for."""
 
 
-def _build_pool(name: str, size: int | None = None) -> concurrent.futures.Executor:
-    """Return a pool of threads, which are started only as they are needed."""
-    if size is not None and size < 1:
-        raise ValueError(f"At least one thread is needed for sync {name}, not {size}.")
-    return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{name}")
-
-
-class AdmissionSettings(Section):
+class AdmissionSettings(PoolSection):
     """Admission webhooks (chapter "Admission control")."""
 
-    server: Annotated[Any, SkipValidation] = None
+    threads: ClassVar[Threads] = _ADMISSION
+
+    server: Server = None
+    """The webhook server or tunnel; not needed under uvicorn."""
     managed: str | None = None
+    """The name of the webhook configurations that are kept in the cluster; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
     """Bytes of the largest review that is served; larger ones get 413."""
     read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)
@@ -152,12 +186,10 @@ class AdmissionSettings(Section):
     review_timeout: float = Field(default=_SERVING.review_timeout, gt=0)
     """For reviews whose clients do not say how long they wait; API servers do."""
     max_reviews: int = Field(default=1000, ge=1)
-    """Reviews at once; more are refused at once, for the API server to try again."""
+    """Reviews at once; more are refused at once (429), for the API server to try again."""
     max_calls: int = Field(default=100, ge=1)
     """Calls of one handler at once, so that one that hangs leaves the others alone."""
-    executor: concurrent.futures.Executor = Field(
-        default_factory=lambda: _build_pool("admission", _ADMISSION_THREADS)
-    )
+    executor: concurrent.futures.Executor = Field(default_factory=_ADMISSION.build_default)
     """The threads of sync admission handlers."""
     memo_limit: int = Field(default=5000, ge=0)
     """Memos of objects that are known from reviews only; the oldest ones go."""
@@ -172,74 +204,62 @@ class AdmissionSettings(Section):
     exempt_account: bool = False
     """Whether managed webhooks leave out the requests of the operator's own account."""
 
-    @property
-    def max_workers(self) -> int | None:
-        """The size of the thread pool of sync admission handlers."""
-        return getattr(self.executor, "_max_workers", None)
 
-    @max_workers.setter
-    def max_workers(self, value: int | None) -> None:
-        self.executor = _build_pool("admission", value)
-
-
-class ExecutionSettings(Section):
+class ExecutionSettings(PoolSection):
     """The calls of handlers."""
 
-    executor: concurrent.futures.Executor = Field(default_factory=lambda: _build_pool("handlers"))
+    threads: ClassVar[Threads] = _HANDLERS
+
+    executor: concurrent.futures.Executor = Field(default_factory=_HANDLERS.build_default)
     """The threads of sync handlers, timers included."""
-    default_backoff: float = 60
+    default_backoff: Seconds = 60
+    """The pause after arbitrary errors of handlers that have no ``backoff``."""
     commit_window: float = Field(default=0.2, ge=0)
     """Handlers of one object that finish within this time share one patch of it."""
 
-    @property
-    def max_workers(self) -> int | None:
-        """The size of the thread pool of sync handlers."""
-        return getattr(self.executor, "_max_workers", None)
 
-    @max_workers.setter
-    def max_workers(self, value: int | None) -> None:
-        self.executor = _build_pool("handlers", value)
-
-
-class BackgroundSettings(Section):
+class BackgroundSettings(PoolSection):
     """Daemons and timers."""
 
-    executor: concurrent.futures.Executor = Field(
-        default_factory=lambda: _build_pool("daemons", _DAEMON_THREADS)
-    )
+    threads: ClassVar[Threads] = _DAEMONS
+
+    executor: concurrent.futures.Executor = Field(default_factory=_DAEMONS.build_default)
     """The threads of sync daemons, each of which keeps one as long as it runs."""
-    cancellation_polling: float = 60
-    instant_exit_timeout: float | None = None
+    cancellation_polling: Seconds = 60
+    """How often a daemon that does not end is told about."""
+    instant_exit_timeout: Seconds | None = None
+    """How long a daemon without ``cancellation_backoff`` has before it is cancelled."""
     instant_exit_zero_time_cycles: int | None = 10
-
-    @property
-    def max_workers(self) -> int | None:
-        """The size of the thread pool of sync daemons: how many can run at once."""
-        return getattr(self.executor, "_max_workers", None)
-
-    @max_workers.setter
-    def max_workers(self, value: int | None) -> None:
-        self.executor = _build_pool("daemons", value)
+    """The same in turns of the event loop, if there is no such time-out."""
 
 
 class NetworkingSettings(Section):
     """Requests to the API server, but for watches."""
 
-    request_timeout: float | None = 5 * 60
-    connect_timeout: float | None = None
+    request_timeout: Seconds | None = 5 * 60
+    """For a whole request."""
+    connect_timeout: Seconds | None = None
+    """For connecting; None for no limit but that of the request."""
     error_backoffs: Delays = (1, 1, 2, 3, 5, 8, 13, 21)
     """Pauses between the attempts of a request that fails; as many retries as there are items."""
     enforce_retry_after: bool = False
+    """Whether the pause is exactly what ``Retry-After`` says; else it is no shorter than the
+    pauses above, and no longer than a minute for that."""
     trust_env: bool = False
+    """Whether proxies are taken from the environment."""
 
 
 class PersistenceSettings(Section):
     """What is kept on the objects, and where."""
 
-    finalizer: str = "kopf.zalando.org/KopfFinalizerMarker"
+    finalizer: str = Field(default="kopf.zalando.org/KopfFinalizerMarker", min_length=1)
+    """The name of the finalizer."""
     progress_storage: ProgressStorage = Field(default_factory=SmartProgressStorage)
+    """Where the progress of handlers is kept."""
     diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
-    consistency_timeout: float | None = 5.0
+    """Where the last handled state is kept."""
+    consistency_timeout: Seconds | None = 5.0
+    """How long a conflict waits for the newer state."""
 
 
 class OperatorSettings(Section):
@@ -248,6 +268,7 @@ class OperatorSettings(Section):
     process: ProcessSettings = Field(default_factory=ProcessSettings)
     posting: PostingSettings = Field(default_factory=PostingSettings)
     peering: PeeringSettings = Field(default_factory=PeeringSettings)
+    leadership: LeadershipSettings = Field(default_factory=LeadershipSettings)
     watching: WatchingSettings = Field(default_factory=WatchingSettings)
     batching: BatchingSettings = Field(default_factory=BatchingSettings)
     scanning: ScanningSettings = Field(default_factory=ScanningSettings)
@@ -266,52 +287,11 @@ class OperatorSettings(Section):
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         """Return the defaults with what ``WEBOP_<GROUP>__<NAME>`` variables say otherwise.
 
+        Variables that begin with ``WEBOP_`` and mean nothing are told of in the log.
+
         Raises:
-            ConfigurationError: a variable names no setting, or its value does not fit.
+            ConfigurationError: a value does not fit, or can be given only in code.
         """
         settings = cls()
-        for variable, text in sorted(environment.items()):
-            group, separator, name = variable.removeprefix("WEBOP_").lower().partition("__")
-            if variable.startswith("WEBOP_") and separator:
-                _assign(settings, variable, (group, name), text)
+        apply_environment(settings, environment)
         return settings
-
-
-_IN_CODE = frozenset({"server", "executor", "progress_storage", "diffbase_storage"})
-_DELAYS = frozenset({"error_delays", "error_backoffs"})
-
-
-def _assign(settings: OperatorSettings, variable: str, path: tuple[str, str], text: str) -> None:
-    group, name = path
-    known = group in (*type(settings).model_fields, "queueing")
-    section: Section | None = getattr(settings, group) if known else None
-    if section is None or name not in {*type(section).model_fields, *_find_setters(type(section))}:
-        raise ConfigurationError(
-            f"There is no setting '{group}.{name}', which {variable} is about."
-        )
-    if name in _IN_CODE:
-        raise ConfigurationError(
-            f"{variable}: {group}.{name} can be set only in code, such as in a startup handler."
-        )
-    try:
-        setattr(section, name, _parse(type(section), name, text))
-    except ValueError as exc:
-        why = exc.errors()[0]["msg"] if isinstance(exc, pydantic.ValidationError) else str(exc)
-        raise ConfigurationError(f"{variable}={text!r} does not fit: {why.rstrip('.')}.") from exc
-
-
-def _parse(section: type[Section], name: str, text: str) -> Any:
-    """Return the value for a setting; what is left to parse is up to the setting's own check."""
-    if name in _DELAYS:
-        words = [] if text.lower() == "none" else text.split(",")
-        return tuple(float(word) for word in words if word.strip())
-    value = None if text.lower() in ("", "none") else text
-    setter = _find_setters(section).get(name)
-    if setter is None:
-        return value
-    return pydantic.TypeAdapter(get_type_hints(setter.fget)["return"]).validate_python(value)
-
-
-def _find_setters(section: type[Section]) -> dict[str, property]:
-    """Return the settings that are made of others: ``namespaced``, ``max_workers``."""
-    return {name: item for name, item in vars(section).items() if isinstance(item, property)}

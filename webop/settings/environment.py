@@ -1,0 +1,140 @@
+"""Settings from environment variables, and variables with our prefix that mean nothing.
+
+A setting is ``WEBOP_<GROUP>__<NAME>``. A variable that is no setting and nothing else of webop is
+a mistake in most cases: it is told in the log, with the name that was probably meant. A setting
+whose value does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
+
+import pydantic
+
+from webop.errors import ConfigurationError
+from webop.settings.sections import Section
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "WEBOP_"
+
+_IN_CODE = frozenset({"server", "executor", "progress_storage", "diffbase_storage"})
+_DELAYS = frozenset({"error_delays", "error_backoffs"})
+_ALIASES = {"queueing": "batching"}
+
+_LOGGING = ("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY")
+_SCOPE = ("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME")
+_RECORD = ("ID", "IDENTITY")
+_OPTIONS = {
+    "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "LOG_LIMIT"),  # of webop.app, webop.logs
+    "RUN_": (
+        *(*_LOGGING, *_SCOPE, "MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
+        *("LIVENESS", "LIVENESS_ENDPOINT", "LEASE", "LEASE_NAME"),
+    ),
+    "FREEZE_": (*_LOGGING, *_SCOPE, *_RECORD, "DEV", "PRIORITY", "LIFETIME", "MESSAGE"),
+    "RESUME_": (*_LOGGING, *_SCOPE, *_RECORD),
+}
+OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
+
+# What is no mistake, but is not worth being suggested either: local clusters, webop's own
+# development, the options of the tools, and what Kubernetes tells all containers about a Service
+# whose name begins with "webop" (Kubernetes documentation: "Service", environment variables).
+_OTHERS = re.compile(
+    r"""WEBOP_(
+        CACHE | ENVTEST_INDEX | KUBERNETES_RELEASES | SERVICE | PEER_PYTHON | VERSION
+        | (BENCH|CLUSTER|COMPLETION|DOCTOR|HANDLERS)_.+
+        | (\w+_)?SERVICE_(HOST|PORT(_\w+)?)
+        | (\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?
+    )""",
+    re.VERBOSE,
+)
+
+
+def apply_environment(settings: Section, environment: Mapping[str, str]) -> None:
+    """Set the settings that the environment has, and warn of variables that mean nothing.
+
+    Args:
+        settings: all groups.
+        environment: the variables.
+
+    Raises:
+        ConfigurationError: a value does not fit, or can be given only in code.
+    """
+    own = {name: text for name, text in sorted(environment.items()) if name.startswith(PREFIX)}
+    if not own:
+        return
+    known = dict(list_variables(settings))
+    for variable, text in own.items():
+        path = known.get(variable.upper())
+        if path is not None:
+            _assign(getattr(settings, path[0]), variable, path, text)
+        elif not is_option(variable):
+            logger.warning("%s", _describe_mistake(variable, [*known, *OPTION_NAMES]))
+
+
+def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the variable of each setting, with its group and name."""
+    groups = {name: name for name in type(settings).model_fields} | _ALIASES
+    for group, attribute in groups.items():
+        section = type(getattr(settings, attribute))
+        for name in (*section.model_fields, *find_setters(section)):
+            yield f"{PREFIX}{group}__{name}".upper(), (attribute, name)
+
+
+def is_option(variable: str) -> bool:
+    """Tell whether a variable that is no setting means something to one of webop's parts."""
+    return variable in OPTION_NAMES or _OTHERS.fullmatch(variable) is not None
+
+
+def find_setters(section: type[Section]) -> dict[str, property]:
+    """Return the settings that are made of others: ``namespaced``, ``max_workers``."""
+    return {
+        name: item
+        for name, item in inspect.getmembers_static(section)
+        if isinstance(item, property) and item.fset is not None
+    }
+
+
+def _describe_mistake(variable: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(variable, known, n=1, cutoff=0.75)
+    hint = f"did you mean {nearest[0]}?" if nearest else "there is no such setting and no option."
+    return f"The environment variable {variable} means nothing to webop: {hint}"
+
+
+def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -> None:
+    group, name = path
+    if name in _IN_CODE:
+        raise ConfigurationError(
+            f"{variable}: {group}.{name} can be set only in code, such as in a startup handler."
+        )
+    try:
+        setattr(section, name, _parse(type(section), name, text))
+    except ValueError as exc:
+        why = exc.errors()[0]["msg"] if isinstance(exc, pydantic.ValidationError) else str(exc)
+        why = why.removeprefix("Value error, ").rstrip(".")
+        raise ConfigurationError(f"{variable}={text!r} does not fit: {why}.") from exc
+
+
+def _parse(section: type[Section], name: str, text: str) -> Any:
+    """Return the value for a setting; what is left to parse is up to the setting's own check."""
+    text = text.strip()
+    if name in _DELAYS:
+        return _parse_delays(text)
+    value = None if text.lower() in ("", "none") else text
+    setter = find_setters(section).get(name)
+    if setter is None:
+        return value
+    return pydantic.TypeAdapter(get_type_hints(setter.fget)["return"]).validate_python(value)
+
+
+def _parse_delays(text: str) -> tuple[float, ...]:
+    words = [] if text.lower() == "none" else text.split(",")
+    try:
+        return tuple(float(word) for word in words if word.strip())
+    except ValueError as exc:
+        raise ValueError("it must be numbers of seconds with commas, such as 1,2,5") from exc
