@@ -138,12 +138,16 @@ class ReviewError(WebopError):
         message: the reason; names the offending field where there is one.
         status: the HTTP status of the answer: 4xx, or 5xx if the request is not to blame.
         retry_after: seconds after which it may be served; API servers do try again.
+
+    Attributes:
+        request: what it is about, for the log; None if it is not known to be a review.
     """
 
     def __init__(self, message: str, *, status: int = 400, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.request: Mapping[str, Any] | None = None
 
 
 class APIError(WebopError):

@@ -187,7 +187,7 @@ async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
     assert causes[4]["message"] == "Field required"
     parts = [f"{cause['field']}: {cause['message']}" for cause in causes]
     assert status["message"] == "; ".join(parts)
-    lines = [record for record in caplog.records if "refuses" in record.message]
+    lines = [record for record in caplog.records if "Denied" in record.message]
     assert [(line.levelno, line.exc_info) for line in lines] == [(logging.INFO, None)]
     assert "Traceback" not in caplog.text
 

@@ -63,7 +63,7 @@ def build_response(
             error = TypeError(f"The patch cannot be put into JSON: {exc}.")
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
-        response["warnings"] = [_clean_line(str(warning)) for warning in warnings]
+        response["warnings"] = [clean_line(str(warning)) for warning in warnings]
     if audit_annotations and (usable := _build_audit_annotations(audit_annotations)):
         response["auditAnnotations"] = usable
     if error is not None:
@@ -151,7 +151,7 @@ def _get_code(error: Exception) -> int:
     return code if isinstance(code, int) and 400 <= code <= 599 else 500
 
 
-def _clean_line(text: str) -> str:
+def clean_line(text: str) -> str:
     """Put a text into one line: API servers drop warnings with any control characters."""
     return _clean(" ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
 

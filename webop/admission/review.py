@@ -107,6 +107,30 @@ class Review:
         body = self.old_object if self.object is None else self.object
         return {} if body is None else body
 
+    def build_reference(self) -> dict[str, Any]:
+        """Return who wants to do what to which object, for logs: nothing of its content.
+
+        Returns:
+            ``uid``, ``operation``, ``resource``, ``user``; ``namespace``, ``name`` and ``dry_run``
+            if there are such. A name that is yet to be generated ends with an asterisk.
+        """
+        resource = f"{self.plural}.{self.group}" if self.group else self.plural
+        reference = {
+            "uid": self.uid,
+            "operation": self.operation,
+            "resource": f"{resource}/{self.subresource}" if self.subresource else resource,
+            "namespace": self.namespace,
+            "name": self.name or self._find_name(),
+            "user": self.userinfo.get("username") or "somebody unknown",
+            "dry_run": self.dryrun,
+        }
+        return {key: value for key, value in reference.items() if value}
+
+    def _find_name(self) -> str | None:
+        metadata = self.body.get("metadata") or {}
+        base = metadata.get("generateName")
+        return metadata.get("name") or (f"{base}*" if base else None)
+
 
 def parse_review(payload: Mapping[str, Any]) -> Review:
     """Check an AdmissionReview with a request.

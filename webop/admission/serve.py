@@ -6,6 +6,7 @@ Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` →
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections import Counter
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from webop.admission.managed.configurations import build_service_id, build_typed_id
-from webop.admission.response import build_response, rank_errors
+from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
+from webop.admission.verdict_lines import ReviewLogger, log_answer, log_interruption
 from webop.errors import ReviewError
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
@@ -25,12 +27,13 @@ from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
 from webop.handling.terms import Terms
 from webop.handling.threads import count_abandoned
+from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
 from webop.objects.diffs import diff
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
-from webop.posting import LocalObjectLogger, current_poster
+from webop.posting import current_poster
 
 
 class AdmissionService:
@@ -98,9 +101,14 @@ class AdmissionService:
         if self._reviews >= limit:
             raise _build_overload(f"{limit} reviews are being served", "admission.max_reviews")
         self._reviews += 1
+        token = review_of_the_moment.set(review)
         try:
             return await self._serve(review, webhook, headers or {}, sslpeer)
+        except ReviewError as exc:
+            exc.request = review.build_reference()
+            raise
         finally:
+            review_of_the_moment.reset(token)
             self._reviews -= 1
 
     async def _serve(
@@ -116,22 +124,28 @@ class AdmissionService:
         handlers = self._find_handlers(resource, webhook)
         cause = self._build_cause(review, resource, headers, sslpeer)
         patch_ops: list[dict[str, Any]] = []
+        refusing: list[str] = []
         try:
-            errors = await self._judge(select_webhooks(handlers, cause), cause)
+            errors = await self._judge(select_webhooks(handlers, cause), cause, refusing)
             if not errors and cause.patch:
                 patch_ops = _build_patch_ops(review, cause)
         except ReviewError:
             raise
+        except asyncio.CancelledError:
+            log_interruption(cause.logger, review)
+            raise
         except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
             cause.logger.exception("A filter or a patch function of the webhooks has failed.")
             errors = [exc]
-        return build_response(
+        answer = build_response(
             review,
             warnings=cause.warnings,
             audit_annotations=cause.audit_annotations,
             patch_ops=patch_ops,
             error=rank_errors(errors),
         )
+        log_answer(cause.logger, review, answer["response"], refusing)
+        return answer
 
     def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
         """Return the handlers of a resource.
@@ -180,8 +194,12 @@ class AdmissionService:
             text += " Without a cluster, resources are known by their plurals and kinds only."
         return text
 
-    async def _judge(self, handlers: Iterable[WebhookHandler], cause: WebhookCause) -> list[Any]:
+    async def _judge(
+        self, handlers: Iterable[WebhookHandler], cause: WebhookCause, refusing: list[str]
+    ) -> list[Any]:
         """Call the handlers, each on its own, and return the errors of those that object.
+
+        The ids of these are added to a list.
 
         Raises:
             ReviewError: one of them is called too many times at once already (429).
@@ -199,9 +217,11 @@ class AdmissionService:
                 continue
             if not handler.ignore_failures:
                 errors.append(outcome.exception)
+                refusing.append(handler.id)
             else:  # a failure that is to be tolerated, but not in silence (ADM-17)
                 reason = str(outcome.exception) or repr(outcome.exception)
                 cause.warnings.append(f"{handler.id}: {reason}")
+                cause.logger.info("The failure of %s is ignored: %s", handler, clean_line(reason))
                 _restore(cause.patch, before)
         return errors
 
@@ -232,7 +252,7 @@ class AdmissionService:
         except RecursionError:
             raise ReviewError("The object of the review is nested too deeply.") from None
         return WebhookCause(
-            logger=LocalObjectLogger(body=body, settings=self._operator.settings),
+            logger=ReviewLogger(review, body=body, settings=self._operator.settings),
             memo=self._operator.memos.lend(uid, limit=self._operator.settings.admission.memo_limit),
             indices=self._operator.indices,
             resource=resource,

@@ -8,12 +8,19 @@ Handlers never break the framework: everything that they raise becomes an outcom
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from webop.errors import AdmissionError
-from webop.handling.causes import Cause, ChangeCause
+from webop.errors import (
+    AdmissionError,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    PermanentError,
+    TemporaryError,
+)
+from webop.handling.causes import Cause, ChangeCause, WebhookCause
 from webop.handling.filters import matches
 from webop.handling.handlers import ChangeHandler, Handler, Reason
 from webop.handling.invocation import Invocation, invoke
@@ -175,9 +182,16 @@ def _tame(exc: BaseException) -> Exception:
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
     if outcome.message and outcome.is_unexpected:
         cause.logger.error(outcome.message, exc_info=exc)
-    elif outcome.message and isinstance(outcome.exception, AdmissionError):
-        cause.logger.info(outcome.message)  # a verdict, not a failure
     elif outcome.message:
-        cause.logger.error(outcome.message)
+        cause.logger.log(_choose_level(cause, outcome.exception), outcome.message)
     else:
         cause.logger.debug("%s", exc)
+
+
+def _choose_level(cause: Cause, failure: BaseException | None) -> int:
+    """Tell verdicts from failures; those on reviews are told with their answers."""
+    if isinstance(cause, WebhookCause):
+        is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
+        is_meant = isinstance(failure, PermanentError | TemporaryError) and not is_overdue
+        return logging.DEBUG if is_meant else logging.ERROR
+    return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

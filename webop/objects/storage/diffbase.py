@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from webop.objects.body import Body, BodyEssence, get_raw
+from webop.objects.body import Body, BodyEssence, build_object_reference, get_raw
 from webop.objects.fields import (
     ABSENT_FIELD,
     FieldPath,
@@ -238,7 +238,9 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         if kind in self._told:
             return
         self._told.add(kind)
-        logger.warning(_TOO_LARGE, body.get("kind"), _name(body), size, ANNOTATIONS_LIMIT)
+        extra = {"k8s_ref": build_object_reference(body)}
+        what = (body.get("kind"), _name(body), size, ANNOTATIONS_LIMIT)
+        logger.warning(_TOO_LARGE, *what, extra=extra)
 
 
 def _name(body: Body) -> str:

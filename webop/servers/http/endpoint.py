@@ -106,7 +106,8 @@ class ReviewEndpoint:
             body = await self._review(scope, receive, exchange, extensions.get(SSLPEER_EXTENSION))
             answer = Answer(200, body)
         except ReviewError as error:
-            logger.warning("Refused a review at %r: %s", scope["path"], error)
+            extra = {"k8s_request": error.request}
+            logger.warning("Refused a review at %r: %s", scope["path"], error, extra=extra)
             answer = self._refuse(error)
         except (_DisconnectedError, _ExpiredError) as error:
             logger.debug("%s (a review at %r)", error, scope["path"])

@@ -1,0 +1,94 @@
+"""Faults that hit hundreds of objects or reviews are told in a few lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.admissions import serve
+from tests.operating import Objects, build_settings, eventually, get_connection, operate
+from tests.reactor.proxy import intercept
+from webop.logs import limit_repetitions
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+OBJECTS = 20
+
+
+@pytest.fixture(autouse=True)
+def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The limit is on, as it is for all but our own tests."""
+    monkeypatch.delenv("WEBOP_LOG_LIMIT")
+    yield
+    monkeypatch.undo()
+    limit_repetitions()
+
+
+async def test_an_api_server_that_is_away_is_not_told_for_each_object(
+    local_cluster: LocalCluster,
+    objects: Objects,
+    registry: webop.OperatorRegistry,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts: Counter[str] = Counter()
+
+    @webop.timer("widgets", registry=registry, interval=0.2)
+    async def tick(name: str, patch: webop.Patch, **_: Any) -> None:
+        attempts[name] += 1
+        patch.status["attempt"] = attempts[name]
+
+    settings = build_settings(networking={"error_backoffs": [0.1]})
+    async with asyncio.TaskGroup() as group:
+        for number in range(OBJECTS):
+            group.create_task(objects.create(f"one-{number}"))
+    async with intercept(local_cluster.server) as proxy:
+        info = get_connection(local_cluster, proxy.url)
+        async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
+            await eventually(lambda: len(attempts) >= OBJECTS)
+            proxy.is_refusing = True
+            proxy.cut()
+            seen = attempts.total()
+            await eventually(lambda: attempts.total() > seen + 2 * OBJECTS)
+    limit_repetitions()  # the end of the interval
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    places = Counter((record.name, record.lineno) for record in warnings)
+    assert max(places.values()) <= 11
+    repeated = {record.name: vars(record).get("repeated", 0) for record in warnings}
+    assert repeated["webop.client.api"] > OBJECTS
+    assert repeated["webop.objects"] > OBJECTS
+
+
+async def test_a_client_that_sends_garbage_does_not_fill_the_log(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    async with serve(registry=registry) as site:
+        for _ in range(200):
+            assert (await site.post("garbage", "/check")).status_code == 400
+    limit_repetitions()
+    refusals = [message for message in caplog.messages if "Refused a review" in message]
+    assert len(refusals) == 11
+    assert refusals[-1].endswith("(repeated 190 times in 60 s)")
+
+
+async def test_handlers_may_say_the_same_as_often_as_they_like(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(logger: Any, **_: Any) -> None:
+        logger.warning("said")
+        raise webop.AdmissionError("no", code=403)
+
+    caplog.set_level(logging.INFO)
+    async with serve(registry=registry) as site:
+        for _ in range(30):
+            await site.review(path="/check")
+    assert caplog.messages.count("said") == 30
+    assert len([message for message in caplog.messages if message.startswith("Denied")]) == 30

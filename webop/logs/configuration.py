@@ -1,0 +1,75 @@
+"""Logging of a process that runs an operator: ``webop.configure``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
+from webop.logs.repetitions import limit_repetitions
+
+_TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore")
+
+
+def configure(
+    debug: bool | None = None,  # noqa: FBT001
+    verbose: bool | None = None,  # noqa: FBT001
+    quiet: bool | None = None,  # noqa: FBT001
+    log_format: LogFormat = LogFormat.FULL,
+    log_prefix: bool | None = False,  # noqa: FBT001, FBT002
+    log_refkey: str | None = None,
+) -> None:
+    """Set up logging for a process that runs an operator (LOG-07, LOG-08).
+
+    Args:
+        debug: show what asyncio and the HTTP client do, too.
+        verbose: show what the framework does.
+        quiet: show only warnings and errors.
+        log_format: what the lines look like.
+        log_prefix: whether messages about objects begin with ``[namespace/name]``, and those of
+            reviews with ``[the first part of the uid]``.
+        log_refkey: the key of the object in JSON lines; "object" by default.
+    """
+    handler = _OwnHandler()
+    if log_format is LogFormat.JSON:
+        handler.setFormatter(JSONFormatter(has_prefix=bool(log_prefix), refkey=log_refkey))
+    else:
+        handler.setFormatter(TextFormatter(log_format.value, has_prefix=bool(log_prefix)))
+    root = logging.getLogger()
+    for existing in _list_own_handlers():
+        root.removeHandler(existing)
+    root.addHandler(handler)
+    level = logging.DEBUG if debug or verbose else logging.WARNING if quiet else logging.INFO
+    root.setLevel(level)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
+    limit_repetitions()
+
+
+@contextlib.contextmanager
+def preserve() -> Iterator[None]:
+    """Undo what :func:`configure` does within the block: for commands run by tests."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, _TALKATIVE)]
+    levels = [existing.level for existing in loggers]
+    handlers = _list_own_handlers()
+    try:
+        yield
+    finally:
+        limit_repetitions()  # what is left out is told where it belongs
+        for added in _list_own_handlers():
+            root.removeHandler(added)
+        for handler in handlers:
+            root.addHandler(handler)
+        for existing, level in zip(loggers, levels, strict=True):
+            existing.setLevel(level)
+
+
+def _list_own_handlers() -> list[logging.Handler]:
+    return [h for h in logging.getLogger().handlers if isinstance(h, _OwnHandler)]
+
+
+class _OwnHandler(logging.StreamHandler[Any]):
+    """Tells the handler of the last call of :func:`configure` from those of others."""

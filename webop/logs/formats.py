@@ -1,0 +1,96 @@
+"""The kinds of log lines: ``webop.LogFormat`` and the formatters."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from webop.logs import reviews
+
+_SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
+    *("message", "asctime", "k8s_ref", "k8s_request")
+}
+
+
+class LogFormat(enum.Enum):
+    """The kinds of log lines; the values are formats of :mod:`logging`, where there is one."""
+
+    PLAIN = "%(message)s"
+    FULL = "[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s"
+    JSON = "json"
+
+
+class TextFormatter(logging.Formatter):
+    """Lines of text; with what they are about in front, if asked for (LOG-01, 02)."""
+
+    def __init__(self, fmt: str, *, has_prefix: bool) -> None:
+        super().__init__(fmt)
+        self._has_prefix = has_prefix
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  as in the base
+        """Return the line without the traceback."""
+        if self._has_prefix:
+            record.message = _build_prefix(record) + record.message
+        return super().formatMessage(record)
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line, with what it is about under keys of their own (LOG-03 to 05).
+
+    Objects are under ``refkey``, reviews under "request".
+    """
+
+    def __init__(self, *, has_prefix: bool, refkey: str | None) -> None:
+        super().__init__()
+        self._has_prefix = has_prefix
+        self._refkey = refkey or "object"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        message = record.getMessage()
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "message": _build_prefix(record) + message if self._has_prefix else message,
+            "severity": _detect_severity(record.levelno),
+            "timestamp": moment.isoformat(timespec="microseconds"),
+        }
+        reference = getattr(record, "k8s_ref", None)
+        if reference:
+            line[self._refkey] = reference
+        request = reviews.find_request(record)
+        if request is not None:
+            line["request"] = request
+        if record.exc_info:
+            line["exc_info"] = self.formatException(record.exc_info)
+        line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        return _dump(line)
+
+
+def _dump(line: dict[str, Any]) -> str:
+    """Return the JSON of whatever is logged: a line that is lost says nothing."""
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # long integers, lone surrogates
+        return json.dumps(line, default=str, skipkeys=True)
+
+
+def _build_prefix(record: logging.LogRecord) -> str:
+    """Return the object and the review that a message is about, as far as there are."""
+    prefix = ""
+    reference: Mapping[str, Any] | None = getattr(record, "k8s_ref", None)
+    if reference:
+        namespace, name = reference.get("namespace"), reference.get("name", "")
+        prefix = f"[{namespace}/{name}] " if namespace else f"[{name}] "
+    request = reviews.find_request(record)
+    return prefix if request is None else prefix + reviews.build_prefix(request)
+
+
+def _detect_severity(level: int) -> str:
+    return next((name for limit, name in _SEVERITIES if level >= limit), "debug")
