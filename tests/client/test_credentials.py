@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from webop.client.credentials import ConnectionInfo, Vault
+from tests.client.fake_cluster import Networking
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo, Vault, find_server_problem
 from webop.errors import LoginError
 
 SERVER = "https://host"
@@ -188,6 +191,93 @@ async def test_the_same_credentials_from_a_repeated_login_keep_their_identity() 
     first = await vault.get()
     await vault.populate({"x": build_info("1")})
     assert await vault.get() is first
+
+
+@pytest.mark.feature("AUT-16", "AUT-17")
+async def test_another_content_of_the_same_files_makes_other_credentials(tmp_path: Path) -> None:
+    paths = {"certificate_path": tmp_path / "c", "private_key_path": tmp_path / "k"}
+    infos = [ConnectionInfo(SERVER, **paths) for _ in range(3)]  # type: ignore[arg-type]
+    for path in paths.values():
+        path.write_text("old")
+    vault = Vault({"x": infos[0]})
+    old = await vault.get()
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    assert not vault.is_usable(infos[1])
+    (tmp_path / "c").write_text("new")
+    assert vault.is_usable(infos[1])
+    await vault.populate({"x": infos[1]})
+    new = await waiting
+    assert new is not old
+    await vault.invalidate(old)  # a late report is not about what is in the files now
+    assert vault.is_usable(infos[2])
+    await vault.populate({"x": infos[2]})
+    assert await vault.get() is new
+
+
+async def test_the_same_credentials_from_two_sources_are_refused_together() -> None:
+    one, two = build_info("t"), build_info("t", scheme="Bearer", insecure=False)
+    vault = Vault({"1": one, "2": two, "3": build_info("other")})
+    assert (await vault.invalidate(one)).token == "other"
+    assert two not in vault
+
+
+async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path) -> None:
+    info = ConnectionInfo(SERVER, ca_path=tmp_path / "gone")
+    assert Vault({"x": info}).is_usable(info)
+
+
+@pytest.mark.feature("AUT-18")
+@pytest.mark.parametrize(
+    ("source", "reason", "expected"),
+    [
+        ({}, "", "HTTP 401. Check that"),
+        ({}, "Because.", r"HTTP 401\. Because\.$"),
+        ({"x": build_info("old")}, "", "HTTP 401. The login has brought again what was refused"),
+        ({"x": build_info("new", expiration=PAST)}, "", "HTTP 401. .* expired at 2020-01-01"),
+    ],
+)
+async def test_why_there_is_nothing_is_told(
+    source: dict[str, ConnectionInfo], reason: str, expected: str
+) -> None:
+    old = build_info("old")
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old, error=RuntimeError("HTTP 401.")))
+    await vault.wait_for_emptiness()
+    await vault.populate(source, reason=reason)
+    with pytest.raises(LoginError, match=expected):
+        await waiting
+    assert "HTTP 401" in vault.explain_emptiness()
+    await vault.populate({"x": build_info("new")})
+    assert "HTTP 401" not in vault.explain_emptiness()
+
+
+@pytest.mark.parametrize(
+    ("server", "is_fine"),
+    [
+        ("https://host", True),
+        ("http://127.0.0.1:8001/prefix", True),
+        ("https://[::1]:6443", True),
+        ("host:6443", False),
+        ("https://", False),
+        ("https://host:port", False),
+        ("https://[::1", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
+    assert (find_server_problem(server) == "") is is_fine
+
+
+async def test_credentials_for_what_is_no_url_are_told_when_they_are_used() -> None:
+    vault = Vault({"x": ConnectionInfo("host:6443")})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match="'host:6443' is not a URL such as https://host"):
+            await call
 
 
 @pytest.mark.feature("AUT-03")

@@ -15,7 +15,7 @@ from tests.client.fake_cluster import Mirror, Networking, Watching, get_versions
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.client.kubeconfig import login_with_kubeconfig
+from webop.client.logins import login_with_kubeconfig
 from webop.client.transport import build_transport
 from webop.client.watch import ListingStarted, State
 from webop.errors import (

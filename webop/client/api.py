@@ -22,6 +22,7 @@ from webop.client.calls import (
     MERGE_PATCH,
     Call,
     Page,
+    build_selection,
     encode_body,
     parse_page,
 )
@@ -240,6 +241,7 @@ class Client:
         *,
         is_retried: bool = True,
         is_trusting: bool = False,
+        name: str | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
@@ -249,6 +251,7 @@ class Client:
             limit: how many objects there are on a page, at most.
             is_retried: whether network errors and 5xx are retried, as in all requests.
             is_trusting: do not hold a 401 against the credentials.
+            name: of the only object to be read; None for all of them.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -257,7 +260,7 @@ class Client:
         path = resource.get_url(namespace=namespace)
         token = ""
         while True:
-            params = {"limit": str(limit)}
+            params = {"limit": str(limit)} | build_selection(name)
             if token:
                 params["continue"] = token
             call = Call("GET", path, params, is_retried=is_retried, is_trusting=is_trusting)
@@ -360,7 +363,7 @@ class Client:
     async def _send(self, session: Session, call: Call) -> tuple[httpx.Response, bytes]:
         options = self.options
         request = session.build_request(call, options.connect_timeout)
-        async with session.gate, asyncio.timeout(call.timeout or options.request_timeout):
+        async with session.gate, asyncio.timeout(call.timeout or options.request_timeout or None):
             response = await session.transport.handle_async_request(request)
             return response, await read_content(response)
 

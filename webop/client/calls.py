@@ -60,6 +60,14 @@ class Page(NamedTuple):
     resource_version: str
 
 
+def build_selection(name: str | None) -> dict[str, str]:
+    """Return the parameters of a list or a watch of one object only, or of all if it is None.
+
+    A role that is limited to this name (``resourceNames``) permits just that.
+    """
+    return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+
+
 def encode_body(body: object) -> bytes:
     """Encode as JSON, mappings of all kinds included.
 

@@ -17,7 +17,9 @@ import datetime as dt
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from webop.errors import LoginError
 
@@ -37,6 +39,15 @@ _ADVICE = (
 _REFUSED_LIMIT = 100
 
 
+# What would be noticed late, far from the login handler, and badly: as a refused token, or worse.
+_TYPES: dict[str, tuple[type, str]] = {
+    "expiration": (dt.datetime, "a datetime"),
+    "priority": (int, "a number"),
+    "token": (str, "a text"),
+    "scheme": (str, "a text"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ConnectionInfo:
     """One API server with one set of credentials, ready for use (manual: ``ConnectionInfo``).
@@ -46,6 +57,7 @@ class ConnectionInfo:
 
     Raises:
         ValueError: a path and data are both given for the same thing.
+        TypeError: the expiration, the priority or the token is something else.
     """
 
     server: str
@@ -71,6 +83,12 @@ class ConnectionInfo:
             if getattr(self, f"{name}_path") and getattr(self, f"{name}_data"):
                 message = f"Both {name}_path and {name}_data are set. Give only one of them."
                 raise ValueError(message)
+        for name, (type_, words) in _TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, type_):
+                # Not the value: it may be a secret.
+                message = f"ConnectionInfo needs {words} as its {name}, not {type(value).__name__}."
+                raise TypeError(message)
 
     @property
     def authorization(self) -> str | None:
@@ -95,6 +113,26 @@ class ConnectionInfo:
         return self.expiration.timestamp()
 
 
+class _Mark(NamedTuple):
+    """What the verdict of the API server, or of TLS, depends on: with the same, it is the same.
+
+    A later expiration makes no refused token better. Another content of the same file may do.
+    """
+
+    server: str
+    proxy_url: str | None
+    is_insecure: bool
+    authorization: str | None
+    ca: bytes | None
+    certificate: bytes | None
+    private_key: bytes | None
+
+
+class _Entry(NamedTuple):
+    info: ConnectionInfo
+    mark: _Mark
+
+
 class Vault:
     """The credentials that are valid now, and the meeting point with re-authentication.
 
@@ -109,19 +147,27 @@ class Vault:
         - Credentials are drawn at random among those of the highest priority.
         - Expired ones are never returned. They are not held against a later login.
         - Refused ones are never returned again, even if a login handler brings them again:
-          otherwise, authentication and refusal would go on in circles.
+          otherwise, authentication and refusal would go on in circles. Files by their paths are
+          other credentials when their content is another one.
+        - Nothing is sent to the API server in order to try credentials.
 
     Args:
         source: credentials by arbitrary keys (usually the ids of login handlers). With some
             usable ones, the first authentication is not needed.
+
+    Attributes:
+        refusals: how many different credentials have been refused.
     """
 
     def __init__(self, source: Mapping[str, ConnectionInfo] | None = None) -> None:
-        self._current: dict[str, ConnectionInfo] = {}
+        self._current: dict[str, _Entry] = {}
         self._candidates: list[ConnectionInfo] = []
-        self._refused: collections.deque[ConnectionInfo] = collections.deque(maxlen=_REFUSED_LIMIT)
+        self._refused: collections.deque[_Mark] = collections.deque(maxlen=_REFUSED_LIMIT)
         self._expires_at = float("inf")
-        self._reason = ""
+        self.refusals = 0
+        self._refusal = ""  # why the last ones are not good any more
+        self._lack = ""  # why there are no new ones
+        self._advice = _ADVICE
         self._settled = asyncio.Event()
         self._needed = asyncio.Event()
         self._accept(source or {})
@@ -132,21 +178,30 @@ class Vault:
 
     def __contains__(self, info: ConnectionInfo) -> bool:
         """Tell whether these very credentials (by identity) may still be used."""
-        for current in self._current.values():  # noqa: SIM110 - on the hot path
-            if current is info:
+        for entry in self._current.values():  # noqa: SIM110 - on the hot path
+            if entry.info is info:
                 return True
         return False
 
     def is_empty(self) -> bool:
         """Tell whether there is nothing usable now, expired credentials not counted."""
         now = time.time()
-        return all(info.expires_at <= now for info in self._current.values())
+        return all(entry.info.expires_at <= now for entry in self._current.values())
+
+    def is_usable(self, info: ConnectionInfo) -> bool:
+        """Tell whether credentials would be taken: neither expired nor known to be refused."""
+        return info.expires_at > time.time() and _mark(info) not in self._refused
 
     @property
     def default_namespace(self) -> str | None:
         """The namespace that goes with the credentials; None if they have none, or none yet."""
         namespaces = (info.default_namespace for info in self._candidates)
         return next((namespace for namespace in namespaces if namespace), None)
+
+    def explain_emptiness(self) -> str:
+        """Say why there are no credentials, as far as is known, and what to do."""
+        parts = ("There are no credentials for the API server.", self._refusal, self._lack)
+        return " ".join(filter(None, (*parts, self._advice)))
 
     async def get(self) -> ConnectionInfo:
         """Return valid credentials; wait for re-authentication if there are none.
@@ -165,8 +220,7 @@ class Vault:
                     else random.choice(self._candidates)  # noqa: S311 - not for cryptography
                 )
             if self._settled.is_set():
-                message = f"There are no valid credentials for the API server. {self._reason}"
-                raise LoginError(message + _ADVICE)
+                raise LoginError(self.explain_emptiness())
             await self._settled.wait()
 
     async def invalidate(
@@ -180,26 +234,36 @@ class Vault:
             LoginError: nothing is left, and re-authentication has brought nothing new;
                 its cause is the error of the request.
         """
-        if _strip(info) not in self._refused:
-            self._refused.append(_strip(info))
         if error is not None:
-            self._reason = f"The last ones were not good: {error}. ".replace("..", ".")
-        if info in self:
-            self._drop(lambda current: current is info)
+            self._refusal = f"The last ones were not good: {str(error).rstrip('.')}."
+        entry = next((entry for entry in self._current.values() if entry.info is info), None)
+        mark = _mark(info) if entry is None else entry.mark
+        # A late report about replaced credentials says nothing about what is in their file now.
+        if entry is not None or mark not in (entry.mark for entry in self._current.values()):
+            self._refuse(mark)
         try:
             return await self.get()
         except LoginError as exc:
             raise exc from error
 
-    async def populate(self, source: Mapping[str, ConnectionInfo]) -> None:
+    async def populate(self, source: Mapping[str, ConnectionInfo], *, reason: str = "") -> None:
         """Take the results of login handlers, and let the waiting API calls go on or fail.
 
-        Known refused credentials are ignored. The credentials under the same key are replaced.
+        Known refused credentials are ignored, and so are expired ones. The credentials under the
+        same key are replaced.
+
+        Args:
+            source: the credentials by keys.
+            reason: why the login handlers have brought no more than these, and what to do, for
+                error messages.
 
         Raises:
             TypeError: a login handler has returned something that is not a ConnectionInfo.
         """
-        self._accept(source)
+        self._lack = " ".join(filter(None, (reason, self._accept(source))))
+        self._advice = "" if reason else _ADVICE
+        if self._current:
+            self._refusal = self._lack = ""
         self._settle()
 
     async def wait_for_emptiness(self) -> None:
@@ -210,28 +274,44 @@ class Vault:
         """Wait until the authentication under way, if any, is over (whatever its result)."""
         await self._settled.wait()
 
-    def _accept(self, source: Mapping[str, object]) -> None:
+    def _accept(self, source: Mapping[str, object]) -> str:
+        """Take what is new; return what is wrong with the rest, if there is something."""
+        problems: dict[str, None] = {}
         for key, info in source.items():
             if not isinstance(info, ConnectionInfo):
                 message = f"Login handlers must return ConnectionInfo or None, not {info!r}."
                 raise TypeError(message)
+            entry = _Entry(info, _mark(info))
+            if info.expires_at <= time.time():
+                problems[f"The login has brought what expired at {info.expiration}."] = None
+            elif entry.mark in self._refused:
+                problems["The login has brought again what was refused."] = None
             # The same object is kept for the same credentials, so that connections are kept too.
-            if _strip(info) not in self._refused and self._current.get(key) != info:
-                self._current[key] = info
+            elif self._current.get(key) != entry:
+                self._current[key] = _renew(entry)
         self._refresh()
+        return " ".join(problems)
+
+    def _refuse(self, mark: _Mark) -> None:
+        if mark not in self._refused:
+            self._refused.append(mark)
+            self.refusals += 1
+        if any(entry.mark == mark for entry in self._current.values()):
+            self._drop(lambda entry: entry.mark == mark)
 
     def _expire(self) -> None:
         now = time.time()
-        self._drop(lambda current: current.expires_at <= now)
+        self._lack = "The last ones have expired."
+        self._drop(lambda entry: entry.info.expires_at <= now)
 
-    def _drop(self, is_dropped: Callable[[ConnectionInfo], bool]) -> None:
-        self._current = {k: info for k, info in self._current.items() if not is_dropped(info)}
+    def _drop(self, is_dropped: Callable[[_Entry], bool]) -> None:
+        self._current = {k: entry for k, entry in self._current.items() if not is_dropped(entry)}
         self._refresh()
         if not self._current:
             self._demand()
 
     def _refresh(self) -> None:
-        infos = self._current.values()
+        infos = [entry.info for entry in self._current.values()]
         top = max((info.priority for info in infos), default=0)
         self._candidates = [info for info in infos if info.priority == top]
         self._expires_at = min((info.expires_at for info in infos), default=float("inf"))
@@ -245,6 +325,47 @@ class Vault:
         self._needed.set()
 
 
-def _strip(info: ConnectionInfo) -> ConnectionInfo:
-    """Reduce to what the API server judges: a later expiration makes no refused token better."""
-    return dataclasses.replace(info, priority=0, expiration=None, default_namespace=None)
+def _mark(info: ConnectionInfo) -> _Mark:
+    return _Mark(
+        server=info.server,
+        proxy_url=info.proxy_url,
+        is_insecure=bool(info.insecure),
+        authorization=info.authorization,
+        ca=_get_content(info.ca_path, info.ca_data),
+        certificate=_get_content(info.certificate_path, info.certificate_data),
+        private_key=_get_content(info.private_key_path, info.private_key_data),
+    )
+
+
+def _renew(entry: _Entry) -> _Entry:
+    """Make it other credentials for those who may know them with another content of their files."""
+    info = entry.info
+    has_files = info.ca_path or info.certificate_path or info.private_key_path
+    return entry._replace(info=dataclasses.replace(info)) if has_files else entry
+
+
+def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
+    if path:
+        return _read(path)
+    return data.encode() if isinstance(data, str) else data
+
+
+def _read(path: AnyPath) -> bytes | None:
+    try:
+        return Path(os.fsdecode(path)).expanduser().read_bytes()
+    except OSError:
+        return None  # which is told when it is used
+
+
+def find_server_problem(server: object) -> str:
+    """Say why something cannot be the URL of an API server; an empty string if it can."""
+    advice = "is not a URL such as https://host:6443"
+    if not isinstance(server, str):
+        return advice
+    try:
+        parts = urlsplit(server)
+        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        parts.port  # noqa: B018 - it is parsed by being read
+    except ValueError as exc:
+        return f"{advice}: {exc}"
+    return "" if is_usable else advice

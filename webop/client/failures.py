@@ -69,7 +69,7 @@ def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectio
     """Build the exception for a request that was not answered, or not usably."""
     reason = str(exc) or ("no answer in time" if isinstance(exc, TimeoutError) else repr(exc))
     if isinstance(exc, orjson.JSONDecodeError):
-        reason = f"the answer is not JSON: {exc}"
+        reason = f"the answer is not JSON, so this may be no API server: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import httpx
 
+from webop.client.credentials import find_server_problem
 from webop.client.transport import build_request
 from webop.errors import LoginError
 from webop.version import __version__
@@ -62,6 +63,32 @@ class Session:
         return headers
 
 
+def _check(info: ConnectionInfo) -> None:
+    """Refuse what no request can be made with.
+
+    Raises:
+        LoginError: says what it is.
+    """
+    addresses = [("server", info.server)]
+    if info.proxy_url is not None:
+        addresses.append(("proxy", info.proxy_url))
+    for what, address in addresses:
+        problem = find_server_problem(address)
+        if problem:
+            message = f"The {what} {address!r} {problem}"
+            raise LoginError(message)
+    if not _is_for_headers(info.authorization):
+        raise LoginError(
+            "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
+            "A token that was read from a file is to be stripped"
+        )
+
+
+def _is_for_headers(value: str | None) -> bool:
+    """Tell whether a value can be a header's (RFC 9110, 5.5)."""
+    return value is None or (value.isascii() and value.isprintable())
+
+
 class SessionPool:
     """The sessions of all credentials of a vault."""
 
@@ -100,6 +127,7 @@ class SessionPool:
     async def _open(self, info: ConnectionInfo) -> Session:
         """Open a pool for credentials, or for the next ones if these are not even readable."""
         try:
+            _check(info)
             trusts_env = info.trust_env or self._options.trust_env
             transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
         except LoginError as exc:

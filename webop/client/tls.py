@@ -48,6 +48,8 @@ def _load_client_certificate(context: ssl.SSLContext, info: ConnectionInfo) -> N
     cert = _read_pem(info.certificate_path, info.certificate_data, "the client certificate")
     key = _read_pem(info.private_key_path, info.private_key_data, "the client's private key")
     if cert is not None:
+        if key is None and b"PRIVATE KEY-----" not in cert:
+            raise ValueError("there is a client certificate, but no private key")
         load_key_material(context, cert, key)
     elif key is not None:
         raise ValueError("there is a private key, but no client certificate")

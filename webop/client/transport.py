@@ -183,6 +183,14 @@ _NOWHERE = httpx.URL("https://kubernetes.default.svc")
 
 def _explain(exc: Exception) -> str:
     """Tell the reason in the words of the operating system, where it has some."""
+    if isinstance(exc, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"the certificate of {exc.host}:{exc.port} is not trusted: {exc.certificate_error}. "
+            f"Check the CA in the credentials, and the address of the server"
+        )
+    if isinstance(exc, aiohttp.ClientSSLError):
+        # Its errno is one of TLS, which means something else to the operating system.
+        return f"no TLS connection to {exc.host}:{exc.port}: {exc.os_error}"
     if isinstance(exc, aiohttp.ClientConnectorError):
         code = exc.os_error.errno
         reason = os.strerror(code) if code and code > 0 else str(exc.os_error)

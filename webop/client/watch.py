@@ -23,6 +23,7 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from webop.client.calls import build_selection
 from webop.client.events import (
     BOOKMARK,
     CHANGES,
@@ -82,6 +83,8 @@ async def watch(
     namespace: str | None,
     options: WatchOptions,
     status: WatchStatus | None = None,
+    *,
+    name: str | None = None,
 ) -> AsyncGenerator[WatchItem, None]:
     """Yield all objects of a resource, and then their changes, for ever.
 
@@ -115,8 +118,10 @@ async def watch(
         namespace: where to watch; None for the whole cluster.
         options: time-outs and pauses.
         status: where to tell how it is going.
+        name: of the only object to be watched; None for all of them.
     """
     watcher = _Watcher(client, resource, namespace, options, status or WatchStatus())
+    watcher.name = name
     while True:
         try:
             if watcher.status.state is State.EMPTY:
@@ -171,6 +176,7 @@ class _Watcher:
         status.is_connected = False
         status.version = ""
         self.status = status
+        self.name: str | None = None
         self.pause = 0.0
 
     @property
@@ -195,6 +201,7 @@ class _Watcher:
             self._namespace,
             is_retried=False,
             is_trusting=not self._recovery.is_refused,
+            name=self.name,
         )
         version = ""
         async with aclosing(pages):
@@ -225,7 +232,7 @@ class _Watcher:
 
     def open_stream(self) -> AbstractAsyncContextManager[LineStream]:
         """Open the next stream, after the last version seen; or with a list in its beginning."""
-        params = {"watch": "true", "allowWatchBookmarks": "true"}
+        params = {"watch": "true", "allowWatchBookmarks": "true"} | build_selection(self.name)
         if self.status.state is State.LISTING:
             # No version means the newest one, as for a list in pages.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}

@@ -1,0 +1,258 @@
+"""Login functions that ask the client libraries, real ones and such as other versions are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.plugins import PluginFolder, build_kubeconfig
+from tests.client.test_kubeconfig import build_expired_pair
+from tests.client.test_lifetimes import build_token
+from webop.client.credentials import ConnectionInfo
+from webop.client.logins import login_with_kubeconfig, login_with_service_account
+from webop.client.piggybacking import get_default_logins, login_via_client, login_via_pykube
+from webop.errors import LoginError
+
+logger = logging.getLogger("test")
+
+FAR = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(autouse=True)
+def _no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.feature("AUT-06", "AUT-07", "REF-17")
+def test_libraries_that_are_not_installed_bring_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pykube", None)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    assert login_via_pykube(logger=logger) is None
+    assert login_via_client(logger=logger) is None
+
+
+@pytest.mark.feature("AUT-01", "AUT-02")
+def test_the_default_logins_depend_on_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = {"pykube": login_via_pykube, "kubernetes": login_via_client}
+    for name in libraries:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    sys.path_importer_cache.clear()
+    assert get_default_logins() == (login_with_service_account, login_with_kubeconfig)
+    for name in reversed(libraries):
+        (tmp_path / f"{name}.py").touch()
+        sys.path_importer_cache.clear()
+        assert libraries[name] in get_default_logins()
+    assert get_default_logins() == (login_via_pykube, login_via_client)
+
+
+class FakeConfigurationError(Exception):
+    pass
+
+
+@pytest.mark.feature("AUT-01", "AUT-07")
+@pytest.mark.parametrize(
+    ("keys", "scheme", "token"),
+    [
+        ({"authorization": "Bearer t"}, "Bearer", "t"),
+        ({"BearerToken": "t"}, None, "t"),
+        ({"BearerToken": "Bearer new", "authorization": "Bearer old"}, "Bearer", "new"),
+        ({}, None, None),
+    ],
+)
+def test_the_client_library_is_asked_for_its_token(
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], scheme: str | None, token: str | None
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise FakeConfigurationError
+
+    loaded: list[str] = []
+    configuration = types.SimpleNamespace(
+        host="https://host",
+        ssl_ca_cert="/ca",
+        verify_ssl=True,
+        username="",
+        password="",
+        cert_file=None,
+        key_file=None,
+        get_api_key_with_prefix=keys.get,
+    )
+    library: Any = types.ModuleType("kubernetes")
+    library.config = types.ModuleType("kubernetes.config")
+    library.config.ConfigException = FakeConfigurationError
+    library.config.load_incluster_config = refuse
+    library.config.load_kube_config = lambda **kw: loaded.append(kw["config_file"])
+    library.client = types.SimpleNamespace(
+        Configuration=types.SimpleNamespace(get_default_copy=lambda: configuration)
+    )
+    monkeypatch.setitem(sys.modules, "kubernetes", library)
+    monkeypatch.setitem(sys.modules, "kubernetes.config", library.config)
+
+    info = login_via_client(logger=logger)
+    assert loaded == ["~/.kube/config"]
+    assert info == ConnectionInfo(
+        server="https://host", ca_path="/ca", insecure=False, scheme=scheme, token=token
+    )
+
+    library.config.load_kube_config = refuse
+    with pytest.raises(LoginError, match="no kubeconfig"):
+        login_via_client(logger=logger)
+
+
+@pytest.mark.feature("AUT-01", "AUT-06")
+def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise FileNotFoundError
+
+    config = types.SimpleNamespace(
+        cluster={"server": "https://host", "insecure-skip-tls-verify": True},
+        user={
+            "client-certificate": types.SimpleNamespace(filename=lambda: "/c"),
+            "client-key": types.SimpleNamespace(filename=lambda: "/k"),
+            "auth-provider": {"config": {}},
+        },
+        namespace="ns",
+    )
+
+    class FakeHTTPClient:
+        def __init__(self, config: Any) -> None:
+            self.config = config
+
+        def get(self, **kwargs: Any) -> None:
+            assert kwargs == {"version": "", "base": "/"}
+            self.config.user["auth-provider"]["config"]["access-token"] = "renewed"
+
+    library: Any = types.ModuleType("pykube")
+    library.PyKubeError = FakeConfigurationError
+    library.HTTPClient = FakeHTTPClient
+    library.KubeConfig = types.SimpleNamespace(
+        from_service_account=refuse, from_file=lambda: config
+    )
+    monkeypatch.setitem(sys.modules, "pykube", library)
+    assert login_via_pykube(logger=logger) == ConnectionInfo(
+        server="https://host",
+        insecure=True,
+        token="renewed",
+        certificate_path="/c",
+        private_key_path="/k",
+        default_namespace="ns",
+    )
+    library.KubeConfig.from_file = refuse
+    with pytest.raises(LoginError, match="no kubeconfig"):
+        login_via_pykube(logger=logger)
+
+
+real_libraries = pytest.mark.parametrize(
+    ("library", "login"), [("pykube", login_via_pykube), ("kubernetes", login_via_client)]
+)
+RealLogin = Callable[..., ConnectionInfo | None]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
+    folder = PluginFolder(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(folder.kubeconfig))
+    return folder
+
+
+@pytest.mark.feature("AUT-06", "AUT-07", "AUT-14")
+@real_libraries
+def test_what_an_exec_plugin_brings_comes_with_its_expiration(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_answer(token="t", expirationTimestamp=FAR.isoformat())
+    plugin.write_kubeconfig()
+    info = login(logger=logger)
+    assert info is not None
+    assert (info.authorization, info.expiration) == ("Bearer t", FAR)
+    plugin.write_answer(token="t2")
+    info = login(logger=logger)
+    assert info is not None
+    assert (info.token, info.expiration, plugin.runs) == ("t2", None, 2)
+
+
+@real_libraries
+def test_a_failing_exec_plugin_is_told_with_what_it_says(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_script("echo 'session expired' >&2", "exit 3")
+    plugin.write_kubeconfig()
+    with pytest.raises(LoginError, match="exit code 3: session expired"):
+        login(logger=logger)
+
+
+@real_libraries
+def test_a_token_that_tells_its_end_expires(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    user = {"token": build_token({"exp": FAR.timestamp()})}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user)))
+    info = login(logger=logger)
+    assert info is not None
+    assert info.expiration == FAR
+
+
+@real_libraries
+def test_an_expired_certificate_is_told(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(build_expired_pair())))
+    with pytest.raises(LoginError, match=r"client certificate.*expired at 20.*Renew"):
+        login(logger=logger)
+
+
+@real_libraries
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "is not YAML"),
+        ("[]", "is not a kubeconfig"),
+        ("current-context: x", "no context 'x'"),
+        (json.dumps(build_kubeconfig({"token": "t"}, server="host:6443")), "is not a URL"),
+    ],
+)
+def test_a_kubeconfig_that_a_library_fails_with_is_explained(
+    plugin: PluginFolder, library: str, login: RealLogin, text: str, expected: str
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(text)
+    with pytest.raises(LoginError, match=expected) as e:
+        login(logger=logger)
+    assert str(plugin.kubeconfig) in str(e.value)
+
+
+@real_libraries
+def test_several_kubeconfigs_are_merged_whatever_the_library_makes_of_them(
+    plugin: PluginFolder, library: str, login: RealLogin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"})))
+    monkeypatch.setenv("KUBECONFIG", f"{plugin.folder / 'absent'}:{plugin.kubeconfig}")
+    info = login(logger=logger)
+    assert info is not None
+    assert info.token == "t"
+
+
+@real_libraries
+def test_without_any_source_a_library_has_nothing_to_bring(library: str, login: RealLogin) -> None:
+    pytest.importorskip(library)
+    with pytest.raises(LoginError, match=r"no kubeconfig.*no service account"):
+        login(logger=logger)

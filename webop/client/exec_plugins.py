@@ -1,0 +1,290 @@
+"""Exec plugins: commands in a kubeconfig that print credentials (client.authentication.k8s.io).
+
+Place in the flow: :mod:`webop.client.kubeconfig` runs one for a user that has it, at each login.
+Login functions run in threads, so that a slow plugin does not hold up the operator. Kubernetes
+describes the protocol in "Authenticating", "client-go credential plugins".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.client.lifetimes import (
+    choose_earliest,
+    parse_certificate_lifetime,
+    parse_moment,
+    parse_token_lifetime,
+)
+from webop.errors import LoginError
+
+_GROUP = "client.authentication.k8s.io"
+_VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
+_MODES = ("Never", "IfAvailable", "Always")
+_CLUSTER_KEYS = (
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "certificate-authority-data",
+    "proxy-url",
+    "disable-compression",
+)
+
+# Seconds. Nobody waits at a terminal for ever, and nobody types his password in a moment.
+_TIME_LIMIT = 60.0
+_TYPING_LIMIT = 300.0
+
+# How often it is looked whether the operator still waits for a plugin.
+_POLLING = 0.2
+
+login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
+"""Set when nobody waits for the present login any more: its plugins are stopped then."""
+
+_TEXT_LIMIT = 500  # characters of what a plugin says, in error messages
+
+
+@dataclass(frozen=True)
+class PluginCredentials:
+    """What a plugin has brought: a token, or a certificate with its key, or both."""
+
+    token: str | None = field(default=None, repr=False)
+    certificate: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    expiration: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One plugin as a kubeconfig describes it.
+
+    Attributes:
+        owner: whose plugin it is, and where that is written, for messages.
+        command: what to run: a path, or a name to be found by PATH.
+        args: its arguments.
+        environ: variables to be set for it.
+        version: the version of the protocol, as in ``apiVersion``.
+        mode: whether it may ask for something at the terminal.
+        hint: how to install it, in the words of the kubeconfig.
+        cluster: what it is told about the cluster; None if it does not ask for it.
+    """
+
+    owner: str
+    command: str
+    args: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    version: str = _VERSIONS[0]
+    mode: str = "IfAvailable"
+    hint: str = ""
+    cluster: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"The exec plugin {self.command!r} of {self.owner}"
+
+    def fetch(self, *, time_limit: float | None = None) -> PluginCredentials:
+        """Run the plugin and return what it brings; this blocks.
+
+        Args:
+            time_limit: in seconds; by default, a minute, or five of them at a terminal.
+
+        Raises:
+            LoginError: it is not installed, has failed, hangs, or its answer is not usable.
+        """
+        is_interactive = self._is_interactive()
+        limit = time_limit or (_TYPING_LIMIT if is_interactive else _TIME_LIMIT)
+        return self._parse(self._run(limit, is_interactive=is_interactive))
+
+    def _is_interactive(self) -> bool:
+        has_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+        if self.mode == "Always" and not has_terminal:
+            raise self._fail(
+                "asks for input (interactiveMode: Always), and there is no terminal here. Log in "
+                "by something else, such as a service account or a @webop.on.login() handler."
+            )
+        return has_terminal and self.mode != "Never"
+
+    def _run(self, limit: float, *, is_interactive: bool) -> str:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - it is what the user wants to be run
+                [self.command, *self.args],
+                env=self._build_environ(is_interactive=is_interactive),
+                stdin=None if is_interactive else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=None if is_interactive else subprocess.PIPE,
+                # Its own group can be stopped with all that it has started. At a terminal, it has
+                # to stay in the group that may read from there.
+                process_group=None if is_interactive else 0,
+            )
+        except OSError as exc:
+            hint = self.hint.strip() or "Install it, or correct the command in the kubeconfig."
+            reason = f"cannot be started: {exc.strerror or exc}. {hint}"
+            raise self._fail(reason) from exc
+        try:
+            output, complaints = _communicate(process, limit)
+        except subprocess.TimeoutExpired as exc:
+            _kill(process, is_alone=not is_interactive)
+            reason = f"has not answered in {limit:g} s and was stopped. Run it by hand to see why."
+            raise self._fail(reason) from exc
+        if process.returncode:
+            silence = "see its output above" if is_interactive else "it has printed no reason"
+            said = _shorten(complaints or b"") or silence
+            raise self._fail(f"has failed with exit code {process.returncode}: {said}")
+        return output.decode("utf-8", "replace")
+
+    def _build_environ(self, *, is_interactive: bool) -> dict[str, str]:
+        spec: dict[str, Any] = {"interactive": is_interactive}
+        if self.cluster is not None:
+            spec["cluster"] = self.cluster
+        question = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
+        return {**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": json.dumps(question)}
+
+    def _parse(self, output: str) -> PluginCredentials:
+        try:
+            answer = json.loads(output)
+        except ValueError as exc:
+            message = f"has printed something else than JSON: {_shorten(output.encode())!r}"
+            raise self._fail(message) from exc
+        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+            raise self._fail("has printed JSON that is not of kind ExecCredential.")
+        if answer.get("apiVersion") != self.version:
+            raise self._fail(
+                f"has answered in the version {answer.get('apiVersion')!r}, while the kubeconfig "
+                f"says {self.version!r}. Update the plugin, or the apiVersion in the kubeconfig."
+            )
+        status = answer.get("status")
+        if not isinstance(status, dict):
+            raise self._fail("has printed an ExecCredential without a status.")
+        return self._parse_status(status)
+
+    def _parse_status(self, status: Mapping[str, Any]) -> PluginCredentials:
+        names = ("token", "clientCertificateData", "clientKeyData")
+        wrong = [name for name in names if not isinstance(status.get(name) or "", str)]
+        token, certificate, key = (status.get(name) or None for name in names)
+        if wrong or bool(certificate) != bool(key) or not (token or certificate):
+            raise self._fail(
+                "has brought neither a token nor a certificate with its key: the status has "
+                f"the fields {', '.join(sorted(status)) or '(none)'}."
+            )
+        now = dt.datetime.now(dt.UTC)
+        try:
+            text = status.get("expirationTimestamp")
+            expiration = parse_moment(text) if text else None
+        except ValueError as exc:
+            raise self._fail(f"has brought a wrong expirationTimestamp: {exc}.") from exc
+        if expiration is not None and expiration <= now:
+            raise self._fail(
+                f"has brought credentials that expired at {text}: now it is "
+                f"{now:%Y-%m-%dT%H:%M:%SZ}. Check its cache, and the clock."
+            )
+        if expiration is None:
+            lifetimes = (
+                parse_token_lifetime(token),
+                parse_certificate_lifetime((certificate or "").encode()),
+            )
+            moment = now.timestamp()
+            ends = (lifetime.choose_expiration(moment) for lifetime in lifetimes if lifetime)
+            expiration = choose_earliest(*ends)
+        return PluginCredentials(token, certificate, key, expiration)
+
+    def _fail(self, reason: str) -> LoginError:
+        return LoginError(f"{self} {reason}")
+
+
+def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plugin:
+    """Read the field ``exec`` of a user in a kubeconfig.
+
+    Args:
+        config: the value of the field, with its paths made absolute.
+        owner: whose it is, and where that is written, for messages.
+        cluster: the cluster as in the kubeconfig, with its CA as data.
+
+    Raises:
+        LoginError: it is not as Kubernetes describes it; says what is wrong, and where.
+    """
+    problem = _find_problem(config)
+    if problem:
+        message = f"The exec plugin of {owner} cannot be used: {problem}."
+        raise LoginError(message)
+    return Plugin(
+        owner=owner,
+        command=config["command"],
+        args=tuple(map(str, config.get("args") or ())),
+        environ={item["name"]: str(item.get("value", "")) for item in config.get("env") or ()},
+        version=config["apiVersion"],
+        mode=config.get("interactiveMode") or "IfAvailable",
+        hint=config.get("installHint") or "",
+        cluster=_describe_cluster(cluster) if config.get("provideClusterInfo") else None,
+    )
+
+
+def _find_problem(config: Any) -> str:
+    if not isinstance(config, dict):
+        return "it is not a mapping"
+    if not isinstance(config.get("command"), str) or not config["command"]:
+        return "it has no command"
+    if config.get("apiVersion") not in _VERSIONS:
+        wanted = " or ".join(_VERSIONS)
+        return f"its apiVersion is {config.get('apiVersion')!r}, not {wanted}"
+    if (config.get("interactiveMode") or "IfAvailable") not in _MODES:
+        return f"its interactiveMode is {config['interactiveMode']!r}, not {', '.join(_MODES)}"
+    if not isinstance(config.get("args") or [], list):
+        return "its args are not a list"
+    env = config.get("env") or []
+    if not isinstance(env, list) or not all(isinstance(i, dict) and i.get("name") for i in env):
+        return "its env is not a list of names and values"
+    return ""
+
+
+def _describe_cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a plugin is told of a cluster, with its own settings from the extensions."""
+    described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
+    for extension in cluster.get("extensions") or ():
+        if isinstance(extension, dict) and extension.get("name") == f"{_GROUP}/exec":
+            described["config"] = extension.get("extension")
+    return described
+
+
+def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
+    """Wait for the end of a process, as long as somebody else waits for it, too.
+
+    A thread that is left behind would keep the whole process of the operator from ending.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in time.
+    """
+    deadline = time.monotonic() + limit
+    is_over = login_is_over.get()
+    while True:
+        try:
+            return process.communicate(timeout=_POLLING)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline or (is_over is not None and is_over.is_set()):
+                raise
+
+
+def _kill(process: subprocess.Popen[bytes], *, is_alone: bool) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if is_alone:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    process.wait()
+    # What it has started can hold the other ends open: nothing more is read.
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _shorten(text: bytes) -> str:
+    """Put what a plugin says into one line of a bearable length."""
+    words = " ".join(text.decode("utf-8", "replace").split())
+    return words if len(words) <= _TEXT_LIMIT else words[:_TEXT_LIMIT] + "..."

@@ -1,0 +1,141 @@
+"""When tokens and certificates end, as they say it themselves; when to look for the next ones.
+
+Pure. Place in the flow: login functions give credentials an expiration with it, so that those
+which rotate are replaced before a request is refused. Nothing is verified here: what is valid is
+up to the API server, and what cannot be read has no known end.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+from typing import Any, NamedTuple
+
+# Those who rotate credentials do so long before their end: the kubelet at 80 % of the life of a
+# service account's token. What is read again this late is the next one already.
+_MARGIN_SHARE = 0.1
+_MARGIN_LIMIT = 60.0  # seconds
+
+_SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17  # tags of DER (X.690)
+
+
+class Lifetime(NamedTuple):
+    """From when to when credentials are valid, in Unix time.
+
+    ``renewal`` is when their issuer wants them to be replaced at the latest, if it says so.
+    """
+
+    begin: float
+    end: float
+    renewal: float | None = None
+
+    def choose_expiration(self, now: float) -> dt.datetime | None:
+        """Choose when to look for the next credentials: a while before these become useless.
+
+        Those that nobody has replaced in time are used up to their very end. The clock of the API
+        server decides on what comes after it: there is no expiration then.
+        """
+        margin = min(_MARGIN_LIMIT, max(0.0, self.end - self.begin) * _MARGIN_SHARE)
+        ends = [self.end] if self.renewal is None else [self.renewal, self.end]
+        moments = [moment for end in sorted(ends) for moment in (end - margin, end)]
+        useful = (moment for moment in moments if moment > now and moment <= self.end)
+        moment = next(useful, None)
+        return None if moment is None else dt.datetime.fromtimestamp(moment, dt.UTC)
+
+
+def parse_token_lifetime(token: str | None) -> Lifetime | None:
+    """Read the lifetime of a JSON Web Token (RFC 7519, 4.1); None for tokens of other kinds.
+
+    Tokens of service accounts can be valid for a year, so that old clients go on working, and say
+    when they should be replaced (``warnafter``; Kubernetes: "Managing Service Accounts").
+    """
+    claims = _parse_claims(token or "")
+    end = claims.get("exp")
+    if not isinstance(end, int | float):
+        return None
+    begin = claims.get("iat")
+    kubernetes = claims.get("kubernetes.io")
+    renewal = kubernetes.get("warnafter") if isinstance(kubernetes, dict) else None
+    return Lifetime(
+        begin=begin if isinstance(begin, int | float) else end,
+        end=end,
+        renewal=renewal if isinstance(renewal, int | float) else None,
+    )
+
+
+def parse_certificate_lifetime(pem: bytes) -> Lifetime | None:
+    """Read the validity of the first certificate in PEM (RFC 5280, 4.1.2.5); None if it fails."""
+    try:
+        _, _, rest = pem.partition(b"-----BEGIN CERTIFICATE-----")
+        text, mark, _ = rest.partition(b"-----END CERTIFICATE-----")
+        der = base64.b64decode(text) if mark else b""
+        _, certificate, _ = _split(der)
+        _, fields, _ = _split(certificate)
+        tag, _, following = _split(fields)
+        if tag == _VERSION:
+            _, _, following = _split(following)  # the serial number
+        for _ in ("signature", "issuer"):
+            _, _, following = _split(following)
+        tag, validity, _ = _split(following)
+        if tag != _SEQUENCE:
+            return None
+        begin_tag, begin, rest = _split(validity)
+        end_tag, end, _ = _split(rest)
+        return Lifetime(_parse_time(begin_tag, begin), _parse_time(end_tag, end))
+    except (binascii.Error, IndexError, ValueError):
+        return None
+
+
+def parse_moment(text: object) -> dt.datetime:
+    """Parse a time as Kubernetes writes it (RFC 3339).
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(text, str) or "T" not in text:
+        message = f"{text!r} is not a time such as 2030-12-31T23:59:59Z"
+        raise ValueError(message)
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+def choose_earliest(*moments: dt.datetime | None) -> dt.datetime | None:
+    """Return the first of the moments that are known; None if none is."""
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def build_outdated_message(owner: str, lifetime: Lifetime) -> str:
+    """Tell about a client certificate after its end, and what to do."""
+    end = dt.datetime.fromtimestamp(lifetime.end, dt.UTC)
+    return (
+        f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
+        f"Renew it where it comes from, or check the clock here."
+    )
+
+
+def _parse_claims(token: str) -> dict[str, Any]:
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=="))
+    except ValueError:
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _split(der: bytes) -> tuple[int, bytes, bytes]:
+    """Split off the first element: its tag, its content, and what comes after it (X.690, 8.1)."""
+    tag, length, start = der[0], der[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start])
+    return tag, der[start : start + length], der[start + length :]
+
+
+def _parse_time(tag: int, content: bytes) -> float:
+    pattern = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    moment = dt.datetime.strptime(content.decode("ascii"), pattern)  # noqa: DTZ007 - UTC by RFC
+    return moment.replace(tzinfo=dt.UTC).timestamp()

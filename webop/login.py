@@ -1,0 +1,247 @@
+"""Staying logged in to the API server: the login handlers are run whenever credentials run out.
+
+Place in the flow: :class:`webop.running.Operator` runs one :class:`LoginKeeper` beside its work.
+API calls take credentials from the :class:`~webop.client.credentials.Vault` and report back those
+that are refused; when none are left, the keeper runs the login handlers (chapter
+"Authentication", "Credentials lifecycle").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.exec_plugins import login_is_over
+from webop.client.logins import build_absence_message
+from webop.client.piggybacking import Login, get_default_logins
+from webop.errors import ActivityError, LoginError
+from webop.handling.activities import run_activity
+from webop.handling.context import OperatorContext
+from webop.handling.handlers import Activity, ActivityHandler
+from webop.handling.registry import OperatorRegistry
+
+logger = logging.getLogger(__name__)
+
+_PAUSE = 5.0  # seconds; between attempts of an operator that lives without a cluster, too
+_AT_ONCE = 3.0  # seconds; credentials that are refused sooner after a login have never been good
+_USELESS = (
+    "The login goes on bringing others that are refused, too. Check that they are for this API "
+    "server, and that it knows their account."
+)
+
+
+class LoginKeeper:
+    """Fills a vault whenever it is empty and somebody needs it.
+
+    Flow:
+        1. The first login: what it cannot do now, it could not do in a minute; it fails at once.
+        2. The next ones, when everything has expired or is refused: the API calls wait. If a
+           source of credentials fails this time, it is tried again for a while.
+        3. With nothing new, the API calls fail, and so does the operator. The same if all that is
+           new is refused at once, again and again; there are pauses between these logins.
+
+    Args:
+        context: the operator, with its login handlers.
+        vault: what to fill.
+        is_patient: whether to go on trying where others would give up: an operator that serves
+            admission without a cluster, too.
+
+    Attributes:
+        vault: the same.
+        wanted: to be set by whoever needs the cluster; before that, nothing is done.
+        logged_in: set while there are credentials, as far as is known.
+        problem: why there are no credentials now; an empty string if there are some.
+    """
+
+    def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
+        self.vault = vault
+        self.wanted = asyncio.Event()
+        self.logged_in = asyncio.Event()
+        self.problem = ""
+        self._context = context
+        self._is_patient = is_patient
+        self._pauses: Iterator[float] | None = None  # while new credentials are refused at once
+
+    async def run(self, *, needs_cluster: bool) -> None:
+        """Run the login handlers whenever there are no credentials, and need of them.
+
+        Args:
+            needs_cluster: whether reviews are to wait for what the cluster will tell.
+
+        Raises:
+            LoginError: there are no credentials (unless patient).
+            ActivityError: a login handler has failed for good (unless patient).
+        """
+        await self.wanted.wait()
+        over = threading.Event()
+        login_is_over.set(over)  # in the context of this task, and of the threads that it starts
+        try:
+            await self._keep_logged_in(needs_cluster=needs_cluster)
+        finally:
+            over.set()
+
+    async def _keep_logged_in(self, *, needs_cluster: bool) -> None:
+        insights = self._context.insights
+        while True:
+            insights.is_awaited = needs_cluster and not insights.is_known
+            try:
+                if not self.vault.is_empty():
+                    self.logged_in.set()
+                    await self._outlast_credentials()
+                await self._log_in()
+                self.problem = ""
+            except (LoginError, ActivityError) as exc:
+                if not self._is_patient:
+                    raise
+                self.logged_in.clear()
+                insights.is_awaited = False
+                self._report(str(exc))
+                await asyncio.sleep(_PAUSE)
+
+    async def _outlast_credentials(self) -> None:
+        """Wait for the next login to be needed, and for longer if the last one was of no use.
+
+        A plugin may mint a new token each time for an account that the API server does not know.
+
+        Raises:
+            LoginError: this was so after each of the pauses.
+        """
+        clock = asyncio.get_running_loop().time
+        refusals, since = self.vault.refusals, clock()
+        await self.vault.wait_for_emptiness()
+        if self.vault.refusals == refusals or clock() - since > _AT_ONCE:
+            self._pauses = None
+            return
+        if self._pauses is None:
+            self._pauses = itertools.chain((0.0,), self._iterate_backoffs())
+        pause = next(self._pauses, None)
+        if pause is None:
+            await self.vault.populate({}, reason=_USELESS)  # nobody waits for it any more
+            raise LoginError(self.vault.explain_emptiness())
+        if pause:
+            explanation = self.vault.explain_emptiness()
+            logger.warning("%s The login is tried again in %g s.", explanation, pause)
+            await asyncio.sleep(pause)
+
+    def _iterate_backoffs(self) -> Iterator[float]:
+        backoffs = self._context.settings.networking.error_backoffs
+        return iter(backoffs if isinstance(backoffs, Iterable) else (backoffs,))
+
+    def _report(self, problem: str) -> None:
+        if self.problem != problem:
+            self.problem = problem
+            logger.warning("%s Only admission and probes are served until then.", problem)
+
+    async def _log_in(self) -> None:
+        """Fill the vault.
+
+        Raises:
+            LoginError: it is as empty as before; those who wait for it get the same.
+            ActivityError: a login handler has failed for good.
+        """
+        is_renewal = self.logged_in.is_set()
+        pauses = self._iterate_backoffs() if is_renewal else ()
+        for pause in itertools.chain(pauses, (None,)):
+            harvest = await self._collect()
+            is_fruitful = any(map(self.vault.is_usable, harvest.infos.values()))
+            if is_fruitful or not harvest.failures or pause is None:
+                break
+            logger.warning("%s The login is tried again in %g s.", harvest.explain(), pause)
+            await asyncio.sleep(pause)
+        if is_fruitful and harvest.explain():
+            logger.warning("%s There are other credentials to go on with.", harvest.explain())
+        await self.vault.populate(harvest.infos, reason=harvest.explain())
+        if self.vault.is_empty():
+            raise LoginError(self.vault.explain_emptiness())
+
+    async def _collect(self) -> _Harvest:
+        """Call the login handlers.
+
+        Raises:
+            ActivityError: one of them has failed for good.
+        """
+        context = self._context
+        has_handlers = bool(context.registry.select_activities(Activity.AUTHENTICATION))
+        if not has_handlers:
+            context = replace(context, registry=_build_default_registry())
+        try:
+            results = await run_activity(context, Activity.AUTHENTICATION)
+        except ActivityError as exc:
+            await self.vault.populate({}, reason=_finish(str(exc)))  # nobody waits for it any more
+            raise
+        names = ", ".join(results)
+        nothing = (
+            f"The login handlers have returned nothing: {names}. Have them return credentials."
+        )
+        return _sort_results(results, nothing if has_handlers else build_absence_message())
+
+
+@dataclass(frozen=True)
+class _Harvest:
+    """What the login handlers have brought, and why there is no more."""
+
+    infos: dict[str, ConnectionInfo]
+    failures: list[str]
+    mistakes: list[str]
+
+    def explain(self) -> str:
+        return " ".join(dict.fromkeys([*self.failures, *self.mistakes]))
+
+
+def _sort_results(results: Mapping[str, object], nothing: str) -> _Harvest:
+    harvest = _Harvest({}, [], [])
+    for key, value in results.items():
+        if isinstance(value, ConnectionInfo):
+            harvest.infos[key] = value
+        elif isinstance(value, _Failure):
+            harvest.failures.append(value.reason)
+        elif value is not None:
+            what = f"{type(value).__name__}, not a ConnectionInfo or None"
+            harvest.mistakes.append(f"The login handler {key!r} has returned a {what}.")
+    if not (harvest.infos or harvest.failures or harvest.mistakes):
+        harvest.mistakes.append(nothing)
+    return harvest
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a default way of logging in has failed; others may have succeeded."""
+
+    reason: str
+
+
+def _build_default_registry() -> OperatorRegistry:
+    """Return what is called where no login handlers are declared."""
+    registry = OperatorRegistry()
+    for login in get_default_logins():
+        handler = ActivityHandler(
+            id=login.__name__, fn=_make_safe(login), activity=Activity.AUTHENTICATION
+        )
+        registry.append(handler)
+    return registry
+
+
+def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
+    @functools.wraps(login)
+    def try_to_log_in(**kwargs: Any) -> ConnectionInfo | _Failure | None:
+        try:
+            return login(**kwargs)
+        except LoginError as exc:
+            return _Failure(_finish(str(exc)))
+        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
+            kwargs["logger"].debug("%s has failed.", login.__name__, exc_info=exc)
+            return _Failure(_finish(f"{login.__name__} has failed: {exc!r}"))
+
+    return try_to_log_in
+
+
+def _finish(text: str) -> str:
+    """Make it a sentence, for more to follow."""
+    return text.rstrip(". ") + "."
