@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
 PATIENCE = 30.0  # seconds
@@ -83,13 +83,19 @@ class Workshop:
         path.write_text(code)
         return path
 
-    @asynccontextmanager
-    async def start(self, *args: str | Path, **variables: str) -> AsyncIterator[Command]:
+    def start(self, *args: str | Path, **variables: str) -> AbstractAsyncContextManager[Command]:
         """Start ``webop run`` with arguments; the process is killed at the end of the block."""
+        return self.start_module(("webop", "run"), *args, **variables)
+
+    @asynccontextmanager
+    async def start_module(
+        self, program: tuple[str, ...], *args: str | Path, **variables: str
+    ) -> AsyncIterator[Command]:
+        """Start any command as ``python -m`` does, with variables of the environment."""
         log = self.folder / "output.log"
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "webop", "run", *map(str, args)),
+                *(sys.executable, "-m", *program, *map(str, args)),
                 stdout=file,
                 stderr=file,
                 cwd=self.folder,

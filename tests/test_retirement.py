@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from tests.admissions import build_review
 from tests.commands import Command, Workshop, find_free_port
+from tests.operating import Objects, is_handled
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 _PATIENCE = 20.0  # seconds
 _DELAY = 1.5  # seconds; long enough to be told apart from the rest
@@ -85,29 +87,11 @@ async def run_webop(workshop: Workshop, delay: float) -> AsyncIterator[Site]:
 
 @contextlib.asynccontextmanager
 async def run_uvicorn(workshop: Workshop, delay: float) -> AsyncIterator[Site]:
-    workshop.write(_HANDLERS)
-    port, log = find_free_port(), workshop.folder / "uvicorn.log"
-    url = f"http://127.0.0.1:{port}"
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "uvicorn", f"--port={port}", "webop.app:app"),
-            stdout=file,
-            stderr=file,
-            cwd=workshop.folder,
-            env={
-                **{k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))},
-                "HOME": str(workshop.folder),
-                "PYTHONUNBUFFERED": "1",
-                "WEBOP_MODULES": "my_handlers.py",
-                "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay),
-            },
-        )
-    try:
-        yield Site(Command(process, Path(log)), url, url)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    modules, port = str(workshop.write(_HANDLERS)), find_free_port()
+    variables = {"WEBOP_MODULES": modules, "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
+    args = (f"--port={port}", "webop.app:app")
+    async with workshop.start_module(("uvicorn",), *args, **variables) as command:
+        yield Site(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
 
 Run = Callable[[Workshop, float], contextlib.AbstractAsyncContextManager[Site]]
@@ -177,3 +161,40 @@ async def test_the_second_signal_is_not_waited_with(
         site.signal(signal.SIGTERM)
         async with asyncio.timeout(10):
             await site.command.wait_for_exit()
+
+
+async def test_objects_are_left_to_others_while_webhooks_are_served_on(
+    workshop: Workshop,
+    http: httpx.AsyncClient,
+    local_cluster: LocalCluster,
+    objects: Objects,
+) -> None:
+    handlers = f"""
+@webop.on.create('{objects.kind.group}', 'v1', '{objects.kind.plural}')
+def created(name, **_):
+    print(f'created {{name}}', flush=True)
+"""
+    file = workshop.write(_HANDLERS + handlers)
+    port, probes = find_free_port(), find_free_port()
+    variables = {
+        "PORT": str(port),
+        "WEBOP_ADMISSION__SHUTDOWN_DELAY": "2",
+        "KUBECONFIG": str(local_cluster.kubeconfig),
+    }
+    where = f"--namespace={objects.namespace}"
+    liveness = f"--liveness=http://127.0.0.1:{probes}/healthz"
+    async with workshop.start(where, "--standalone", liveness, file, **variables) as command:
+        site = Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
+        await site.wait_ready(http)
+        await objects.create("before")
+        await objects.wait_handled("before")
+        site.signal(signal.SIGTERM)
+        while (await http.get(f"{site.probes}/readyz")).status_code == 200:
+            await asyncio.sleep(0.01)
+        await objects.create("after")
+        answer = await http.post(f"{site.url}/check", json=build_review())
+        assert answer.json()["response"]["allowed"] is True
+        assert await command.wait_for_exit() == 0
+    assert "created before" in command.output
+    assert "created after" not in command.output
+    assert not is_handled(await objects.get("after"))

@@ -21,20 +21,20 @@ from urllib.parse import urlsplit
 from webop.app import OperatorApp
 from webop.client.credentials import Vault
 from webop.errors import ConfigurationError
-from webop.handling.options import check_names
+from webop.handling.options import check_names, spell_out
 from webop.handling.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
 from webop.reactor.observer import Scope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.listener import Listener
-from webop.settings import OperatorSettings, ProcessSettings
+from webop.settings import OperatorSettings
+from webop.signals import listening_to_signals
 
 logger = logging.getLogger(__name__)
 
 Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.futures.Future[Any]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HUNG_TIMEOUT = 5.0  # seconds; for tasks that do not end when they are told to
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
@@ -62,6 +62,7 @@ class EmbeddingOptions(TypedDict, total=False):
     memo: Any
 
 
+@spell_out(clusterwide=False, namespaces=())
 def run(
     *,
     loop: asyncio.AbstractEventLoop | None = None,
@@ -83,6 +84,7 @@ def run(
             asyncio.run(operator(**options))
 
 
+@spell_out(clusterwide=False, namespaces=())
 async def operator(**options: Unpack[EmbeddingOptions]) -> None:
     """Run an operator within a running event loop until it is stopped or cancelled."""
     existing = asyncio.all_tasks()
@@ -90,17 +92,19 @@ async def operator(**options: Unpack[EmbeddingOptions]) -> None:
     await run_tasks(tasks, ignored=existing)
 
 
+@spell_out(clusterwide=False, namespaces=())
 async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio.Task[None]]:
     """Start the root tasks of an operator, to be given to :func:`run_tasks`.
 
     Raises:
         ConfigurationError: the options contradict each other.
     """
-    ready, stop = options.get("ready_flag"), options.get("stop_flag")
+    ready = options.get("ready_flag")
     made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
+    running = _Running(made, options.get("stop_flag"))
     return [
-        asyncio.create_task(made.run(), name="operator"),
-        asyncio.create_task(_wait_for_stop(stop, made), name="stop flag"),
+        asyncio.create_task(running.run(), name="operator"),
+        asyncio.create_task(running.wait_for_stop(), name="stop flag"),
     ]
 
 
@@ -179,7 +183,6 @@ def _adjust_peering(settings: OperatorSettings, options: EmbeddingOptions) -> No
     if name is not None:
         settings.peering.name = name
         settings.peering.mandatory = True
-    settings.peering.clusterwide = options.get("clusterwide", False)
 
 
 def _build_liveness(url: str) -> Any:
@@ -200,53 +203,52 @@ def _build_liveness(url: str) -> Any:
     return serve
 
 
-async def _wait_for_stop(flag: Flag | None, made: Operator) -> None:
-    """Wait for a signal or for the stop flag; the end of this task stops the operator.
+class _Running:
+    """An operator, and what stops it: signals if it is in the main thread, and the flag."""
 
-    SIGTERM is what comes in a cluster: webhooks are served on then until nobody sends reviews
-    here any more. Ctrl-C and the flag do not wait for that.
-    """
-    stopped = asyncio.Event()
-    is_main = threading.current_thread() is threading.main_thread()
-    received: list[signal.Signals] = []
-    if is_main:
-        _listen_to_signals(stopped, received, made.context.settings.process)
-    else:
-        logger.debug("Not in the main thread: stop it by the flag, or by cancelling its task.")
-    try:
-        if flag is None:
-            await stopped.wait()
-        elif isinstance(flag, threading.Event):
-            await _poll(stopped, flag)
+    def __init__(self, made: Operator, flag: Flag | None) -> None:
+        self._made = made
+        self._flag = flag
+        self._stopped = asyncio.Event()
+        self._received: list[signal.Signals] = []
+
+    async def run(self) -> None:
+        """Run the operator."""
+        with contextlib.ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():
+                stack.enter_context(listening_to_signals(self._take))
+            else:
+                logger.debug("Not in the main thread: stop it by the flag, or cancel its task.")
+            await self._made.run()
+
+    async def wait_for_stop(self) -> None:
+        """Wait for a signal or for the stop flag; the end of this task stops the operator.
+
+        SIGTERM is what comes in a cluster: webhooks are served on then until nobody sends reviews
+        here any more. Ctrl-C and the flag do not wait for that.
+        """
+        if self._flag is None:
+            await self._stopped.wait()
+        elif isinstance(self._flag, threading.Event):
+            await _poll(self._stopped, self._flag)
         else:
-            await _wait_for_any(stopped, flag)
-        if signal.SIGTERM in received:
-            await made.webhooks.retire()
-    finally:
-        if is_main and not stopped.is_set():
-            for number in _SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(number)
+            await _wait_for_any(self._stopped, self._flag)
+        if signal.SIGTERM in self._received:
+            await self._made.retire()
 
-
-def _listen_to_signals(
-    stopped: asyncio.Event, received: list[signal.Signals], settings: ProcessSettings
-) -> None:
-    """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
-
-    def stop(number: signal.Signals) -> None:
-        if stopped.is_set():
+    def _take(self, number: signal.Signals) -> None:
+        """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
+        if self._stopped.is_set():
             os._exit(128 + number)
         logger.info("Signal %s is received. The operator is stopping.", number.name)
-        received.append(number)
-        stopped.set()
-        limit = settings.ultimate_exiting_timeout  # a startup handler may have changed it
+        self._received.append(number)
+        self._stopped.set()
+        # A startup handler may have changed it.
+        limit = self._made.context.settings.process.ultimate_exiting_timeout
         if limit is not None:
             killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
             killer.daemon = True
             killer.start()
-
-    for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
 async def _poll(stopped: asyncio.Event, flag: threading.Event) -> None:

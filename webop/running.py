@@ -9,10 +9,6 @@ The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (cod
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import secrets
-import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -24,23 +20,25 @@ from webop.admission.host import WebhookHost
 from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
-from webop.client.kubeconfig import get_default_logins
-from webop.errors import ActivityError, LoginError
+from webop.coordination.coordinator import Coordinator
+from webop.coordination.identities import detect_process_identity
+from webop.errors import LoginError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
-from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
+from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
+from webop.login import LoginKeeper
+from webop.logs import limit_repetitions
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
+from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 
-logger = logging.getLogger(__name__)
-
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
-_LOGIN_PAUSE = 5.0  # seconds; between attempts where the operator lives without a cluster too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +84,23 @@ class Operator:
         self._on_ready = on_ready
         registry = get_default_registry() if options.registry is None else options.registry
         settings = options.settings or OperatorSettings.from_environment()
+        settings.peering.clusterwide = options.scope.clusterwide
         self.context = OperatorContext(
             settings=settings,
             registry=registry,
             memos=Memos(Memo() if options.memo is None else options.memo),
             lifecycle=options.lifecycle or get_default_lifecycle(),
-            identity=options.identity or detect_identity(),
+            identity=options.identity or detect_process_identity(),
             poster=Poster(settings),
             indices=Indexes(registry.select_indexers()),
         )
         self.webhooks = WebhookHost(self.context, is_hosted=options.is_hosted)
+        self.coordinator = Coordinator(self.context, _find_only_namespace(options.scope))
+        vault = options.vault or Vault()
+        self.login = LoginKeeper(self.context, vault, is_patient=options.is_hosted)
         self.is_started = False
         self.observer: Observer | None = None
         self.problem = ""
-        self._wanted = asyncio.Event()  # the cluster is needed, by us or by the webhook server
-        self._logged_in = asyncio.Event()
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
 
@@ -113,9 +113,12 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
+        limit_repetitions()  # whoever has set up logging
         await run_activity(self.context, Activity.STARTUP)
         try:
             self.webhooks.begin()
+            if self.has_work:
+                self.coordinator.begin()
             self.context.insights.is_awaited = self.needs_cluster
             self.is_started = True
             if self._on_ready is not None:
@@ -143,11 +146,11 @@ class Operator:
 
     def list_obstacles(self) -> list[str]:
         """Return what keeps the operator from being ready, in words; nothing if it is."""
-        obstacles = [self.problem] if self.problem else []
-        if not self.is_started and not self.problem:
+        obstacles = [problem for problem in (self.problem, self.login.problem) if problem]
+        if not self.is_started and not obstacles:
             obstacles.append("the startup is not finished")
         if self.observer is None:
-            if self.is_started and self.needs_cluster and not self.problem:
+            if self.is_started and self.needs_cluster and not obstacles:
                 obstacles.append("the operator is not logged in to the cluster yet")
         else:
             if not self.observer.scanned.is_set():
@@ -155,50 +158,73 @@ class Operator:
             unindexed = self.observer.list_unindexed()
             if unindexed:
                 obstacles.append(f"the indexes are not filled yet: {', '.join(unindexed)}")
-            obstacles += [
-                f"the watch of {resource.name} is not up: {status.error or 'listing'}"
-                for (resource, _), status in self.observer.statuses.items()
-                if not status.version
-            ]
+            obstacles += self.observer.list_troubles()
         return obstacles + self.webhooks.list_obstacles()
 
     @property
     def needs_cluster(self) -> bool:
         """Whether there is anything to do for which an API server is needed."""
-        has_handlers = bool(self.context.registry.select_resource_handlers())
-        return has_handlers or self.webhooks.is_managing
+        return self.has_work or self.webhooks.is_managing
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are objects to act on."""
+        return bool(self.context.registry.select_resource_handlers())
+
+    def describe_role(self) -> str:
+        """Return whether it acts on objects, and why not, in words; nothing if there are none."""
+        if not self.has_work:
+            return ""
+        why = "; ".join(self.context.duty.objections)
+        role = self.coordinator.describe() or ("standing by" if why else "acting")
+        return f"{role}: {why}" if why else role
+
+    async def retire(self) -> None:
+        """Hand over: the work at once, the webhooks when nobody sends reviews here any more."""
+        self._stop_acting()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.coordinator.resign(), name="handover")
+            group.create_task(self.webhooks.retire(), name="retirement of webhooks")
+
+    def _stop_acting(self) -> None:
+        """Begin nothing any more; what is being done about objects is let finish."""
+        exiting = DaemonStoppingReason.OPERATOR_EXITING
+        self.context.duty.object("exit", "the operator is stopping", exiting)
 
     async def _serve(self) -> None:
-        vault = self.options.vault or Vault()
         networking = self.context.settings.networking
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(Client(vault, networking))
+            client = await stack.enter_async_context(Client(self.login.vault, networking))
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
             managing = self.webhooks.is_managing
             manager = ConfigurationManager(self.context, client) if managing else None
-            self.webhooks.connect(ClientAccess(client, on_use=self._wanted.set), manager)
+            self.webhooks.connect(ClientAccess(client, on_use=self.login.wanted.set), manager)
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:
                     group.create_task(self.webhooks.run(), name="webhook server")
-                group.create_task(self._keep_logged_in(vault), name="login")
+                keeping = self.login.run(needs_cluster=self.needs_cluster)
+                group.create_task(keeping, name="login")
                 if self.needs_cluster:
-                    self._wanted.set()
+                    self.login.wanted.set()
                     group.create_task(self._keep_working(client), name="work with the cluster")
                 try:
                     await asyncio.Event().wait()
                 finally:
+                    self._stop_acting()
                     await self.webhooks.withdraw()  # while the server still answers
 
     async def _keep_working(self, client: Client) -> None:
         """Do all that needs the API server; if hosted, whenever there are credentials for it."""
         while True:
-            await self._logged_in.wait()
+            await self.login.logged_in.wait()
             try:
                 async with asyncio.TaskGroup() as group:
                     self.observer = Observer(self.context, client, self.options.scope, group)
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
+                    if self.has_work:
+                        group.create_task(self.coordinator.run(client), name="coordination")
                     if (manager := self.webhooks.manager) is not None:
                         group.create_task(manager.run(), name="webhook configurations")
             except* LoginError:
@@ -206,63 +232,12 @@ class Operator:
                     raise
                 self.observer = None
 
-    async def _keep_logged_in(self, vault: Vault) -> None:
-        """Run the login handlers whenever there are no credentials, and need of them."""
-        await self._wanted.wait()
-        insights = self.context.insights
-        while True:
-            insights.is_awaited = self.needs_cluster and not insights.is_known
-            if not vault.is_empty():
-                self._logged_in.set()
-                await vault.wait_for_emptiness()
-            try:
-                await self._collect_credentials(vault)
-                self.problem = ""
-            except (LoginError, ActivityError) as exc:
-                if not self.options.is_hosted:
-                    raise
-                self._logged_in.clear()
-                insights.is_awaited = False
-                if self.problem != str(exc):
-                    self.problem = str(exc)
-                    logger.warning("%s Only admission and probes are served until then.", exc)
-                await asyncio.sleep(_LOGIN_PAUSE)
 
-    async def _collect_credentials(self, vault: Vault) -> None:
-        registry = self.context.registry
-        if not registry.select_activities(Activity.AUTHENTICATION):
-            for fn in get_default_logins():
-                registry.append(_build_fallback(fn))
-        results = await run_activity(self.context, Activity.AUTHENTICATION)
-        await vault.populate({key: info for key, info in results.items() if info is not None})
-        if vault.is_empty():
-            raise LoginError(_NO_CREDENTIALS.format(os.environ.get("KUBECONFIG", "not set")))
-
-
-_NO_CREDENTIALS = (
-    "There are no credentials for the API server: no kubeconfig (KUBECONFIG, which is "
-    "{}, or ~/.kube/config) "
-    "and no service account of a pod. Provide one of them, or a @webop.on.login() handler."
-)
-
-
-def detect_identity() -> str:
-    """Return a name for this process that no other one has (PEE-18)."""
-    pod = os.environ.get("POD_ID")
-    if pod:
-        return pod
-    user = os.environ.get("USER") or "webop"
-    return f"{user}@{socket.gethostname()}/{int(time.time())}/{secrets.token_hex(3)}"
-
-
-def _build_fallback(fn: Callable[..., Any]) -> ActivityHandler:
-    return ActivityHandler(
-        id=fn.__name__,
-        fn=fn,
-        activity=Activity.AUTHENTICATION,
-        errors=ErrorsMode.IGNORED,
-        is_fallback=True,
-    )
+def _find_only_namespace(scope: Scope) -> str | None:
+    """Return the namespace that is served if it is one, given by its name."""
+    patterns = () if scope.clusterwide else scope.patterns
+    names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
+    return names[0] if len(patterns) == len(names) == 1 else None
 
 
 def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:

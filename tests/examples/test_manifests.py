@@ -170,6 +170,8 @@ def run_operator(cluster: LocalCluster, api: httpx.Client, log: Path) -> Iterato
                 "EVC_SERVICE": f"{_NAME}.default:{port}",
                 "EVC_PORT": str(port),
                 "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",
+                "WEBOP_LEADERSHIP__LEASE_NAME": _NAME,
+                "WEBOP_LEADERSHIP__LEASE_NAMESPACE": "default",
             },
             stdout=output,
             stderr=output,

@@ -97,11 +97,17 @@ class Relay:
         self._path.write_text(_PREAMBLE + code)
 
     @contextlib.asynccontextmanager
-    async def run(self, side: str) -> AsyncIterator[Command]:
-        """Let one of the two run; the process is killed at the end of the block."""
+    async def run(self, side: str, *options: str) -> AsyncIterator[Command]:
+        """Let one of the two run, standalone by default; it is killed at the end of the block."""
         self.turn += 1
         log = self.folder / f"{self.turn}-{side}.log"
-        arguments = ("run", "--standalone", "-n", self.objects.namespace, str(self._path))
+        arguments = (
+            "run",
+            *(options or ("--standalone",)),
+            "-n",
+            self.objects.namespace,
+            str(self._path),
+        )
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(_find_python(side), "-m", side, *arguments),

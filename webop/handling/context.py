@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from webop.handling.duty import Duty
 from webop.handling.indexes import Indexes
 from webop.handling.insights import Insights
 from webop.handling.registry import OperatorRegistry
@@ -25,3 +26,4 @@ class OperatorContext:
     poster: Poster
     insights: Insights = field(default_factory=Insights)
     indices: Indexes = field(default_factory=Indexes)
+    duty: Duty = field(default_factory=Duty)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from webop.objects.resources import Resource
 
 
 class Insights:
-    """The known resources; empty until the cluster has been asked, or when there is none."""
+    """The known resources; empty until the cluster has been asked, or when there is none.
+
+    Attributes:
+        namespaces: those that are served, if not the whole cluster is; None before they are known.
+        groups: API groups that are to be asked about, whatever the handlers are for.
+    """
 
     def __init__(self) -> None:
+        self.namespaces: frozenset[str] | None = None
+        self.groups: frozenset[str] = frozenset()
+        self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
@@ -39,3 +48,19 @@ class Insights:
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Have a function called after each discovery."""
         self._listeners.append(listener)
+
+    def demand(self, groups: Iterable[str]) -> None:
+        """Have the cluster asked about API groups that no handler may be for."""
+        self.groups |= frozenset(groups)
+
+    def serve(self, namespaces: frozenset[str]) -> None:
+        """Take note of the namespaces that are served from now on."""
+        self.namespaces = namespaces
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def wait_for_namespaces(self, known: frozenset[str] | None = None) -> frozenset[str]:
+        """Wait until other namespaces are served than those known to the caller; return them."""
+        while self.namespaces is None or self.namespaces == known:
+            await self._moved.wait()
+        return self.namespaces

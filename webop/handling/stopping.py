@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from webop.handling.fence import current_fence
+
 
 class DaemonStoppingReason(enum.Flag):
     """Why a daemon is to stop, and how far that has come; several can be true at once."""
@@ -135,13 +137,24 @@ class DaemonStopped:
 
 
 class SyncDaemonStopped(DaemonStopped):
-    """What sync daemons get, which run in threads."""
+    """What sync daemons get, which run in threads.
 
-    __slots__ = ("_event",)
+    It is also set by the end of a lease itself, which a thread can see before the loop does.
+    """
+
+    __slots__ = ("_event", "_fence")
 
     def __init__(self, stopper: Stopper) -> None:
         super().__init__(stopper)
         self._event = stopper.as_thread_event()
+        self._fence = current_fence.get()
+
+    def __bool__(self) -> bool:
+        return bool(self._stopper) or (self._fence is not None and self._fence.rest <= 0)
+
+    def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
+        """Tell whether the daemon is to stop, for this reason if one is given."""
+        return bool(self) if reason is None else super().is_set(reason)
 
     def prevent(self, queued: Future[Any]) -> None:
         """Drop the call itself if it is to stop before it has got a thread."""

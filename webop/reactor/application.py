@@ -30,7 +30,8 @@ async def save_patch(ctx: ResourceContext, obj: Tracked, patch: Patch) -> bool:
     except (TypeError, ValueError):
         dropped: list[str] = []
         kept = Patch(_prune(patch, "", dropped), fns=patch.fns)
-        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, "; ".join(dropped))
+        what, extra = "; ".join(dropped), ctx.refer_to(obj)
+        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, what, extra=extra)
         return await apply_patch(ctx, obj, kept)
 
 
@@ -90,7 +91,7 @@ async def _transform_part(
     """Apply the functions: part "status" is the status only, "" all but it, None everything."""
     tries = 0
     while (raw := obj.get_freshest()) is not None:
-        operations = _build_operations(obj, raw, fns, part)
+        operations = _build_operations(ctx, obj, raw, fns, part)
         if not operations:
             return True
         test = {
@@ -112,12 +113,17 @@ async def _transform_part(
 
 
 def _build_operations(
-    obj: Tracked, raw: dict[str, Any], fns: Sequence[PatchFn], part: str | None
+    ctx: ResourceContext,
+    obj: Tracked,
+    raw: dict[str, Any],
+    fns: Sequence[PatchFn],
+    part: str | None,
 ) -> list[JSONPatchOp]:
     try:
         operations = Patch(fns=fns).as_json_patch(raw)
     except Exception:
-        logger.exception("A function in the patch of %s has failed; it is left out.", obj)
+        said = "A function in the patch of %s has failed; it is left out."
+        logger.exception(said, obj, extra=ctx.refer_to(obj))
         return []
     return [op for op in operations if part is None or _is_of_status(op) == (part == "status")]
 
@@ -161,7 +167,7 @@ async def _send(
         ctx.resource, obj.namespace, obj.name, patch, subresource
     )
     if response is not None:
-        _warn_of_pruning(obj, patch, response)
+        _warn_of_pruning(ctx, obj, patch, response)
     return _take(obj, response)
 
 
@@ -181,7 +187,9 @@ def _prune(value: Any, path: str, dropped: list[str]) -> Any:
     return kept
 
 
-def _warn_of_pruning(obj: Tracked, patch: dict[str, Any], response: dict[str, Any]) -> None:
+def _warn_of_pruning(
+    ctx: ResourceContext, obj: Tracked, patch: dict[str, Any], response: dict[str, Any]
+) -> None:
     """Tell the user if the API server has dropped the status: the schema does not know it."""
     sent, kept = patch.get("status"), response.get("status")
     if not isinstance(sent, dict):
@@ -193,6 +201,7 @@ def _warn_of_pruning(obj: Tracked, patch: dict[str, Any], response: dict[str, An
             "x-kubernetes-preserve-unknown-fields in the schema of the status?",
             obj,
             ", status.".join(lost),
+            extra=ctx.refer_to(obj),
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from webop.handling.handlers import BackgroundHandler
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason, Stopper
-from webop.objects.body import Body
+from webop.objects.body import Body, build_object_reference
 from webop.settings import BackgroundSettings
 
 if TYPE_CHECKING:
@@ -102,6 +102,12 @@ class BackgroundTask:
     def __str__(self) -> str:
         return f"{self.handler} of {self._obj}"
 
+    @property
+    def _reference(self) -> dict[str, Any]:
+        """What gives a message the reference of the object."""
+        background = self._obj.background
+        return {} if background is None else {"k8s_ref": build_object_reference(background.body)}
+
     def start(
         self, spawn: Callable[..., asyncio.Task[None]], run: Coroutine[Any, Any, None]
     ) -> None:
@@ -142,7 +148,7 @@ class BackgroundTask:
         self._alarm = loop.call_later(timeout, self._abandon)
 
     def _tell(self) -> None:
-        logger.info("%s has not ended yet; waiting for it.", self)
+        logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
         self._alarm = asyncio.get_running_loop().call_later(self._find_polling(), self._tell)
 
     def _find_polling(self) -> float:
@@ -151,8 +157,8 @@ class BackgroundTask:
 
     def _abandon(self) -> None:
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
+        logger.warning("%s did not end in time; it is abandoned.", self, extra=self._reference)
         self._leave()
-        logger.warning("%s did not end in time; it is abandoned.", self)
         message = f"{self} did not end in time: its resources may leak."
         warnings.warn(message, ResourceWarning, stacklevel=1)
 
@@ -170,4 +176,6 @@ class BackgroundTask:
         background = self._obj.background
         if background is not None and background.tasks.get(self.handler.id) is self:
             del background.tasks[self.handler.id]
+            if DaemonStoppingReason.OPERATOR_PAUSING in self.stopper.reason:
+                self._obj.is_provided = False  # the pause may have ended before it
             self._obj.wake()

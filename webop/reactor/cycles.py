@@ -97,7 +97,8 @@ async def _commit(
     try:
         await save_patch(ctx, obj, patch)
     except (APIError, LoginError) as exc:
-        logger.debug("The progress of %s is not written yet: %s", obj, exc)
+        said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
+        logger.debug(said, obj, exc, extra=extra)
 
 
 def _conclude(

@@ -53,6 +53,7 @@ class Dispatcher:
     Guarantees:
         One object is never worked on twice at once. A state that comes while its object is being
         worked on is worked on next; states in between may be skipped, the last one never is.
+        While it stands by, nothing is begun, and only the indexes are kept up.
 
     Args:
         processor: what is done about objects.
@@ -61,6 +62,7 @@ class Dispatcher:
         limit: how many objects are worked on at once; None for no limit.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
+        is_standing_by: whether others act on the objects until :meth:`switch` is called.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Dispatcher:
         gate: Gate[Any],
         limit: int | None = None,
         is_resuming: bool = True,
+        is_standing_by: bool = False,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
@@ -82,6 +85,8 @@ class Dispatcher:
         self._workers: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._is_complete = not is_resuming
+        self._is_resuming = is_resuming
+        self._is_standing_by = is_standing_by
         self.epoch = 0
         self.has_indexes = processor.has_indexes
         if not gate.is_open:
@@ -101,11 +106,22 @@ class Dispatcher:
             if obj.event_type != "DELETED":
                 self.feed("DELETED", obj.get_freshest() or _build_tombstone(obj))
         self._is_complete = True
+        self._is_resuming = self._is_standing_by
         self._release()
 
+    def switch(self, reason: DaemonStoppingReason | None) -> None:
+        """Stand by, for a reason that daemons are told; or, with None, begin to act.
+
+        All is to be listed anew then: what others have done about the objects is to be seen.
+        """
+        if reason is None:
+            self._resume()
+        else:
+            self._pause(reason)
+
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Take in a listed object or an event; the first listing fills the indexes on the way."""
-        if self.has_indexes and not self._is_complete:
+        """Take in a listed object or an event; a listing fills the indexes on the way."""
+        if self._is_indexing and event_type != "DELETED":
             await self._processor.index(raw)
         self.feed(event_type, raw)
 
@@ -116,15 +132,15 @@ class Dispatcher:
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            initial = event_type is None and not self._is_complete
+            initial = self._is_standing_by or (event_type is None and self._is_resuming)
             obj = Tracked(self, uid, raw, initial=initial)
             self._objects[uid] = obj
         obj.seen = self.epoch
-        if self._processor.wants_every_event:
+        if self._processor.wants_every_event and not self._is_standing_by:
             obj.events = [*(obj.events or ()), (event_type, raw)]
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             obj.accept(event_type, raw)
-            obj.is_unindexed = self.has_indexes and self._is_complete
+            obj.is_unindexed = self.has_indexes and not self._is_indexing
             if event_type == "DELETED":
                 self._processor.withdraw(obj)
                 if obj.background is not None:
@@ -136,6 +152,9 @@ class Dispatcher:
     def check(self, obj: Tracked) -> None:
         """Start a worker if there is work and nobody is at it."""
         if obj.is_busy or self._is_closing:
+            return
+        if self._is_standing_by:
+            self._lay_down(obj)
             return
         if self._is_holding and not obj.is_unindexed:
             self._held[obj.uid] = obj
@@ -189,10 +208,45 @@ class Dispatcher:
                 stopping += obj.background.stop(DaemonStoppingReason.OPERATOR_EXITING)
         return stopping
 
+    def _pause(self, reason: DaemonStoppingReason) -> None:
+        """Begin nothing any more; let the handlers under way finish, ask daemons to stop."""
+        self._is_standing_by = True
+        self._held.clear()
+        for obj in self._ready:
+            obj.is_busy = False
+        self._ready.clear()
+        for obj in list(self._objects.values()):
+            if obj.timer is not None:
+                obj.timer.cancel()
+                obj.timer = None
+            if obj.background is not None:
+                obj.background.stop(reason)
+            if not obj.is_busy:
+                self._lay_down(obj)
+
+    def _resume(self) -> None:
+        """Begin to act: every object counts as changed when it is listed next."""
+        self._is_standing_by = False
+        self._is_resuming = True
+        for obj in self._objects.values():
+            obj.version = 0
+
+    def _lay_down(self, obj: Tracked) -> None:
+        """Leave an object to others."""
+        obj.abandon()
+        self._settle(obj)
+
     def withdraw(self) -> None:
         """Take all objects out of the indexes: nobody watches them any more."""
         for obj in self._objects.values():
             self._processor.withdraw(obj)
+
+    @property
+    def _is_indexing(self) -> bool:
+        """Whether the indexes are filled as objects come in, and not by workers."""
+        return self.has_indexes and (
+            not self._is_complete or self._is_resuming or self._is_standing_by
+        )
 
     @property
     def _is_holding(self) -> bool:
@@ -222,19 +276,30 @@ class Dispatcher:
         """Work on an object until nothing is left, then on those that wait for a free worker."""
         try:
             await self._work_on(obj)
-            while self._ready and not self._is_closing:
+            while self._ready and not self._is_stopped:
                 await self._work_on(self._ready.popleft())
         finally:
             # At once: an object that comes now must not count on a worker that has left.
             worker: Any = asyncio.current_task()
             self._workers.discard(worker)
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return self._is_closing or self._is_standing_by
+
     async def _work_on(self, obj: Tracked) -> None:
         delay: float | None = 0
-        while (obj.is_dirty or obj.events or delay == 0) and not self._is_closing:
-            obj.is_dirty = False
-            delay = await self._processor.process(obj)
-        obj.is_busy = False
+        try:
+            while (obj.is_dirty or obj.events or delay == 0) and not self._is_stopped:
+                obj.is_dirty = False
+                delay = await self._processor.process(obj)
+        finally:
+            obj.is_busy = False  # also if it is cancelled, as at the end of a lease
+            if self._is_standing_by:
+                self._lay_down(obj)
+        if self._is_standing_by:
+            return
         if delay is None or obj.event_type == "DELETED":
             self._settle(obj)
         else:

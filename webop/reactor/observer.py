@@ -83,6 +83,7 @@ class Observer:
         self._gate: Gate[StreamKey] = Gate()
         self._broken: frozenset[tuple[str, str]] = frozenset()
         self._reported: set[tuple[Selector, str]] = set()
+        self._was_synced = False
         self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
 
@@ -110,9 +111,20 @@ class Observer:
         """Return what handlers wait for: the streams that fill the indexes, while they do."""
         return [] if self._gate.is_open else [_describe(key) for key in self._gate.pending]
 
-    def is_synced(self) -> bool:
-        """Tell whether everything that is served has been listed."""
-        return self.scanned.is_set() and all(s.version for s in self.statuses.values())
+    def list_troubles(self) -> list[str]:
+        """Return the watches that are not up, and why; those that begin a new turn are fine."""
+        is_active = self._operator.duty.is_active
+        waiting = {
+            key: status
+            for key, status in self.statuses.items()
+            if not status.version and (is_active or key in self._indexing)
+        }
+        self._was_synced = self._was_synced or (self.scanned.is_set() and not waiting)
+        return [
+            f"the watch of {resource.name} is not up: {status.error or 'listing'}"
+            for (resource, _), status in waiting.items()
+            if status.error or not self._was_synced
+        ]
 
     async def _rescan(self) -> bool:
         """Discover and adjust; tell whether it has worked."""
@@ -159,7 +171,9 @@ class Observer:
     def _collect_groups(self) -> frozenset[str] | None:
         """Return the API groups to be scanned; None for all (RES-19)."""
         groups = {selector.group for selector in self._operator.registry.collect_selectors()}
-        return None if None in groups else frozenset(group for group in groups if group is not None)
+        if None in groups:
+            return None
+        return self._operator.insights.groups.union(group for group in groups if group is not None)
 
     def _adjust(self) -> None:
         """Start and stop streams."""
@@ -239,19 +253,22 @@ class Observer:
         self, ctx: ResourceContext, namespace: str | None, status: WatchStatus
     ) -> None:
         """Feed the objects of one resource in one namespace to their workers."""
-        settings = ctx.operator.settings
+        settings, duty = ctx.operator.settings, ctx.operator.duty
         if not ctx.handlers.indexers:
             await self._gate.wait()  # rather than hold all of its objects in memory
         async with asyncio.TaskGroup() as group:
+            spawn = partial(duty.spawn, group)
             dispatcher = Dispatcher(
-                Processor(ctx, self._gate, spawn=group.create_task),
-                spawn=group.create_task,
+                Processor(ctx, self._gate, spawn=spawn),
+                spawn=spawn,
                 gate=self._gate,
                 limit=settings.batching.worker_limit,
                 is_resuming=(ctx.resource, namespace) not in self._listed,
+                is_standing_by=not duty.is_active,
             )
             try:
-                await self._feed(dispatcher, ctx, namespace, status)
+                with duty.subscribed(dispatcher.switch):
+                    await self._feed_in_turns(dispatcher, ctx, namespace, status)
             except Exception:
                 dispatcher.withdraw()  # all is listed anew
                 raise
@@ -259,6 +276,21 @@ class Observer:
                 await dispatcher.drain(settings.batching.exit_timeout)
                 if (ctx.resource, namespace) not in self._streams:
                     dispatcher.withdraw()
+
+    async def _feed_in_turns(
+        self,
+        dispatcher: Dispatcher,
+        ctx: ResourceContext,
+        namespace: str | None,
+        status: WatchStatus,
+    ) -> None:
+        """List and watch anew in each turn; while others act, only for the indexes."""
+        duty = ctx.operator.duty
+        while True:
+            if not ctx.handlers.indexers:
+                await duty.wait_until_active()
+            async with duty.turn_of(duty.turn):
+                await self._feed(dispatcher, ctx, namespace, status)
 
     async def _feed(
         self,
@@ -308,7 +340,7 @@ class Observer:
             return
         exact = frozenset(p for p in self._scope.patterns if isinstance(p, str) and is_exact(p))
         if self._operator.settings.scanning.disabled or not await self._may_watch(NAMESPACES):
-            self._namespaces = exact
+            self._serve_namespaces(exact)
             return
         listed = asyncio.Event()
         self._spawn(partial(self._watch_namespaces, listed), "watch of namespaces")
@@ -335,8 +367,12 @@ class Observer:
     def _select_namespaces(self, names: Iterable[str]) -> None:
         selected = select_namespaces(names, self._scope.patterns)
         if selected != self._namespaces:
-            self._namespaces = selected
+            self._serve_namespaces(selected)
             self._changed.set()
+
+    def _serve_namespaces(self, names: frozenset[str]) -> None:
+        self._namespaces = names
+        self._operator.insights.serve(names)
 
     async def _may_watch(self, resource: Resource) -> bool:
         """Tell whether the permissions suffice; if not, say what is lost without them."""

@@ -17,7 +17,7 @@ from webop.handling.filters import matches
 from webop.handling.handlers import BackgroundHandler, ChangeHandler, Reason
 from webop.handling.registry import ResourceHandlers
 from webop.handling.stopping import DaemonStoppingReason
-from webop.objects.body import Body
+from webop.objects.body import Body, build_object_reference
 from webop.objects.diffs import diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
@@ -43,6 +43,13 @@ class ResourceContext:
     resource: Resource
     handlers: ResourceHandlers
     is_late: bool = False
+
+    def refer_to(self, obj: Tracked) -> dict[str, Any]:
+        """Return what gives a message of the framework the reference of an object, as ``extra``."""
+        metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
+        kind, version = self.resource.kind, self.resource.api_version
+        body = {"apiVersion": version, "kind": kind, "metadata": metadata}
+        return {"k8s_ref": build_object_reference(body)}
 
 
 @dataclass(slots=True)

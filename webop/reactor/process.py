@@ -150,7 +150,7 @@ class Processor:
         for key in plan.stopped:
             if key in running:
                 running[key].stop(plan.why)
-        if plan.finalizers is None:
+        if plan.finalizers is None and self.ctx.operator.duty.is_active:
             for handler in plan.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
             obj.is_provided = True
@@ -199,6 +199,7 @@ class Processor:
             pause,
             exc if expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
             exc_info=None if expected else exc,
+            extra=self.ctx.refer_to(obj),
         )
         return delay
 

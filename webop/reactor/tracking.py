@@ -187,6 +187,16 @@ class Tracked:
         if self.background is not None and not self.background.tasks:
             self.background = self.background.without_body()
 
+    def abandon(self) -> None:
+        """Forget how far the work on it has come: others go on with it from what is stored."""
+        self.events = None
+        self.cycle = None
+        self.plan = None
+        self.unsaved = None
+        self.is_released = False
+        self.error_delays = None
+        self.paused_until = 0.0
+
     async def wait_for_news(self, timeout: float | None) -> bool:
         """Wait for a state that differs from the present one; tell whether it has come."""
         self.news = asyncio.Event()

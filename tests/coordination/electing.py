@@ -1,0 +1,268 @@
+"""Candidates in a loop of virtual time, and a Lease in memory whose answers come late or never."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import webop
+from webop.client.events import WatchItem
+from webop.client.watch import ListingFinished, ListingStarted, WatchOptions
+from webop.coordination.election import Elector
+from webop.coordination.lease import Terms, build_terms
+from webop.errors import APIConnectionError, APIForbiddenError
+from webop.handling.context import OperatorContext
+from webop.handling.registry import OperatorRegistry
+from webop.handling.stores import Memos
+from webop.posting import Poster
+
+Json = dict[str, Any]
+
+TERMS = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.5}
+NAME = "election"
+
+
+@dataclass
+class Ledger:
+    """The Lease as the API server has it, with optimistic locking.
+
+    Attributes:
+        raw: the object; None if there is none.
+        on_write: called after each write.
+    """
+
+    raw: Json | None = None
+    version: int = 0
+    on_write: Callable[[], None] = lambda: None
+    feeds: list[asyncio.Queue[WatchItem]] = field(default_factory=list)
+
+    def write(self, raw: Json) -> Json | None:
+        """Create or replace; None for a conflict."""
+        wanted = raw["metadata"].get("resourceVersion")
+        current = None if self.raw is None else self.raw["metadata"]["resourceVersion"]
+        if wanted != current:
+            return None
+        self.version += 1
+        metadata = {**raw["metadata"], "resourceVersion": str(self.version)}
+        self._publish("MODIFIED" if self.raw else "ADDED", {**raw, "metadata": metadata})
+        self.on_write()
+        return self.raw
+
+    def delete(self) -> None:
+        """Delete it, as an administrator may."""
+        if self.raw is not None:
+            self.version += 1
+            metadata = {**self.raw["metadata"], "resourceVersion": str(self.version)}
+            self._publish("DELETED", {**self.raw, "metadata": metadata})
+            self.raw = None
+
+    def _publish(self, event_type: Any, raw: Json) -> None:
+        self.raw = raw
+        for feed in self.feeds:
+            feed.put_nowait((event_type, raw))
+
+    @property
+    def holder(self) -> str:
+        """Who holds it; nobody if there is none."""
+        return "" if self.raw is None else self.raw["spec"]["holderIdentity"]
+
+
+class Access:
+    """The way of one candidate to the ledger, with faults.
+
+    Attributes:
+        is_cut: whether nothing comes through.
+        is_forbidden: whether everything is refused.
+        failure: what each request fails with.
+        loss: the probability that an answer, or the request itself, is lost.
+        delay: how long requests and answers are on the way, at most.
+    """
+
+    namespace, name, patience = "default", NAME, 1.0
+
+    def __init__(self, ledger: Ledger, rng: random.Random, *, has_watch: bool = True) -> None:
+        self._ledger = ledger
+        self._rng = rng
+        self._has_watch = has_watch
+        self.is_cut = self.is_forbidden = False
+        self.failure: Exception | None = None
+        self.loss = 0.0
+        self.delay = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the watch is up."""
+        return self._has_watch and not self.is_cut and not self.is_forbidden
+
+    async def read(self) -> Json | None:
+        """Return the object."""
+        return await self._pass(lambda: self._ledger.raw)
+
+    async def write(self, raw: Json) -> Json | None:
+        """Write the object."""
+        return await self._pass(lambda: self._ledger.write(raw))
+
+    async def watch(self, _: WatchOptions) -> AsyncGenerator[WatchItem, None]:
+        """Yield the object as it changes, some time later; or, if it is cut, not."""
+        if not self._has_watch:
+            await asyncio.Event().wait()
+        feed: asyncio.Queue[WatchItem] = asyncio.Queue()
+        yield ListingStarted()
+        if self._ledger.raw is not None:
+            yield None, self._ledger.raw
+        yield ListingFinished(str(self._ledger.version))
+        self._ledger.feeds.append(feed)
+        while True:
+            item = await feed.get()
+            await asyncio.sleep(self._delay())
+            if not self.is_cut:
+                yield item
+
+    async def _pass(self, do: Callable[[], Json | None]) -> Json | None:
+        """Have something done; what has been sent is done, whether anybody waits for it or not."""
+        self._meet_fault()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Json | None] = loop.create_future()
+
+        def arrive() -> None:
+            result = do()
+            loop.call_later(self._delay(), _give, answer, result)
+
+        loop.call_later(self._delay(), arrive)
+        try:
+            async with asyncio.timeout(self.patience):
+                result = await answer
+        except TimeoutError:
+            raise APIConnectionError("no answer in time") from None
+        self._meet_fault()
+        return result
+
+    def _delay(self) -> float:
+        return self._rng.uniform(0, self.delay)
+
+    def _meet_fault(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_forbidden:
+            raise APIForbiddenError("Cannot update leases", status=403)
+        if self.is_cut or self._rng.random() < self.loss:
+            raise APIConnectionError("the connection is cut")
+
+
+def _give(answer: asyncio.Future[Json | None], result: Json | None) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+class Candidate:
+    """An elector with its way to the Lease, and one task that it does when it is its turn.
+
+    Attributes:
+        steps: when its task took a step, by the loop's clock.
+    """
+
+    def __init__(self, ledger: Ledger, rng: random.Random, identity: str, **terms: Any) -> None:
+        settings = webop.OperatorSettings()
+        settings.leadership.lease_name = NAME
+        settings.leadership.exits_when_stuck = False
+        for key, value in {**TERMS, **terms}.items():
+            setattr(settings.leadership, key, value)
+        registry = OperatorRegistry()
+        self.context = OperatorContext(
+            settings=settings,
+            registry=registry,
+            memos=Memos(webop.Memo()),
+            lifecycle=webop.lifecycles.all_at_once,
+            identity=identity,
+            poster=Poster(settings),
+        )
+        self.clock = asyncio.get_running_loop().time
+        self.elector = Elector(self.context, clock=self.clock)
+        self.access = Access(ledger, rng)
+        self.terms: Terms = build_terms(settings.leadership)
+        self.steps: list[float] = []
+        self.is_stubborn = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether it begins things at this moment."""
+        return self.context.duty.is_active and self.may_act
+
+    @property
+    def may_act(self) -> bool:
+        """Whether a step that it tries at this moment would be taken."""
+        fence = self.context.duty.fence
+        return fence is not None and fence.rest > 0
+
+    def start(self) -> None:
+        """Stand as a candidate."""
+        self.elector.begin()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End gracefully."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            task, self._task = self._task, None
+            if not task.cancelled() and (failure := task.exception()) is not None:
+                while isinstance(failure, BaseExceptionGroup):
+                    failure = failure.exceptions[0]
+                raise failure
+
+    async def _run(self) -> None:
+        duty = self.context.duty
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(self._work(group))
+            access: Any = self.access
+            try:
+                await self.elector.campaign(access, self.terms)
+            finally:
+                working.cancel()
+                duty.cancel()
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        """Do something as long as it is on duty, as daemons do."""
+        duty = self.context.duty
+        while True:
+            await duty.wait_until_active()
+            turn = duty.turn
+            duty.spawn(group, self._act(turn), name="work")
+            while duty.turn == turn:
+                await asyncio.sleep(0.1)
+
+    async def _act(self, turn: int) -> None:
+        while self.is_stubborn or self.context.duty.turn == turn:
+            self.steps.append(self.clock())
+            await asyncio.sleep(0.1)
+
+
+async def until(condition: Callable[[], bool], timeout: float = 60.0) -> float:
+    """Wait for a condition; return how long it took, in virtual seconds."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.01)
+    return loop.time() - started
+
+
+@contextlib.asynccontextmanager
+async def standing(*candidates: Candidate) -> AsyncGenerator[None]:
+    """Have candidates stand in the block."""
+    for candidate in candidates:
+        candidate.start()
+    try:
+        yield
+    finally:
+        for candidate in candidates:
+            candidate.access.is_cut = candidate.access.is_forbidden = False
+            await candidate.stop()

@@ -1,0 +1,163 @@
+"""What is wrong with records, permissions and the API server does not end peering."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.coordination.meetings.watching import stay_out
+from tests.meeting import (
+    Meeting,
+    build_record,
+)
+from tests.operating import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_connection,
+)
+from tests.reactor.proxy import Proxy, intercept
+from webop.client.api import Client
+from webop.client.credentials import ConnectionInfo
+from webop.errors import APIConflictError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+LOST = {"error_backoffs": [0.05] * 20, "request_timeout": 2}
+
+
+async def test_garbage_in_the_status_is_told_once_and_ignored(
+    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
+) -> None:
+    await meeting.create(kopf={"progress": {}}, x="text", y={"priority": "high"})  # type: ignore[arg-type]
+    async with run_operator(standalone=False, identity="me"):
+        await objects.pass_fence()
+        await meeting.write("z", {"priority": 1, "lastseen": "yesterday"})
+        await eventually(lambda: "'z'" in log.text)
+        await objects.pass_fence()
+    for identity in ("kopf", "x", "y", "z"):
+        assert log.text.count(f"The record of {identity!r}") == 1
+    assert "Traceback" not in log.text
+    assert set(await meeting.read()) == {"kopf", "x", "y", "z"}
+
+
+class TestWithoutTheServer:
+    @pytest.fixture
+    async def proxy(self, local_cluster: LocalCluster) -> AsyncIterator[Proxy]:
+        async with intercept(local_cluster.server) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def info(self, local_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+        return get_connection(local_cluster, proxy.url)
+
+    @pytest.mark.feature("PEE-14")
+    async def test_records_count_and_expire_while_it_is_away(
+        self,
+        run_operator: RunOperator,
+        proxy: Proxy,
+        meeting: Meeting,
+        objects: Objects,
+        calls: Calls,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        await meeting.create(boss=build_record(100, lifetime=3))
+        settings = build_settings(networking=LOST, peering={"lifetime": 2})
+        async with run_operator(settings, standalone=False, identity="me"):
+            await stay_out(objects, calls, log)
+            proxy.is_refusing = True
+            proxy.cut()
+            await eventually(lambda: "No keep-alive" in log.text)
+            await eventually(lambda: "Resuming" in log.text)
+            proxy.is_refusing = False
+            await calls.wait("ignored")
+            await meeting.wait(lambda records: set(records) == {"me"})
+        warnings = [r for r in log.records if "No keep-alive" in r.getMessage()]
+        assert [r.levelno for r in warnings].count(logging.WARNING) == 1
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+READING = ["get", "list", "watch"]
+
+
+async def grant(client: Client, namespace: str, verbs: list[str]) -> None:
+    """Let the account of the test do something with peerings, or more of it."""
+    kinds = {
+        "": ["*"],
+        "tests.webop.dev": ["*"],
+        **({"kopf.dev": ["kopfpeerings"]} if verbs else {}),
+    }
+    rules = [
+        {"apiGroups": [group], "resources": names, "verbs": verbs if group == "kopf.dev" else ["*"]}
+        for group, names in kinds.items()
+    ]
+    where = f"{RBAC}/namespaces/{namespace}"
+    role = {"metadata": {"name": "operator"}, "rules": rules}
+    binding = {
+        "metadata": {"name": "operator"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+    }
+    try:
+        await client.request("POST", f"{where}/roles", body=role)
+        await client.request("POST", f"{where}/rolebindings", body=binding)
+    except APIConflictError:
+        await client.request("PUT", f"{where}/roles/operator", body=role)
+
+
+class TestWithFewRights:
+    @pytest.fixture
+    async def info(
+        self, client: Client, local_cluster: LocalCluster, local_namespace: str
+    ) -> ConnectionInfo:
+        path = f"/api/v1/namespaces/{local_namespace}/serviceaccounts/default"
+        account = {"metadata": {"name": "default"}}
+        with contextlib.suppress(APIConflictError):  # a controller may have been quicker
+            await client.request("POST", path.removesuffix("/default"), body=account)
+        answer = await client.request("POST", f"{path}/token", body={"spec": {}})
+        return ConnectionInfo(
+            server=local_cluster.server,
+            ca_data=local_cluster.ca_data,
+            token=answer["status"]["token"],
+        )
+
+    async def test_without_the_right_to_look_it_says_which_one_and_goes_on(
+        self,
+        run_operator: RunOperator,
+        meeting: Meeting,
+        objects: Objects,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        await meeting.create()
+        await grant(meeting.client, objects.namespace, [])
+        async with run_operator(standalone=False, identity="me"):
+            await objects.pass_fence()
+            assert "cannot be looked for, falling back to the standalone mode" in log.text
+            assert "Grant the verb 'list' on 'kopfpeerings'" in log.text
+            await grant(meeting.client, objects.namespace, [*READING, "patch"])
+            await meeting.wait(lambda records: "me" in records)
+
+    @pytest.mark.feature("CFG-07")
+    async def test_if_it_must_be_there_it_acts_only_when_it_may_write(
+        self,
+        run_operator: RunOperator,
+        meeting: Meeting,
+        objects: Objects,
+        calls: Calls,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        await meeting.create()
+        await grant(meeting.client, objects.namespace, READING)
+        async with run_operator(standalone=False, identity="me", peering_name="default"):
+            await stay_out(objects, calls, log)
+            assert "Grant the verb 'patch' on 'kopfpeerings'" in log.text
+            await grant(meeting.client, objects.namespace, [*READING, "patch"])
+            await calls.wait("ignored")
+        assert await meeting.read() == {}

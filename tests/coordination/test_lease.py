@@ -1,0 +1,188 @@
+"""What a Lease says, what is written into it, and for how long one may rely on it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+import pytest
+
+import webop
+from webop.coordination.lease import (
+    Record,
+    Sighting,
+    build_terms,
+    claim,
+    detach,
+    is_newer,
+    release,
+    renew,
+    see,
+)
+from webop.errors import ConfigurationError
+from webop.settings import LeadershipSettings
+
+Json = dict[str, Any]
+
+NOW = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+TIME = "2026-01-02T03:04:05.678901Z"
+LATER = NOW + dt.timedelta(seconds=2)
+
+
+def build_options(**values: Any) -> LeadershipSettings:
+    return webop.OperatorSettings().leadership.model_copy(update={"lease_name": "mine", **values})
+
+
+def build_lease(holder: str | None = "other", version: int = 7, **spec: Any) -> Json:
+    fields = {"holderIdentity": holder, "leaseDurationSeconds": 10, "acquireTime": TIME, **spec}
+    return {"metadata": {"name": "mine", "resourceVersion": str(version)}, "spec": fields}
+
+
+def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> None:
+    terms = build_terms(build_options())
+    assert (terms.duration, terms.deadline, terms.period) == (15, 10.0, 2.0)
+    assert terms.end == pytest.approx(14.25)
+    assert terms.cancellation == pytest.approx(13.25)
+    assert terms.patience == 5.0
+
+
+@pytest.mark.parametrize(
+    ("duration", "deadline", "period"), [(1, 0.5, 0.1), (3, 2, 0.5), (2.4, 2, 1), (3600, 3000, 9)]
+)
+def test_the_moments_of_a_lease_come_in_order(
+    duration: float, deadline: float, period: float
+) -> None:
+    terms = build_terms(
+        build_options(lease_duration=duration, renew_deadline=deadline, retry_period=period)
+    )
+    assert terms.duration == math.ceil(duration)
+    assert terms.period < terms.deadline < terms.cancellation < terms.end < terms.duration
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"renew_deadline": 15}, "renew_deadline is 15 s and must be less than 14.25 s"),
+        ({"renew_deadline": 20}, "Lower it, or raise lease_duration"),
+        ({"lease_duration": 1, "renew_deadline": 0.9}, "less than 0.75 s"),
+        ({"retry_period": 10}, "retry_period is 10 s and must be less than renew_deadline, 10 s"),
+        ({"lease_name": ""}, "cannot be the name of a Lease"),
+        ({"lease_name": "My_Lease"}, "'My_Lease'"),
+        ({"lease_name": "a" * 254}, "small letters, digits, dashes and dots"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text.replace(".", r"\.")):
+        build_terms(build_options(**values))
+
+
+@pytest.mark.parametrize(
+    ("raw", "holder", "duration"),
+    [
+        (build_lease(), "other", 10),
+        (build_lease(""), "", 10),
+        (build_lease(None), "", 10),
+        (build_lease(leaseDurationSeconds=None), "other", None),
+        (build_lease(leaseDurationSeconds="10"), "other", None),
+        ({"metadata": {}, "spec": None}, "", None),
+        ({"metadata": {}}, "", None),
+    ],
+)
+def test_whatever_others_have_written_is_understood(
+    raw: Json, holder: str, duration: float | None
+) -> None:
+    record = Record.parse(raw)
+    assert (record.holder, record.duration) == (holder, duration)
+
+
+def test_a_record_tells_who_holds_the_lease_and_since_when() -> None:
+    assert str(Record.parse(build_lease())) == f"held by 'other' since {TIME}"
+    assert str(Record.parse(build_lease(acquireTime=None))) == "held by 'other'"
+    assert str(Record.parse(build_lease(""))) == "held by nobody"
+
+
+def test_a_new_lease_is_as_client_go_writes_it() -> None:
+    assert claim("mine", None, "me", 15, NOW) == {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "mine"},
+        "spec": {
+            "holderIdentity": "me",
+            "leaseDurationSeconds": 15,
+            "acquireTime": TIME,
+            "renewTime": TIME,
+            "leaseTransitions": 0,
+        },
+    }
+
+
+def test_taking_renewing_and_releasing_keep_what_others_have_put_into_the_lease() -> None:
+    before = build_lease(leaseTransitions=4, strategy="OldestEmulationVersion")
+    before["metadata"]["labels"] = {"a": "b"}
+    taken = claim("mine", before, "me", 15, NOW)
+    renewed = renew(taken, 15, LATER)
+    released = release(renewed, LATER)
+    for raw in (taken, renewed, released):
+        assert raw["metadata"] == before["metadata"]
+        assert raw["spec"]["strategy"] == "OldestEmulationVersion"
+        assert raw["spec"]["leaseTransitions"] == 5
+    assert renewed["spec"]["acquireTime"] == TIME
+    assert renewed["spec"]["renewTime"] == "2026-01-02T03:04:07.678901Z"
+    assert released["spec"]["holderIdentity"] == ""
+    assert released["spec"]["leaseDurationSeconds"] == 1
+    assert before["spec"]["holderIdentity"] == "other"
+
+
+def test_a_deleted_lease_is_made_anew_without_the_marks_of_the_old_one() -> None:
+    raw = detach(claim("mine", build_lease(), "me", 15, NOW))
+    assert raw["metadata"] == {"name": "mine"}
+    assert raw["spec"]["holderIdentity"] == "me"
+
+
+def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:
+    record = Record.parse(build_lease("me"))
+    assert record.is_of_term(Record.parse(build_lease("me", renewTime=TIME)))
+    assert not record.is_of_term(Record.parse(build_lease("me", acquireTime="2027")))
+    assert not record.is_of_term(Record.parse(build_lease("other")))
+    assert not record.is_of_term(None)
+
+
+def test_a_lease_is_free_so_long_after_it_was_last_seen_to_change() -> None:
+    seen = see(Sighting(), build_lease(renewTime="1"), 100, 15)
+    assert seen.free_at == 110
+    # Nothing has changed, or nothing that counts: not even if the clocks of others say so.
+    assert see(seen, build_lease(renewTime="1", version=8), 105, 15).free_at == 110
+    assert see(seen, build_lease(renewTime="2"), 105, 15).free_at == 115
+    assert see(seen, build_lease("third"), 105, 15).free_at == 115
+    assert see(seen, build_lease(leaseDurationSeconds=60), 105, 15).free_at == 165
+    assert see(seen, build_lease(leaseDurationSeconds=None), 105, 15).free_at == 120
+
+
+def test_a_lease_of_nobody_is_free_at_once() -> None:
+    seen = see(Sighting(), build_lease(), 100, 15)
+    assert see(seen, build_lease(""), 101, 15).free_at < 0
+    assert see(Sighting(), None, 100, 15).free_at < 0
+
+
+def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
+    seen = see(see(Sighting(), build_lease(), 100, 15), None, 103, 15)
+    assert seen.raw is None
+    assert seen.free_at == 110
+    assert see(see(Sighting(), build_lease(""), 100, 15), None, 101, 15).free_at < 0
+
+
+@pytest.mark.parametrize(
+    ("version", "raw", "expected"),
+    [
+        ("8", build_lease(version=7), True),
+        ("10", build_lease(version=9), True),
+        ("7", build_lease(version=7), False),
+        ("6", build_lease(version=7), False),
+        ("1", None, True),
+        ("abc", build_lease(), True),
+        (None, build_lease(), True),
+    ],
+)
+def test_what_a_watch_tells_late_is_no_news(version: str, raw: Json | None, expected: bool) -> None:
+    assert is_newer(version, raw) is expected

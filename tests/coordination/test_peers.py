@@ -1,0 +1,164 @@
+"""Records in peering objects, and who gives way to whom."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from webop.coordination.peers import (
+    Peer,
+    build_kinds,
+    build_record,
+    compute_interval,
+    find_dead,
+    format_time,
+    judge,
+    parse_peers,
+    parse_time,
+)
+
+NOW = 1_800_000_000.0
+WHEN = "2027-01-15T08:00:00"
+
+
+@pytest.mark.feature("PEE-13", "PEE-01")
+def test_a_record_is_read_as_it_was_written() -> None:
+    record = build_record(7, 60, NOW, "maintenance")
+    assert record == {
+        "priority": 7,
+        "lifetime": 60,
+        "lastseen": f"{WHEN}+00:00",
+        "message": "maintenance",
+    }
+    assert set(build_record(7, 60, NOW)) == {"priority", "lifetime", "lastseen"}
+    assert parse_peers({"a": record}) == ({"a": Peer("a", 7, NOW + 60, "maintenance")}, {})
+
+
+@pytest.mark.feature("PEE-13")
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"priority": 1, "lifetime": 5, "lastseen": WHEN}, Peer("x", 1, NOW + 5)),
+        ({"priority": 1, "lifetime": 5, "lastseen": f"{WHEN}Z"}, Peer("x", 1, NOW + 5)),
+        ({"priority": 1, "lifetime": 5, "lastseen": f"{WHEN}.500000"}, Peer("x", 1, NOW + 5.5)),
+        ({"priority": 1, "lifetime": 5, "lastseen": "2027-01-15T10:00:00+02:00"}, ...),
+        ({"priority": "1", "lifetime": "5", "lastseen": WHEN}, Peer("x", 1, NOW + 5)),
+        ({"lastseen": WHEN}, Peer("x", 0, NOW + 60)),
+        ({"priority": -3}, Peer("x", -3, math.inf)),
+        ({"lifetime": 5, "lastseen": None}, Peer("x", 0, math.inf)),
+        ({"lifetime": 10**30, "lastseen": WHEN}, Peer("x", 0, NOW + 10**30)),
+        ({"lastseen": WHEN, "namespace": "ns", "message": 5}, Peer("x", 0, NOW + 60, "5")),
+    ],
+)
+def test_records_of_others_are_read_as_they_mean_them(record: Any, expected: Any) -> None:
+    peers, problems = parse_peers({"x": record})
+    assert peers == {"x": Peer("x", 1, NOW + 5) if expected is ... else expected}
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        "text",
+        5,
+        ["list"],
+        {},
+        {"progress": {}},
+        {"priority": "high"},
+        {"priority": None},
+        {"priority": []},
+        {"lastseen": "yesterday"},
+        {"lastseen": 5},
+        {"lastseen": WHEN, "lifetime": "long"},
+        {"lastseen": WHEN, "lifetime": 10**400},
+        {"lastseen": WHEN, "lifetime": None},
+    ],
+)
+def test_garbage_of_one_is_told_and_does_not_hide_the_others(record: Any) -> None:
+    peers, problems = parse_peers({"x": record, "y": {"priority": 1}})
+    assert list(peers) == ["y"]
+    assert list(problems) == ["x"]
+
+
+@pytest.mark.parametrize("status", [None, "text", [], 5, {}])
+def test_a_status_that_is_none_has_no_peers(status: Any) -> None:
+    assert parse_peers(status) == ({}, {})
+
+
+@pytest.mark.feature("PEE-02", "PEE-03", "PEE-14", "CFG-08", "D-20")
+@pytest.mark.parametrize(
+    ("peers", "higher", "equal"),
+    [
+        ([], [], []),
+        ([Peer("low", -1)], [], []),
+        ([Peer("me", 9)], [], []),
+        ([Peer("high", 1)], ["high"], []),
+        ([Peer("same", 0)], [], ["same"]),
+        ([Peer("b", 1), Peer("a", 1), Peer("c", 2), Peer("d", 0)], ["c", "a", "b"], ["d"]),
+        ([Peer("dead", 1, NOW)], [], []),
+        ([Peer("alive", 1, NOW + 0.1)], ["alive"], []),
+        ([Peer("x", 0, NOW + 9), Peer("x", 1, NOW + 5)], ["x"], []),
+    ],
+)
+def test_the_highest_one_acts(peers: list[Peer], higher: list[str], equal: list[str]) -> None:
+    verdict = judge(peers, "me", 0, NOW)
+    assert [peer.identity for peer in verdict.higher] == higher
+    assert [peer.identity for peer in verdict.equal] == equal
+    assert verdict.is_pause is bool(higher or equal)
+
+
+@pytest.mark.feature("PEE-14")
+def test_it_is_known_when_to_look_again() -> None:
+    peers = [Peer("a", 1, NOW + 20), Peer("b", 0, NOW + 10), Peer("low", -1, NOW + 5)]
+    assert judge(peers, "me", 0, NOW).ends_at == NOW + 10
+    assert judge(peers, "me", 5, NOW).ends_at == math.inf
+    assert find_dead([*peers, Peer("endless", 1)], NOW + 10) == peers[1:]
+
+
+def test_renewals_are_no_news_but_others_and_messages_are() -> None:
+    def key(*peers: Peer, priority: int = 0) -> object:
+        return judge(peers, "me", priority, NOW).key
+
+    assert key(Peer("a", 1, NOW + 5)) == key(Peer("a", 1, NOW + 9))
+    keys = [
+        key(),
+        key(Peer("a", 1)),
+        key(Peer("a", 1, message="why")),
+        key(Peer("a", 1), Peer("b", 1)),
+        key(Peer("a", 1), priority=1),
+    ]
+    assert all(one != two for i, one in enumerate(keys) for two in keys[:i])
+
+
+def test_people_read_who_until_when_and_why() -> None:
+    peer = Peer("me@home", 100, NOW, "maintenance")
+    assert str(peer) == ("me@home (priority 100, valid until 2027-01-15 08:00:00 UTC): maintenance")
+    assert str(Peer("x")) == "x (priority 0)"
+    assert format_time(1e30) == "the end of days"
+    assert parse_time(WHEN) == NOW
+
+
+@pytest.mark.feature("PEE-05", "PEE-06", "D-19", "CFG-12")
+def test_the_kinds_are_those_of_kopf() -> None:
+    assert [(kind.name, kind.kind) for kind in build_kinds(clusterwide=True)] == [
+        ("clusterkopfpeerings.v1.kopf.dev", "ClusterKopfPeering"),
+        ("clusterkopfpeerings.v1.zalando.org", "ClusterKopfPeering"),
+    ]
+    assert [kind.name for kind in build_kinds(clusterwide=False)] == [
+        "kopfpeerings.v1.kopf.dev",
+        "kopfpeerings.v1.zalando.org",
+    ]
+
+
+@pytest.mark.feature("PEE-13", "D-21", "CFG-11")
+@pytest.mark.parametrize(
+    ("lifetime", "headroom", "interval"),
+    [(60, 5, 55), (60, 10, 50), (12, 10, 2), (8, 10, 1), (3, 10, 1), (1, 5, 0.5), (0, 5, 0.5)],
+)
+def test_records_are_renewed_before_they_expire(
+    lifetime: float, headroom: float, interval: float
+) -> None:
+    assert compute_interval(lifetime, headroom) == interval

@@ -1,0 +1,396 @@
+"""What an operator does while others act in its place, and how it goes on afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.meeting import Boss, Meeting, build_record, provide_peerings
+from tests.operating import FINALIZER, Calls, Objects, RunOperator, build_settings, eventually
+from tests.reactor.timeline import Timeline
+from webop.client.api import Client
+from webop.handling.stopping import AsyncDaemonStopped
+from webop.reactor.tracking import Tracked
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Why = webop.DaemonStoppingReason
+
+_IDLE = 0.25  # seconds, in which nothing is to happen
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kinds(local_cluster: LocalCluster) -> None:
+    provide_peerings(local_cluster)
+
+
+@pytest.fixture
+async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixture) -> Boss:
+    caplog.set_level(logging.INFO, "webop.coordination")
+    meeting = Meeting(client, objects.namespace)
+    await meeting.create()
+    return Boss(meeting, caplog)
+
+
+@pytest.fixture
+def run_peer(run_operator: RunOperator) -> RunOperator:
+    """Runs an operator that listens to the boss."""
+    return partial(run_operator, standalone=False, identity="me")
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    return Timeline()
+
+
+@pytest.fixture
+def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
+    """Handlers of everything, which note their calls."""
+
+    def declare(decorator: Callable[..., Any], handler: str) -> None:
+        async def fn(**kwargs: Any) -> None:
+            calls.note(handler, kwargs)
+
+        decorator("widgets", registry=registry, id=handler)(fn)
+
+    for name in ("create", "update", "delete", "resume"):
+        declare(getattr(webop.on, name), name)
+    return calls
+
+
+@pytest.mark.feature("PEE-17", "D-06")
+async def test_daemons_and_timers_stop_and_start_again(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    timeline: Timeline,
+) -> None:
+    reasons: list[Why] = []
+
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        timeline.note("start")
+        await stopped.wait()
+        reasons.append(stopped.reason or Why(0))
+        timeline.note("stop")
+
+    @webop.timer("widgets", registry=registry, interval=0.05)
+    async def timer(**_: Any) -> None:
+        timeline.note("tick")
+
+    async with run_peer():
+        await objects.create("one")
+        await timeline.wait("tick", 2)
+        for count in (1, 2):
+            await timeline.wait("start", count)
+            await boss.pause()
+            await timeline.wait("stop", count)
+            ticks = len(timeline.of("tick"))
+            await asyncio.sleep(_IDLE)
+            assert len(timeline.of("tick")) == ticks
+            assert len(timeline.of("start")) == count
+            await boss.resume()
+            await timeline.wait("tick", ticks + 2)
+        await timeline.wait("start", 3)
+        assert (await objects.get("one"))["metadata"]["finalizers"] == [FINALIZER]
+    assert len(reasons) == 3
+    assert all(Why.OPERATOR_PAUSING in reason for reason in reasons[:2])
+    assert Why.OPERATOR_EXITING in reasons[2]
+    assert Why.OPERATOR_PAUSING not in reasons[2]
+
+
+@pytest.mark.feature("PEE-17", "D-06")
+async def test_a_daemon_that_outlives_the_pause_is_started_again_when_it_has_ended(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    timeline: Timeline,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        timeline.note("start")
+        await stopped.wait()
+        await released.wait()
+        timeline.note("stop")
+
+    async with run_peer():
+        await objects.create("one")
+        await timeline.wait("start")
+        await boss.pause()
+        await boss.resume()
+        await objects.pass_fence()
+        assert len([name for name in timeline.list_names() if name == "stop"]) == 0
+        released.set()
+        await timeline.wait("start", 3)  # the fence has one, too
+    names = timeline.list_names()
+    assert names.count("start") == names.count("stop")
+
+
+@pytest.mark.feature("PEE-17")
+async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    noting: Calls,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(**kwargs: Any) -> None:
+        noting.note("event", kwargs)
+
+    async with run_peer():
+        await objects.create("old", {"x": 0})
+        await objects.wait_handled("old")
+        await objects.pass_fence()
+        await boss.pause()
+        await asyncio.sleep(0.05)  # events of its own patches are over
+        before = len(noting)
+        await objects.create("new", {"x": 1})
+        for value in (1, 2):
+            await objects.patch("old", {"spec": {"x": value}})
+        await asyncio.sleep(_IDLE)
+        assert len(noting) == before
+        await boss.resume()
+        await objects.wait_handled("new")
+        await objects.wait_handled("old")
+        await objects.pass_fence()
+    assert noting.handlers("new").count("create") == 1
+    assert "event" in noting.handlers("new")
+    (update,) = noting.of("old", "update")
+    assert (update["old"], update["new"]) == ({"spec": {"x": 0}}, {"spec": {"x": 2}})
+    assert "event" in noting.handlers("old")
+
+
+@pytest.mark.feature("PEE-17")
+async def test_deletions_in_the_pause_are_noticed(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(memo: Any, event: Any, **kwargs: Any) -> None:
+        calls.note("event", kwargs, type=event["type"], count=memo.setdefault("count", 0))
+        memo.count += 1
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", labels={"held": "yes"})
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    async with run_peer():
+        await objects.create("gone")
+        await objects.create("held", labels={"held": "yes"})
+        await objects.wait("held", lambda body: body["metadata"].get("finalizers"))
+        await calls.wait("gone")
+        await objects.pass_fence()
+        await boss.pause()
+        await objects.delete("gone")
+        await objects.delete("held")
+        await asyncio.sleep(_IDLE)
+        assert await objects.exists("held")
+        assert not await objects.exists("gone")
+        await objects.create("gone")
+        await boss.resume()
+        await objects.wait_gone("held")
+        await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("gone", "event")])
+        await objects.pass_fence()
+    assert len(calls.of("held", "deleted")) == 1
+    types = [call["type"] for call in calls.of("gone", "event")]
+    assert types.count("DELETED") == 1
+    counts = [call["count"] for call in calls.of("gone", "event")]
+    assert counts.count(0) == 2  # the new one of the name has a memo of its own
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_are_too(
+    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
+) -> None:
+    theirs = Calls()
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def create(**kwargs: Any) -> None:
+        theirs.note("create", kwargs)
+
+    other = build_settings(peering={"priority": 100})
+    await objects.create("before")
+    async with run_peer(beside=True):
+        await objects.wait_handled("before")
+        await objects.create("mine")
+        await objects.wait_handled("mine")
+        async with run_with(run_peer, registry)(other, identity="other", beside=True):
+            await eventually(lambda: "Pausing in favour of other" in boss.log.text)
+            await objects.create("theirs")
+            await theirs.wait("theirs")
+            await objects.wait_handled("theirs")
+        await noting.wait("theirs", "resume")
+        await objects.pass_fence()
+        await boss.pause()
+        await boss.resume()
+        await objects.pass_fence()
+    assert noting.handlers("theirs") == ["resume"]
+    assert noting.handlers("mine") == ["create"]
+    assert sorted(noting.handlers("before")) in (["create"], ["create", "resume"])
+    assert theirs.handlers("mine") == theirs.handlers("before") == []
+
+
+def run_with(run: Any, registry: webop.OperatorRegistry) -> RunOperator:
+    """Return what runs an operator with other handlers."""
+    plain: partial[Any] = run
+    info = plain.args[0]
+    return partial(plain.func, info, registry, **plain.keywords)
+
+
+@pytest.mark.feature("PEE-17", "IDX-01")
+async def test_indexes_are_kept_up_in_the_pause(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    views: list[webop.Index[str, int]] = []
+
+    @webop.index("widgets", registry=registry, id="values")
+    async def values(name: str, spec: webop.Spec, **_: Any) -> dict[str, int]:
+        return {name: spec.get("x", 0)}
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(values: webop.Index[str, int], **kwargs: Any) -> None:
+        calls.note("created", kwargs)
+        views.append(values)
+
+    def read() -> dict[str, list[int]]:
+        return {k: [*v] for k, v in views[0].items() if not k.startswith("fence")}
+
+    await boss.meeting.write("boss", build_record(100))
+    await objects.create("zero", {"x": 0})
+    async with run_peer():
+        await eventually(lambda: "Pausing" in boss.log.text)
+        await boss.resume()
+        await calls.wait("zero")
+        for name in ("one", "two"):
+            await objects.create(name, {"x": 1})
+            await objects.wait_handled(name)
+        await boss.pause()
+        await objects.patch("one", {"spec": {"x": 5}})
+        await objects.delete("two")
+        await objects.create("three", {"x": 3})
+        await eventually(lambda: read() == {"zero": [0], "one": [5], "three": [3]}, "the index")
+        assert not calls.of("three")
+        await boss.resume()
+        await calls.wait("three")
+        assert read() == {"zero": [0], "one": [5], "three": [3]}
+    assert [call["name"] for call in calls].count("three") == 1
+
+
+@pytest.mark.feature("PEE-17")
+async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_afterwards(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="slow", labels={"kind": "slow"})
+    async def slow(**kwargs: Any) -> str:
+        calls.note("slow", kwargs)
+        await released.wait()
+        return "done"
+
+    @webop.on.create("widgets", registry=registry, id="retried", labels={"kind": "retried"})
+    async def retried(retry: int, **kwargs: Any) -> None:
+        calls.note("retried", {**kwargs, "retry": retry})
+        if not retry:
+            raise webop.TemporaryError("later", delay=0.2)
+
+    async with run_peer():
+        await objects.create("slow", labels={"kind": "slow"})
+        await objects.create("retried", labels={"kind": "retried"})
+        await calls.wait("slow")
+        await objects.wait("retried", lambda body: "retried" in str(body["metadata"]))
+        await boss.pause()
+        released.set()
+        body = await objects.wait_handled("slow")
+        assert body["status"]["slow"] == "done"
+        await asyncio.sleep(_IDLE)
+        assert len(calls.of("retried")) == 1
+        await boss.resume()
+        await objects.wait_handled("retried")
+        await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("retried")] == [0, 1]
+    assert len(calls.of("slow")) == 1
+
+
+@pytest.mark.feature("PEE-17")
+async def test_pauses_leave_nothing_behind(
+    registry: webop.OperatorRegistry, run_peer: RunOperator, objects: Objects, boss: Boss
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**_: Any) -> None: ...
+
+    @webop.timer("widgets", registry=registry, interval=30, labels={"timed": "yes"})
+    async def timer(**_: Any) -> None: ...
+
+    async def settle(tracked: int, bodies: int) -> None:
+        """Wait until so many objects are remembered, so many of them with their bodies."""
+        for _ in range(50):
+            await asyncio.sleep(0.1)  # to look at everything is not cheap
+            known = [obj for obj in gc.get_objects() if type(obj) is Tracked]
+            own = [obj for obj in known if obj.namespace == objects.namespace]
+            count = len(own), sum(obj.raw is not None for obj in own)
+            if count == (tracked, bodies):
+                return
+        raise AssertionError(count)
+
+    names = [f"n{i}" for i in range(60)]
+    async with run_peer():
+        await asyncio.gather(*(objects.create(name) for name in names))
+        await objects.create("timed", labels={"timed": "yes"})
+        await objects.wait("timed", lambda body: body["metadata"].get("finalizers"))
+        await objects.pass_fence()
+        tasks = len(asyncio.all_tasks())
+        for _ in range(2):
+            await boss.pause()
+            await settle(62, 0)  # with the fence
+            await boss.resume()
+            await settle(62, 0)
+        await eventually(lambda: len(asyncio.all_tasks()) == tasks, "no more tasks than before")
+        await boss.pause()
+        await asyncio.gather(*(objects.delete(name) for name in names[:30]))
+        await boss.resume()
+        await settle(32, 0)
+
+
+@pytest.mark.feature("PEE-17")
+async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
+    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
+) -> None:
+    async with run_peer():
+        for index in range(5):
+            await objects.create(f"n{index}")
+            await boss.pause()
+            await boss.resume()
+        for index in range(5):
+            await objects.wait_handled(f"n{index}")
+        await objects.pass_fence()
+        await boss.pause()
+        await objects.create("last")
+        await asyncio.sleep(_IDLE)
+        assert not noting.of("last")
+    assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5

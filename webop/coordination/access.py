@@ -1,0 +1,92 @@
+"""The one Lease object that an election is about: read, written, watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from webop.client.api import Client
+from webop.client.calls import Call, encode_body
+from webop.client.watch import State, WatchItem, WatchOptions, WatchStatus, watch
+from webop.errors import APIConflictError, APIConnectionError, APINotFoundError
+from webop.objects.resources import Resource
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease", namespaced=True)
+
+
+class LeaseAccess:
+    """A Lease by its namespace and name.
+
+    Each request is attempted once, and not for longer than the patience: whoever renews a lease
+    has better things to do than to wait.
+
+    Args:
+        client: the client of the API server.
+        namespace: where the Lease is.
+        name: its name.
+        patience: for one request, in seconds.
+    """
+
+    def __init__(self, client: Client, namespace: str, name: str, patience: float) -> None:
+        self._client = client
+        self._patience = patience
+        self._status = WatchStatus()
+        self.namespace = namespace
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether changes are told by the watch at the moment."""
+        return self._status.is_connected and self._status.state is State.WATCHING
+
+    async def read(self) -> dict[str, Any] | None:
+        """Return the Lease; None if there is none.
+
+        Raises:
+            APIError: it cannot be read.
+            LoginError: there are no credentials.
+        """
+        try:
+            answer: dict[str, Any] = await self._perform("GET", LEASES, self.name)
+        except APINotFoundError:
+            return None
+        return answer
+
+    async def write(self, raw: dict[str, Any]) -> dict[str, Any] | None:
+        """Create the Lease, or replace the version that is given; None if somebody was faster.
+
+        Raises:
+            APIError: it cannot be written; or it has been, and the answer is lost.
+            LoginError: there are no credentials.
+        """
+        is_new = "resourceVersion" not in raw["metadata"]
+        method, name = ("POST", None) if is_new else ("PUT", self.name)
+        try:
+            answer: dict[str, Any] = await self._perform(method, LEASES, name, encode_body(raw))
+        except APIConflictError:
+            return None
+        except APINotFoundError:
+            if is_new:
+                raise  # there is no such namespace
+            return None
+        return answer
+
+    def watch(self, options: WatchOptions) -> AsyncGenerator[WatchItem, None]:
+        """Yield the Lease whenever it changes; see :func:`webop.client.watch.watch`."""
+        return watch(self._client, LEASES, self.namespace, options, self._status, name=self.name)
+
+    async def _perform(
+        self, method: str, resource: Resource, name: str | None, content: bytes | None = None
+    ) -> Any:
+        path = resource.get_url(namespace=self.namespace, name=name)
+        call = Call(method, path, content=content, timeout=self._patience, is_retried=False)
+        try:
+            async with asyncio.timeout(self._patience):  # logins included
+                return await self._client.perform(call)
+        except TimeoutError:
+            message = f"Cannot {call.attempt}: no answer in {self._patience:g} s"
+            raise APIConnectionError(message) from None

@@ -1,0 +1,75 @@
+"""What decides whether an operator acts, from its start to its handover.
+
+Flow: :meth:`Coordinator.begin` makes the operator stand by if there is anything to be decided,
+:meth:`Coordinator.run` decides as long as it runs, and hands over when it is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from webop.client.api import Client
+from webop.coordination.election import Elector
+from webop.coordination.peering import Peering
+from webop.handling.context import OperatorContext
+
+
+class Arbiter(Protocol):
+    """Somebody whose consent is needed to act."""
+
+    def begin(self) -> None:
+        """Object for the time being, if there is anything to be found out first.
+
+        Raises:
+            ConfigurationError: the settings make no sense.
+        """
+
+    async def run(self, client: Client) -> None:
+        """Object and consent for ever; when cancelled, wait for the end of the work, hand over.
+
+        It returns only if it has no say with these settings.
+        """
+
+
+class Coordinator:
+    """All who have a say in whether this operator acts.
+
+    Args:
+        operator: the context of the operator.
+        namespace: the only one that is served, if it is only one, given by its name.
+    """
+
+    def __init__(self, operator: OperatorContext, namespace: str | None = None) -> None:
+        self._operator = operator
+        self._elector = Elector(operator, namespace)
+        peering = Peering(operator, self._elector)
+        self._arbiters: Sequence[Arbiter] = (peering, self._elector)
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Take over what is set, after the startup handlers.
+
+        Raises:
+            ConfigurationError: the settings make no sense.
+        """
+        for arbiter in self._arbiters:
+            arbiter.begin()
+
+    async def run(self, client: Client) -> None:
+        """Decide for ever; when cancelled, hand over."""
+        self._task = asyncio.current_task()
+        async with asyncio.TaskGroup() as group:
+            for arbiter in self._arbiters:
+                group.create_task(arbiter.run(client), name=type(arbiter).__name__.lower())
+
+    def describe(self) -> str:
+        """Return the role among the replicas, in words, for people; nothing if all are equal."""
+        return self._elector.describe()
+
+    async def resign(self) -> None:
+        """Hand over now, and for good; the operator is stopping."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})

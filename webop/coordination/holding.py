@@ -1,0 +1,177 @@
+"""A Lease in the eyes of one process: what it has seen of it, and whether it holds it.
+
+Place in the flow: :mod:`webop.coordination.election` decides when to take it, to renew it, to give
+it back; here it is done, and the fence is put off whenever it has worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from contextlib import aclosing
+from typing import Any
+
+from webop.client.events import WatchItem
+from webop.client.watch import ListingFinished, ListingStarted, WatchOptions
+from webop.coordination.access import LeaseAccess
+from webop.coordination.lease import (
+    Record,
+    Sighting,
+    Terms,
+    claim,
+    detach,
+    is_newer,
+    release,
+    renew,
+    see,
+)
+from webop.handling.fence import Fence
+
+_ATTEMPTS = 3  # of a renewal, when others have changed the Lease in what does not matter
+
+
+class Holding:
+    """A Lease that is held, or to be held.
+
+    Args:
+        access: the Lease itself.
+        terms: for how long it is held.
+        identity: the own name.
+        fence: until when it is held; put off by each renewal.
+
+    Attributes:
+        seen: its newest known state.
+        sent_at: when the last request was sent by which it was got or renewed, by the fence's
+            clock.
+        sighted: set when somebody else has changed it.
+    """
+
+    def __init__(self, access: LeaseAccess, terms: Terms, identity: str, fence: Fence) -> None:
+        self._access = access
+        self._terms = terms
+        self._identity = identity
+        self._fence = fence
+        self._claimed: Record | None = None
+        self._stored: dict[str, Any] = {}
+        self._is_listed = False
+        self.seen = Sighting()
+        self.sent_at = 0.0
+        self.sighted = asyncio.Event()
+
+    def __str__(self) -> str:
+        return str(self._access)
+
+    @property
+    def age(self) -> float:
+        """The seconds since the last request was sent by which it was got or renewed."""
+        return self._fence.clock() - self.sent_at
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of the last claim of this process, known to be granted or not."""
+        return self.seen.raw is not None and self.seen.record.is_of_term(self._claimed)
+
+    @property
+    def wait(self) -> float:
+        """The seconds until it can be taken, unless it changes; 0 if it can be taken now."""
+        return 0.0 if self.is_own else max(0.0, self.seen.free_at - self._fence.clock())
+
+    async def watch(self, options: WatchOptions) -> None:
+        """Take note of changes for ever, as they happen."""
+        async with aclosing(self._access.watch(options)) as items:
+            async for item in items:
+                self._take(item)
+
+    async def look(self, *, if_unwatched: bool = False) -> None:
+        """Read it now.
+
+        Raises:
+            APIError: it cannot be read.
+            LoginError: there are no credentials.
+        """
+        if not if_unwatched or not self._access.is_watched:
+            self._see(await self._access.read())
+
+    async def take(self) -> bool:
+        """Try to get it; tell whether it is held now.
+
+        Raises:
+            APIError: it cannot be taken; or it has been, which is found out later.
+            LoginError: there are no credentials.
+        """
+        before, now = self.seen.raw, dt.datetime.now(dt.UTC)
+        if before is not None and self.is_own:  # the answer was lost, or the end was not in time
+            raw = renew(before, self._terms.duration, now)
+        else:
+            raw = claim(self._access.name, before, self._identity, self._terms.duration, now)
+        self._claimed = Record.parse(raw)
+        if await self._write(raw):
+            return True
+        await self.look()
+        return False
+
+    async def renew(self) -> bool:
+        """Renew it; tell whether it is held still.
+
+        Raises:
+            APIError: it could not be renewed, or nobody knows.
+            LoginError: there are no credentials.
+        """
+        for _ in range(_ATTEMPTS):
+            raw = self.seen.raw
+            if raw is None:  # somebody has deleted it
+                raw = detach(self._stored)
+            elif not self.is_own:
+                return False
+            if await self._write(renew(raw, self._terms.duration, dt.datetime.now(dt.UTC))):
+                return True
+            await self.look()
+        return self.seen.raw is None or self.is_own
+
+    async def release(self) -> bool:
+        """Give it back; tell whether it was held.
+
+        Raises:
+            APIError: it could not be given back.
+            LoginError: there are no credentials.
+        """
+        for _ in range(_ATTEMPTS):
+            raw = self.seen.raw
+            if raw is None or not self.is_own:
+                break
+            if await self._access.write(release(raw, dt.datetime.now(dt.UTC))) is not None:
+                return True
+            await self.look()
+        return False
+
+    async def _write(self, raw: dict[str, Any]) -> bool:
+        sent_at = self._fence.clock()
+        stored = await self._access.write(raw)
+        if stored is None:
+            return False
+        self._stored = stored
+        self._see(stored)
+        self.sent_at = sent_at
+        self._fence.ends_at = sent_at + self._terms.end
+        return True
+
+    def _see(self, raw: dict[str, Any] | None) -> None:
+        self.seen = see(self.seen, raw, self._fence.clock(), self._terms.duration)
+
+    def _take(self, item: WatchItem) -> None:
+        """Take in what the watch tells; it can be behind what is known by own requests."""
+        if isinstance(item, ListingStarted):
+            self._is_listed = False
+        elif isinstance(item, ListingFinished):
+            if not self._is_listed and is_newer(item.resource_version, self.seen.raw):
+                self._notice(None)
+        else:
+            event_type, raw = item
+            self._is_listed = True
+            if is_newer(raw["metadata"].get("resourceVersion"), self.seen.raw):
+                self._notice(None if event_type == "DELETED" else raw)
+
+    def _notice(self, raw: dict[str, Any] | None) -> None:
+        self._see(raw)
+        if not self.is_own:
+            self.sighted.set()
