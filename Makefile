@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity lint format bench rollout fuzz docs clean
+.PHONY: help demo test parity reference lint format bench rollout leadership fuzz docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -27,6 +27,9 @@ test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 parity: $(VENV)/.installed ## Run all tests, and write what they show into docs/parity.md.
 	@$(BIN)/python -m pytest -n $(WORKERS) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
 
+reference: $(VENV)/.installed ## Write what the code knows into the pages of settings and commands.
+	@$(BIN)/python -m tests.docs.reference
+
 lint: $(VENV)/.installed ## Check the style, the types, the layers.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,6 +45,9 @@ bench: $(VENV)/.installed ## Measure beside kopf on the same API server; ARGS=--
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count what fails.
 	@$(BIN)/python -m tests.rollout $(ARGS)
+
+leadership: $(VENV)/.installed ## Kill, stop and cut off the replica that acts; see who acts then.
+	@$(BIN)/python -m tests.leadership $(ARGS)
 
 fuzz: $(VENV)/.installed ## Send 100 000 hostile reviews; ARGS=--help shows how.
 	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.invoking import fail
 from tests.commands import HANDLERS, Workshop, find_free_port, take_port
 from tests.operating import Objects
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
+
+
+def write(folder: Path, code: str) -> Path:
+    """Write a file with handlers."""
+    path = folder / "my_handlers.py"
+    path.write_text(code)
+    return path
 
 
 @pytest.mark.feature("LOD-01", "CLI-18")
@@ -26,76 +35,78 @@ if TYPE_CHECKING:
         ),
     ],
 )
-async def test_a_file_with_a_mistake_is_told_with_the_line(
-    workshop: Workshop, code: str, expected: list[str]
+def test_a_file_with_a_mistake_is_told_with_the_line(
+    tmp_path: Path, code: str, expected: list[str]
 ) -> None:
-    path = workshop.write(code)
-    output = await workshop.fail("-A", path)
+    path = write(tmp_path, code)
+    output = fail("-A", path, folder=tmp_path)
     for part in (str(path), *expected):
         assert part in output
 
 
 @pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18")
-async def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(workshop: Workshop) -> None:
-    assert "nowhere.py" in await workshop.fail("-A", "nowhere.py")
-    assert "nonexistent_module" in await workshop.fail("-A", "-m", "nonexistent_module")
+def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+    assert "nowhere.py" in fail("-A", "nowhere.py", folder=tmp_path)
+    assert "nonexistent_module" in fail("-A", "-m", "nonexistent_module", folder=tmp_path)
 
 
 @pytest.mark.feature("SCP-15", "CLI-08")
-async def test_some_namespaces_and_all_of_them_exclude_each_other(workshop: Workshop) -> None:
-    output = await workshop.fail("-A", "-n", "ns")
+def test_some_namespaces_and_all_of_them_exclude_each_other(tmp_path: Path) -> None:
+    output = fail("-A", "-n", "ns", folder=tmp_path)
     assert "--namespace" in output
     assert "--all-namespaces" in output
 
 
 @pytest.mark.feature("D-54", "AUT-18", "CLI-18", "AUT-02")
-async def test_without_credentials_it_says_where_they_can_come_from(workshop: Workshop) -> None:
-    path = workshop.write(HANDLERS)
-    output = await workshop.fail("-A", path)
+def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) -> None:
+    path = write(tmp_path, HANDLERS)
+    output = fail("-A", path, folder=tmp_path)
     for part in ("credentials", "KUBECONFIG", "~/.kube/config", "service account", "on.login"):
         assert part in output
-    nowhere = str(workshop.folder / "nowhere.yaml")
-    assert nowhere in await workshop.fail("-A", path, KUBECONFIG=nowhere)
+    nowhere = str(tmp_path / "nowhere.yaml")
+    assert nowhere in fail("-A", path, folder=tmp_path, env={"KUBECONFIG": nowhere})
 
 
 @pytest.mark.feature("D-54", "AUT-05", "CLI-18")
-async def test_a_login_handler_that_fails_for_good_ends_the_operator(workshop: Workshop) -> None:
+def test_a_login_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
     code = f"""{HANDLERS}
 @webop.on.login()
 def my_login(**_):
     raise webop.PermanentError('no luck today')
 """
-    output = await workshop.fail("-A", workshop.write(code))
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
     assert "my_login" in output
     assert "no luck today" in output
 
 
 @pytest.mark.feature("STA-02", "CLI-18", "D-64")
-async def test_a_startup_handler_that_fails_for_good_ends_the_operator(workshop: Workshop) -> None:
+def test_a_startup_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
     code = f"""{HANDLERS}
 @webop.on.startup()
 def my_startup(**_):
     raise webop.PermanentError('no database')
 """
-    output = await workshop.fail("-A", workshop.write(code))
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
     assert "my_startup" in output
     assert "no database" in output
     assert "cleaned up" not in output
 
 
 @pytest.mark.feature("ADM-48", "CLI-18")
-async def test_admission_handlers_without_a_server_are_told_of(workshop: Workshop) -> None:
+def test_admission_handlers_without_a_server_are_told_of(tmp_path: Path) -> None:
     code = "import webop\n@webop.on.validate('widgets')\ndef check(**_): ..."
-    output = await workshop.fail("-A", workshop.write(code))
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
     assert "check" in output
     assert "settings.admission.server" in output
 
 
 @pytest.mark.feature("CFG-51", "CLI-18")
-async def test_a_setting_in_the_environment_with_a_mistake_is_told_with_the_variable(
-    workshop: Workshop,
+def test_a_setting_in_the_environment_with_a_mistake_is_told_with_the_variable(
+    tmp_path: Path,
 ) -> None:
-    output = await workshop.fail("-A", workshop.write(HANDLERS), WEBOP_POSTING__LEVEL="loud")
+    output = fail(
+        "-A", write(tmp_path, HANDLERS), folder=tmp_path, env={"WEBOP_POSTING__LEVEL": "loud"}
+    )
     assert "WEBOP_POSTING__LEVEL" in output
     assert "loud" in output
 
@@ -131,9 +142,9 @@ async def test_a_permission_that_is_missing_is_told_with_the_remedy(
 
 
 @pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
-async def test_a_liveness_endpoint_must_be_http(workshop: Workshop) -> None:
-    output = await workshop.fail(
-        "-A", "--liveness=https://0.0.0.0:8080/healthz", workshop.write(HANDLERS)
+def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
+    output = fail(
+        "-A", "--liveness=https://0.0.0.0:8080/healthz", write(tmp_path, HANDLERS), folder=tmp_path
     )
     assert "https://0.0.0.0:8080/healthz" in output
     assert "http://" in output
@@ -165,7 +176,7 @@ def check(**_): ...
 
 
 @pytest.mark.feature("CLI-06", "CLI-20")
-async def test_an_unknown_log_format_is_told_with_the_known_ones(workshop: Workshop) -> None:
-    output = await workshop.fail("--log-format=xml")
+def test_an_unknown_log_format_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    output = fail("--log-format=xml", folder=tmp_path)
     for name in ("xml", "plain", "full", "json"):
         assert name in output

@@ -10,8 +10,32 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from webop.errors import ConfigurationError
+from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 
 _PACKAGE = Path(__file__).parent
+_IMPORTING = {__file__, importlib.__file__}
+
+
+def load_handlers(
+    paths: Iterable[str], modules: Iterable[str], registry: OperatorRegistry | None = None
+) -> OperatorRegistry:
+    """Import files and modules, and return the registry that has their handlers now.
+
+    Args:
+        paths: of the files, as they are.
+        modules: their names.
+        registry: where the handlers go; by default to the default registry. It becomes that.
+
+    Raises:
+        ConfigurationError: one of them is not there, or fails on import.
+    """
+    if registry is not None:
+        set_default_registry(registry)
+    for path in paths:
+        load_file(Path(path))
+    for module in modules:
+        load_module(module)
+    return get_default_registry()
 
 
 def load_sources(sources: Iterable[str]) -> None:
@@ -29,6 +53,10 @@ def load_file(path: Path) -> None:
     Raises:
         ConfigurationError: there is no such file, or it fails on import.
     """
+    if path.is_dir():
+        raise ConfigurationError(
+            f"{str(path)!r} is a folder: name the files in it, or its package as a module (-m)."
+        )
     if not path.is_file():
         raise ConfigurationError(f"There is no file {str(path)!r} to take handlers from.")
     folder = str(path.resolve().parent)
@@ -39,7 +67,7 @@ def load_file(path: Path) -> None:
         name = f"webop_handlers.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{str(path)!r} is not a Python file.")
+        raise ConfigurationError(f"{str(path)!r} is not a Python file: these end with '.py'.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -66,16 +94,25 @@ def load_module(name: str) -> None:
 def _explain(source: str, exc: BaseException) -> str:
     """Say what is wrong and in which line of the user's code, not of the import system."""
     what = traceback.format_exception_only(exc)[-1].strip()
-    return f"{source!r} cannot be imported: {what}{_locate(exc)}"
+    return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(source, exc)}"
+
+
+def _advise(source: str, exc: BaseException) -> str:
+    if isinstance(exc, ModuleNotFoundError) and source.endswith(".py"):
+        is_file = not Path(source).is_file() or exc.name in (source, source.removesuffix(".py"))
+        return ". This is a file, not a module: name it without -m" if is_file else ""
+    if isinstance(exc, ImportError) and "no known parent package" in str(exc):
+        return ". Files have no package: import it as a module (-m package.module)"
+    return ""
 
 
 def _locate(exc: BaseException) -> str:
-    if isinstance(exc, SyntaxError):
+    if isinstance(exc, SyntaxError) and exc.filename:
         return f" ({exc.filename}, line {exc.lineno}: {(exc.text or '').strip()})"
     own = [
         frame
         for frame in traceback.extract_tb(exc.__traceback__)
-        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+        if not (frame.filename.startswith("<") or frame.filename in _IMPORTING)
     ]
     users = [frame for frame in own if not Path(frame.filename).is_relative_to(_PACKAGE)] or own
     return f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if users else ""

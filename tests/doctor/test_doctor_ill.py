@@ -316,6 +316,8 @@ async def test_mistakes_in_files_and_variables_are_told(doctor: Doctor) -> None:
     report = await doctor.speak(path)
     assert report.code == 1
     assert "line 2" in report.errors
-    report = await doctor.speak(WEBOP_ADMISSION__MANAGE="x")
+    report = await doctor.speak(WEBOP_ADMISSION__SHUTDOWN_DELAY="x")
     assert report.code == 1
-    assert "WEBOP_ADMISSION__MANAGE" in report.errors
+    assert "WEBOP_ADMISSION__SHUTDOWN_DELAY" in report.errors
+    report = await doctor.speak(WEBOP_ADMISSION__MANAGE="x")
+    assert "did you mean WEBOP_ADMISSION__MANAGED?" in report.output + report.errors

@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
+from webop.cli.layout import build_option
 from webop.logs import LogFormat, configure
+
+_option = build_option("Logging")
 
 
 class LogFormatParamType(click.Choice[str]):
@@ -27,22 +30,26 @@ class LogFormatParamType(click.Choice[str]):
 def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of logging to a command, and apply them before it runs."""
 
-    @click.option("-v", "--verbose", is_flag=True, help="Show what the framework does.")
-    @click.option("-d", "--debug", is_flag=True, help="Show what asyncio and the client do, too.")
-    @click.option("-q", "--quiet", is_flag=True, help="Show only warnings and errors.")
-    @click.option(
+    @_option("-v", "--verbose", is_flag=True, help="Show what the framework does.")
+    @_option("-d", "--debug", is_flag=True, help="Show what asyncio and the client do, too.")
+    @_option("-q", "--quiet", is_flag=True, help="Show only warnings and errors.")
+    @_option(
         "--log-format",
         type=LogFormatParamType(),
         default="full",
         show_default=True,
         help="What a line of the log looks like.",
     )
-    @click.option(
+    @_option(
         "--log-prefix/--no-log-prefix",
         default=None,
         help="Whether messages about objects begin with their names; by default in text only.",
     )
-    @click.option("--log-refkey", help="The key of the object in JSON logs; by default 'object'.")
+    @_option(
+        "--log-refkey",
+        metavar="KEY",
+        help="The key of the object in JSON logs; by default 'object'.",
+    )
     @functools.wraps(fn)
     def wrapper(
         *args: Any,

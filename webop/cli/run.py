@@ -3,105 +3,226 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-from collections.abc import Callable
-from pathlib import Path
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from webop.cli.controls import CLIControls
+from webop.cli.layout import SectionCommand, build_option
 from webop.cli.logging import logging_options
 from webop.errors import WebopError
-from webop.handling.registry import set_default_registry
-from webop.loading import load_file, load_module
+from webop.loading import load_handlers
+
+if TYPE_CHECKING:
+    from webop.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
+
+_DEV_PRIORITY = 666  # the manual's, "Development mode"
+
+_EPILOG = """\b
+Examples:
+    webop run --all-namespaces handlers.py
+    webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
+    webop run -A --dev --verbose -m package.handlers
+    webop run -A --lease my-operator handlers.py
+
+\b
+Environment:
+    WEBOP_RUN_<OPTION>        an option, as WEBOP_RUN_PEERING=name; several
+                              values with spaces; the command line wins
+    WEBOP_<GROUP>__<SETTING>  a setting, as WEBOP_POSTING__LEVEL=30
+    KUBECONFIG                the files with the credentials
+
+\b
+Exit codes:
+    0         it was stopped (Ctrl-C, SIGTERM), and has ended gracefully
+    1         it could not start or go on; the message says why
+    2         the command line is wrong
+    130, 143  it was stopped twice (Ctrl-C, SIGTERM), and has ended at once
+    137       it took longer to end than settings.process allows: killed
+"""
 
 
-@click.command(short_help="Run an operator.")
-@logging_options
-@click.option(
-    "-A", "--all-namespaces", "clusterwide", is_flag=True, help="Serve the whole cluster at once."
+_handlers, _scope, _probes = map(build_option, ("Handlers", "Scope", "Probes"))
+_others = build_option("Other operators")
+
+
+@click.command(cls=SectionCommand, short_help="Run an operator.", epilog=_EPILOG)
+@_handlers(
+    "-m",
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"],
+    help="Import a module with handlers, as in 'python -m'; repeatable.",
 )
-@click.option(
+@_scope(
+    "-A",
+    "--all-namespaces",
+    "clusterwide",
+    is_flag=True,
+    envvar="WEBOP_RUN_ALL_NAMESPACES",
+    help="Serve the whole cluster at once.",
+)
+@_scope(
     "-n",
     "--namespace",
     "namespaces",
     multiple=True,
     metavar="PATTERN",
+    envvar=["WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE"],
     help="Serve the namespaces of a name or a glob pattern; repeatable. '!' negates, ',' lists.",
 )
-@click.option(
-    "-m",
-    "--module",
-    "modules",
-    multiple=True,
+@_others("--standalone", is_flag=True, default=None, help="Do not look for other operators.")
+@_others(
+    "-P",
+    "--peering",
+    "peering_name",
     metavar="NAME",
-    help="Import a module with handlers, as in 'python -m'; repeatable.",
+    envvar="WEBOP_RUN_PEERING",
+    help="The peering to belong to, which must exist; by default 'default', if there is one.",
 )
-@click.option("--standalone", is_flag=True, default=None, help="Do not look for other operators.")
-@click.option(
-    "--dev",
-    "priority",
+@_others(
+    "-p",
+    "--priority",
     type=int,
-    is_flag=True,
-    flag_value=666,
-    help="The same as --priority=666: take over from the deployed operators.",
+    metavar="NUMBER",
+    help="The priority among the operators of a peering: the highest one acts. By default 0.",
 )
-@click.option("-p", "--priority", type=int, help="The priority among the operators of a cluster.")
-@click.option("-P", "--peering", "peering_name", metavar="NAME", help="The peering to belong to.")
-@click.option(
+@_others(
+    "--dev",
+    is_flag=True,
+    help=f"The same as --priority={_DEV_PRIORITY}: take over from the deployed operators.",
+)
+@_others(
+    "--lease",
+    "lease_name",
+    metavar="NAME",
+    envvar="WEBOP_RUN_LEASE",
+    help="Act only while holding the Lease NAME: one of several replicas does.",
+)
+@_probes(
     "-L",
     "--liveness",
     "liveness_endpoint",
     metavar="URL",
+    envvar="WEBOP_RUN_LIVENESS",
     help="Serve the health probes at a URL such as http://0.0.0.0:8080/healthz.",
 )
+@logging_options
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
+@click.pass_context
 def run(
+    ctx: click.Context,
     controls: CLIControls,
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     clusterwide: bool,
     namespaces: tuple[str, ...],
     standalone: bool | None,
+    dev: bool,
     priority: int | None,
     peering_name: str | None,
+    lease_name: str | None,
     liveness_endpoint: str | None,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
-    It runs until Ctrl-C or SIGTERM, and then ends with exit code 0. The credentials come from the
-    kubeconfig or from the service account of the pod, unless there are login handlers.
+    It runs until Ctrl-C or SIGTERM. The credentials come from the kubeconfig or from the service
+    account of the pod, unless there are login handlers.
     """
-    if clusterwide and namespaces:
-        raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
-    if controls.registry is not None:
-        set_default_registry(controls.registry)  # the files' handlers go there
+    clusterwide, namespaces = _choose_scope(ctx, clusterwide, namespaces)
     try:
-        for path in paths:
-            load_file(Path(path))
-        for module in modules:
-            load_module(module)
-        from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
-
-        gc.freeze()  # what is imported stays for ever: the collector need not look at it again
-        with asyncio.Runner(loop_factory=_detect_loop_factory()) as runner:
+        with _importing():
+            registry = load_handlers(paths, modules, controls.registry)
+            from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
+        if not len(registry):
+            logger.warning("There are no handlers. Name files or modules: webop run handlers.py")
+        with contextlib.ExitStack() as stack:
             embedding.run(
-                loop=controls.loop or runner.get_loop(),
+                loop=controls.loop or _open_loop(stack),
                 standalone=standalone,
                 clusterwide=clusterwide,
                 namespaces=namespaces,
-                priority=priority,
+                priority=_choose_priority(ctx, dev, priority),
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 registry=controls.registry,
-                settings=controls.settings,
+                settings=_choose_settings(controls, lease_name),
                 stop_flag=controls.stop_flag,
                 ready_flag=controls.ready_flag,
                 vault=controls.vault,
             )
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
+
+
+def _choose_settings(controls: CLIControls, lease_name: str | None) -> OperatorSettings | None:
+    """Return the settings with what only the command line says."""
+    from webop.settings import OperatorSettings  # noqa: PLC0415  only now: --help is to be quick
+
+    if lease_name is None:
+        return controls.settings
+    settings = controls.settings or OperatorSettings.from_environment()
+    settings.leadership.lease_name = lease_name
+    return settings
+
+
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Keep the garbage collector out: what is imported stays for ever.
+
+    It need not be looked at now, which saves a tenth of the start, and never again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _choose_scope(
+    ctx: click.Context, clusterwide: bool, namespaces: tuple[str, ...]
+) -> tuple[bool, tuple[str, ...]]:
+    """Return which of two scopes is meant: that of the command line, not of the environment.
+
+    Raises:
+        click.UsageError: both are given in the same place.
+    """
+    if not all(pattern.strip() for pattern in namespaces):
+        raise click.UsageError("-n/--namespace is empty. Name a namespace, or say -A for all.")
+    if not clusterwide or not namespaces:
+        return clusterwide, namespaces
+    if _is_on_command_line(ctx, "clusterwide") == _is_on_command_line(ctx, "namespaces"):
+        raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
+    clusterwide = _is_on_command_line(ctx, "clusterwide")
+    return clusterwide, () if clusterwide else namespaces
+
+
+def _choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
+    """Return the priority, which the development mode sets unless one is given more explicitly."""
+    is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
+    return priority if is_stronger or not dev else _DEV_PRIORITY
+
+
+def _is_on_command_line(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _open_loop(stack: contextlib.ExitStack) -> asyncio.AbstractEventLoop:
+    """Return a new loop, which is closed with the stack."""
+    return stack.enter_context(asyncio.Runner(loop_factory=_detect_loop_factory())).get_loop()
 
 
 def _detect_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

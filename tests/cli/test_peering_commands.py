@@ -1,0 +1,200 @@
+"""``webop freeze`` and ``webop resume``, and how an operator takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import Result
+
+import webop
+from tests.cli.invoking import invoke
+from tests.meeting import Meeting, build_record, provide_peerings
+from tests.operating import Objects, RunOperator, build_settings, eventually
+from webop.client.api import Client
+from webop.coordination.identities import detect_own_identity
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(local_cluster: LocalCluster, tmp_path: Path) -> Run:
+    """Runs a command with the credentials of the cluster."""
+    provide_peerings(local_cluster)
+    kubeconfig = str(local_cluster.kubeconfig)
+    return partial(invoke, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path), "POD_ID": None})
+
+
+@pytest.fixture
+def meeting(run: Run, client: Client, local_namespace: str) -> Meeting:
+    return Meeting(client, local_namespace, "mine")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    yield
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+@pytest.mark.feature("CLI-02", "CLI-14", "CLI-15", "PEE-02")
+async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    run: Run,
+    meeting: Meeting,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "webop.coordination")
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: object) -> None: ...
+
+    await meeting.create(vip=build_record(1000))
+    await meeting.write("vip", None)
+    where = ("-n", objects.namespace, "-P", "mine")
+    settings = build_settings(peering={"priority": 5})
+    async with run_operator(settings, standalone=False, identity="me", peering_name="mine"):
+        await meeting.wait(lambda records: "me" in records)
+        message = ("-m", "backup is running")
+        result = await asyncio.to_thread(run, "freeze", *where, "-t600", *message, "--quiet")
+        assert result.exit_code == 0, result.output
+        who = detect_own_identity()
+        assert f"priorities up to 100, by {who}. There are: me (5)." in result.output
+        assert "It holds until" in result.output
+        assert f"webop resume -n '{objects.namespace}' --peering mine --id {who}" in result.output
+        text = f"Pausing in favour of {who} (priority 100, valid until "
+        await eventually(lambda: text in caplog.text and ": backup is running" in caplog.text)
+        assert set(await meeting.read()) == {"me", who}
+
+        result = await asyncio.to_thread(run, "resume", *where, "--id", "other", "--quiet")
+        assert result.exit_code == 0
+        assert "There is no record of other" in result.output
+        assert f"{who} (priority 100, valid until" in result.output
+        assert "Resuming" not in caplog.text
+        result = await asyncio.to_thread(run, "resume", *where, "--quiet")
+        assert f"The record of {who} is removed in the namespace" in result.output
+        await eventually(lambda: "Resuming" in caplog.text)
+        assert set(await meeting.read()) == {"me"}
+        result = await asyncio.to_thread(run, "freeze", *where, "-t5", "-p1", "-i", "x", "-q")
+        assert "There are: none now." in result.output
+        assert "Of a higher priority, and not frozen: me (5)." in result.output
+    assert caplog.text.count("Pausing") == 1
+
+
+@pytest.mark.feature("CLI-14", "CLI-15", "CLI-03")
+async def test_the_options_come_from_the_environment_as_well(
+    run: Run, meeting: Meeting, client: Client, local_namespace: str
+) -> None:
+    await meeting.create()
+    variables = {
+        "ALL_NAMESPACES": "1",
+        "PEERING": "mine",
+        "ID": "somebody",
+        "LIFETIME": "60",
+        "DEV": "1",
+        "MESSAGE": "why",
+        "QUIET": "1",
+    }
+    base = run.keywords["env"]  # type: ignore[attr-defined]
+    env = {**base, **{f"WEBOP_FREEZE_{name}": value for name, value in variables.items()}}
+    result = await asyncio.to_thread(invoke, "freeze", "-n", local_namespace, env=env)
+    assert result.exit_code == 0, result.output
+    record = (await meeting.read())["somebody"]
+    assert (record["priority"], record["lifetime"], record["message"]) == (666, 60, "why")
+    env = {
+        **base,
+        "WEBOP_RESUME_NAMESPACE": f"{local_namespace[:-1]}*",
+        "WEBOP_RESUME_ID": "somebody",
+    }
+    result = await asyncio.to_thread(invoke, "resume", "-Pmine", "-q", env=env)
+    assert result.exit_code == 0, result.output
+    assert await meeting.read() == {}
+
+
+@pytest.mark.feature("CLI-14", "CLI-15", "PEE-05")
+async def test_the_operators_of_the_whole_cluster_have_their_own_object(
+    run: Run, client: Client, local_namespace: str
+) -> None:
+    meeting = Meeting(client, None, local_namespace)
+    result = await asyncio.to_thread(run, "freeze", "-A", "-P", meeting.name, "-t60", "-q")
+    assert result.exit_code == 1
+    assert f"There is no peering '{meeting.name}' cluster-wide." in result.output
+    assert f"kind: ClusterKopfPeering, metadata: {{name: {meeting.name}}}" in result.output
+    await meeting.create()
+    try:
+        arguments = ("-A", "-P", meeting.name, "-i", "x", "-q")
+        assert (await asyncio.to_thread(run, "freeze", *arguments, "-t60")).exit_code == 0
+        assert set(await meeting.read()) == {"x"}
+        assert (await asyncio.to_thread(run, "resume", *arguments)).exit_code == 0
+        assert await meeting.read() == {}
+    finally:
+        await meeting.delete()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["-P", "x", "-t", "5"], 2, "Say whose operators"),
+        (["-A", "-n", "ns", "-P", "x", "-t", "5"], 2, "Say whose operators"),
+        (["-A", "-t", "5"], 2, "Missing option '-P' / '--peering'"),
+        (["-A", "-P", "x"], 2, "Missing option '-t' / '--lifetime'"),
+        (["-A", "-P", "x", "-t", "0"], 2, "0 is not in the range"),
+        (["-A", "-P", "x", "-t", "5", "-p", "high"], 2, "'high' is not a valid integer"),
+        (["-n", "no-such", "-P", "x", "-t", "5"], 1, "no peering 'x' in the namespace 'no-such'"),
+        (["-n", "no-such-*", "-P", "x", "-t", "5"], 1, "no peering 'x' in these namespaces"),
+    ],
+)
+@pytest.mark.feature("CLI-14")
+def test_mistakes_are_told(run: Run, arguments: list[str], code: int, text: str) -> None:
+    result = run("freeze", "-q", *arguments)
+    assert result.exit_code == code
+    assert text in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.feature("CLI-14", "CLI-15")
+def test_without_rights_a_server_or_credentials_it_says_so(
+    run: Run, local_cluster: LocalCluster, local_namespace: str, tmp_path: Path
+) -> None:
+    where = ("-n", local_namespace, "-P", "x", "-q")
+    base = run.keywords["env"]  # type: ignore[attr-defined]
+    nobody = {**base, "KUBECONFIG": str(local_cluster.kubeconfig_for("nobody"))}
+    result = invoke("freeze", *where, "-t5", env=nobody)
+    assert (result.exit_code, "Grant the verb 'patch' on 'kopfpeerings'" in result.output) == (
+        1,
+        True,
+    )
+    result = invoke("resume", *where, env=nobody)
+    assert (result.exit_code, "Grant the verb 'get' on 'kopfpeerings'" in result.output) == (
+        1,
+        True,
+    )
+    text = local_cluster.kubeconfig.read_text().replace(local_cluster.server, "https://127.0.0.1:1")
+    (tmp_path / "away").write_text(text)
+    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "away")})
+    assert result.exit_code == 1
+    assert "Error: Cannot" in result.output
+    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "absent")})
+    assert result.exit_code == 1
+    assert "Cannot log in to the cluster (KUBECONFIG is" in result.output
+
+
+@pytest.mark.feature("PEE-18", "CLI-14")
+def test_the_own_name_is_the_same_each_time_or_that_of_the_pod(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("POD_ID", raising=False)
+    assert detect_own_identity() == detect_own_identity()
+    assert detect_own_identity().startswith(f"{getpass.getuser()}@")
+    monkeypatch.setenv("POD_ID", "pod-1")
+    assert detect_own_identity() == "pod-1"

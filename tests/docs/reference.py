@@ -1,0 +1,153 @@
+"""Write what the code knows of itself into the pages: settings and commands.
+
+``python -m tests.docs.reference`` (``make reference``) fills in what is between the comments
+``<!-- settings: GROUP ... -->`` or ``<!-- commands -->`` and ``<!-- end -->`` in the pages; the
+rest of them is written by hand. ``test_reference_pages.py`` compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import concurrent.futures
+import inspect
+import re
+import textwrap
+import warnings
+from collections.abc import Iterable, Iterator
+
+import click
+import kopf
+
+import webop
+from tests.docs.pages import DOCS
+from webop.cli import main as webop_command
+from webop.settings import PoolSection, Section
+from webop.settings.environment import find_setters
+
+PAGES = (DOCS / "settings.md", DOCS / "command_line.md")
+
+_BLOCK = re.compile(
+    r"<!-- (?P<kind>settings|commands)(?:: (?P<names>[\w ]+))? -->\n.*?<!-- end -->", re.DOTALL
+)
+_MANY = 8  # numbers of a series that are shown
+
+
+def fill(page: str) -> str:
+    """Return the text of a page with its blocks as the code has them."""
+
+    def build(match: re.Match[str]) -> str:
+        names = (match["names"] or "").split()
+        lines = build_settings(names) if match["kind"] == "settings" else build_commands()
+        opening = match[0].partition("\n")[0]
+        return "\n".join([opening, "", *lines, "<!-- end -->"])
+
+    return _BLOCK.sub(build, page)
+
+
+def build_settings(names: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of some groups."""
+    yield "| setting | default | meaning |"
+    yield "|---|---|---|"
+    settings, peer = webop.OperatorSettings(), kopf.OperatorSettings()
+    for group in names:
+        section: Section = getattr(settings, group)
+        with warnings.catch_warnings(action="ignore"):  # of names that have newer ones
+            theirs = dir(getattr(peer, group, None))
+        for name, meaning in _list_meanings(type(section)):
+            shown = f"`{group}.{name}`" if name in theirs else f"*`{group}.{name}`*"
+            default = _format_default(section, name)
+            yield f"| {shown} | {default} | {_format_text(meaning)} |"
+    yield ""
+
+
+def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a group with the texts below them in the code."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(tree, ast.ClassDef)
+    texts = {}
+    for item, following in zip(tree.body, tree.body[1:], strict=False):
+        is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and is_text:
+            texts[item.target.id] = str(ast.literal_eval(following.value))  # type: ignore[attr-defined]
+    for name in section.model_fields:
+        if name not in texts:
+            raise LookupError(f"There is no text below {section.__name__}.{name}.")
+        yield name, texts[name]
+    for name, setter in find_setters(section).items():
+        yield name, inspect.getdoc(setter) or ""
+
+
+def _format_default(section: Section, name: str) -> str:
+    value = getattr(section, name)
+    if isinstance(section, PoolSection) and name == "max_workers" and section.threads.size is None:
+        return "Python's own"
+    if isinstance(value, concurrent.futures.Executor):
+        return "a thread pool"
+    if isinstance(value, tuple):
+        shown = ", ".join(map(str, value[:_MANY]))
+        return f"`{shown}`" if len(value) <= _MANY else f"`{shown}, … {value[-1]}`"
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return f"`{value}`" if is_plain else f"`{type(value).__name__}()`"
+
+
+def build_commands() -> Iterator[str]:
+    """Yield the lines about all commands."""
+    context = click.Context(webop_command, info_name="webop", auto_envvar_prefix="WEBOP")
+    for name in webop_command.list_commands(context):
+        yield from _build_command(webop_command.commands[name], context, "##")
+
+
+def _build_command(command: click.Command, parent: click.Context, level: str) -> Iterator[str]:
+    context = click.Context(command, info_name=command.name, parent=parent)
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    yield from (f"{level} {context.command_path}", "", "```text", usage, "```", "")
+    yield from _build_help(command.help or "")
+    sections: dict[str, list[click.Option]] = {}
+    for param in command.params:
+        if isinstance(param, click.Option):
+            sections.setdefault(getattr(param, "section", ""), []).append(param)
+    for heading, options in sections.items():
+        yield from [f"**{heading}**", ""] if heading else []
+        yield from ("| option | variable | meaning |", "|---|---|---|")
+        for option in options:
+            record = option.get_help_record(context)
+            assert record is not None
+            names, text = (_format_text(cell) for cell in record)
+            yield f"| `{names}` | `{get_variable(option, context)}` | {text} |"
+        yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            yield from _build_command(command.commands[name], context, f"{level}#")
+
+
+def _build_help(text: str) -> Iterator[str]:
+    """Yield the paragraphs; those that click leaves as they are become code."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            code = textwrap.dedent(paragraph.removeprefix("\b\n"))
+            yield from ("```text", code, "```", "")
+        else:
+            yield from (*textwrap.wrap(paragraph, 99), "")
+
+
+def get_variable(option: click.Option, context: click.Context) -> str:
+    """Return the environment variable of an option that is shown: the explicit one, if any."""
+    if option.envvar:
+        return option.envvar if isinstance(option.envvar, str) else option.envvar[0]
+    return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
+
+
+def _format_text(text: str) -> str:
+    """Write a text as a cell of a table: in one line, in the notation of Markdown."""
+    return " ".join(text.split()).replace("``", "`").replace("|", r"\|").removesuffix(".")
+
+
+def main() -> None:
+    """Write the pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(fill(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

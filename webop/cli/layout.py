@@ -1,0 +1,105 @@
+"""How the help looks: options and commands in groups, and what was probably meant.
+
+:mod:`click` prints all options in one list; with twenty of them, nobody finds any.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+_Row = tuple[str, str]
+
+_OTHER_OPTIONS = "Other options"
+_WIDEST = 30  # characters of the first column; click's own limit
+
+
+class SectionOption(click.Option):
+    """An option that the help shows under a heading.
+
+    Args:
+        section: the heading.
+    """
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+def build_option(section: str) -> Callable[..., Callable[..., Callable[..., Any]]]:
+    """Return what declares the options of a section of the help, as ``click.option`` does."""
+    return functools.partial(click.option, cls=SectionOption, section=section)
+
+
+class SectionCommand(click.Command):
+    """A command whose help has its options under their headings, in order of declaration."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options; those without a heading come last."""
+        sections: dict[str, list[_Row]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Option) and record is not None:
+                sections.setdefault(getattr(param, "section", _OTHER_OPTIONS), []).append(record)
+        sections[_OTHER_OPTIONS] = sections.pop(_OTHER_OPTIONS, [])
+        _write_sections(formatter, sections)
+
+
+class SectionGroup(click.Group):
+    """A group whose help has its commands under headings; others come last.
+
+    Args:
+        sections: the names of the commands by headings.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = {heading: tuple(names) for heading, names in sections.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the help."""
+        ordered = [name for names in self._sections.values() for name in names]
+        known = super().list_commands(ctx)
+        return sorted(known, key=lambda name: ordered.index(name) if name in ordered else 99)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands."""
+        rest = self.list_commands(ctx)
+        sections: dict[str, list[_Row]] = {}
+        for heading, names in [*self._sections.items(), ("Other commands", tuple(rest))]:
+            shown = [name for name in names if name in rest]
+            rest = [name for name in rest if name not in shown]
+            texts = [(name, self.commands[name].get_short_help_str(120)) for name in shown]
+            sections[heading] = texts
+        _write_sections(formatter, sections)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            ctx.fail(f"There is no command {name!r}. {self._guess(name)}")
+        return super().resolve_command(ctx, args)
+
+    def _guess(self, name: str) -> str:
+        if name.endswith(".py"):
+            return f"Did you mean '{self.name} run {name}'?"
+        nearest = difflib.get_close_matches(name, self.commands, n=1)
+        if nearest:
+            return f"Did you mean {nearest[0]!r}?"
+        return f"There are: {', '.join(sorted(self.commands))}."
+
+
+def _write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Iterable[_Row]]) -> None:
+    """Write rows under their headings, all in the same two columns."""
+    widest = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
+    for heading, rows in sections.items():
+        padded = [(name.ljust(min(widest, _WIDEST)), text) for name, text in rows]
+        if padded:
+            with formatter.section(heading):
+                formatter.write_dl(padded)
