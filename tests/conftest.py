@@ -1,9 +1,10 @@
-"""Fixtures for all tests that need a cluster; ``local_cluster`` comes from webop's own plugin."""
+"""Fixtures for all tests that need a cluster; ``webop_cluster`` comes from webop's own plugin."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,39 +13,61 @@ import pytest
 
 import webop
 from tests.commands import Workshop
-from tests.operating import Calls, Kind, Objects, RunOperator, connect, get_connection, operate
+from tests.operating import (
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    connect,
+    define_kinds,
+    get_connection,
+    operate,
+)
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+os.environ["WEBOP_LOG_LIMIT"] = "off"  # tests look for messages that many of them bring about
+
+# Hundreds of commands are run: they are to compile their modules once, not each anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture(scope="session")
+def local_cluster(webop_cluster: LocalCluster) -> LocalCluster:
+    """The cluster of the run."""
+    return webop_cluster
+
+
+@pytest.fixture
+def local_namespace(webop_cluster: LocalCluster) -> Iterator[str]:
+    """A fresh namespace of it, without the login that ``webop_namespace`` brings."""
+    name = webop_cluster.create_namespace()
+    yield name
+    with contextlib.suppress(OSError):  # the test may have left the API server dead
+        webop_cluster.delete_namespace(name)
+
 
 @pytest.fixture(scope="session")
 def widgets(local_cluster: LocalCluster) -> Kind:
     """A kind without subresources that keeps whatever it is given; shared by the tests."""
-    return _define(local_cluster, Kind("tests.webop.dev"))
+    return next(define_kinds(local_cluster, [Kind("tests.webop.dev")]))
 
 
 @pytest.fixture(scope="session")
 def gadgets(local_cluster: LocalCluster) -> Kind:
     """The same with its status behind an endpoint of its own; shared by the tests."""
-    return _define(local_cluster, Kind("tests.webop.dev", "gadgets", "Gadget", has_status=True))
+    kind = Kind("tests.webop.dev", "gadgets", "Gadget", has_status=True)
+    return next(define_kinds(local_cluster, [kind]))
 
 
 @pytest.fixture(scope="session")
 def gizmos(local_cluster: LocalCluster) -> Kind:
     """A kind whose schema knows no status, so that the API server drops it; shared."""
-    return _define(local_cluster, Kind("tests.webop.dev", "gizmos", "Gizmo", keeps_status=False))
-
-
-def _define(cluster: LocalCluster, kind: Kind) -> Kind:
-    async def define() -> None:
-        async with connect(cluster) as client:
-            await kind.define(client)
-
-    asyncio.run(define())
-    return kind
+    kind = Kind("tests.webop.dev", "gizmos", "Gizmo", keeps_status=False)
+    return next(define_kinds(local_cluster, [kind]))
 
 
 @pytest.fixture

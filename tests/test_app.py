@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi_lifespan import LifespanManager
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 import webop
 from tests.admissions import Lifespan, Site, build_review, connect, serve
@@ -203,21 +200,6 @@ async def test_an_app_can_be_run_again(registry: webop.OperatorRegistry) -> None
     assert calls == ["startup", "startup"]
 
 
-async def test_an_app_can_be_a_part_of_another_one_that_runs_its_lifespan(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
-    app = webop.create_app(registry=registry)
-    whole = Starlette(routes=[Mount("/hooks", app=app)])
-    async with connect(whole) as http:
-        site = Site(http)
-        assert (await site.post(build_review(), "/hooks/check")).status_code == 503
-        async with LifespanManager(app):
-            assert (await site.review(path="/hooks/check"))["allowed"]
-            assert (await site.review(path="/hooks/"))["allowed"]
-            assert (await site.get("/hooks/livez")).json() == {"alive": True}
-
-
 @pytest.mark.feature("ADM-49")
 async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
@@ -268,7 +250,6 @@ def test_all_namespaces_and_some_exclude_each_other() -> None:
         ({"WEBOP_ALL_NAMESPACES": "1", "WEBOP_NAMESPACES": "a b"}, "exclude each other"),
         ({"WEBOP_MODULES": "no.such.module"}, "'no.such.module' cannot be imported"),
         ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' does not fit"),
-        ({"WEBOP_POSTING__LOUDNESS": "5"}, "no setting 'posting.loudness'"),
     ],
 )
 async def test_wrong_variables_of_the_environment_are_told_to_the_server(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -163,6 +165,44 @@ async def test_tasks_that_were_there_before_are_left_alone(life: Life) -> None:
     await webop.run_tasks(tasks, ignored=existing)
     assert not mine.done()
     mine.cancel()
+
+
+@pytest.mark.feature("EMB-02")
+async def test_the_signal_handlers_of_before_are_back_after_an_operator_that_was_stopped(
+    life: Life,
+) -> None:
+    def mine(*_: Any) -> None: ...
+
+    previous = signal.signal(signal.SIGTERM, mine)
+    try:
+        ready, stop = asyncio.Event(), asyncio.Event()
+        options = life.build_options(ready_flag=ready, stop_flag=stop)
+        task = asyncio.create_task(webop.operator(**options))
+        await ready.wait()
+        assert signal.getsignal(signal.SIGTERM) is not mine
+        stop.set()
+        await task
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@pytest.mark.feature("EMB-09", "STA-09")
+async def test_a_signal_stops_all_operators_of_a_loop(life: Life) -> None:
+    other, ready = Life(), [asyncio.Event(), asyncio.Event()]
+    existing = asyncio.all_tasks()
+    tasks = [
+        *await webop.spawn_tasks(**life.build_options(ready_flag=ready[0])),
+        *await webop.spawn_tasks(**other.build_options(ready_flag=ready[1])),
+    ]
+    for flag in ready:
+        await flag.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(10):
+        await asyncio.wait(tasks[1::2])  # those that wait for signals and flags
+    assert all(task.exception() is None for task in tasks[1::2])
+    await webop.run_tasks(tasks, ignored=existing)
+    assert life.events == other.events == ["startup", "cleanup"]
 
 
 @pytest.mark.feature("EMB-07", "SCP-15", "SCP-16")

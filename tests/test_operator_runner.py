@@ -240,6 +240,33 @@ def test_a_run_leaves_nothing_behind_for_the_next_one(workshop: Workshop) -> Non
     assert len(webop.get_default_registry()) == 1
 
 
+@pytest.mark.feature("TST-01", "CLI-04")
+def test_modules_of_an_operator_are_imported_anew_by_the_next_one_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "parcels"
+    (package / "parts").mkdir(parents=True)
+    start = "import webop\n@webop.on.startup()\ndef start(**_): print('started')\n"
+    files = {
+        "parcels/__init__.py": "",
+        "parcels/main.py": "import parcels.parts.starting, bystander_of_parcels",
+        "parcels/parts/__init__.py": "",
+        "parcels/parts/starting.py": start,
+        "bystander_of_parcels.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(sys.path)
+    for _ in range(2):
+        with OperatorRunner(["run", "-A", "-m", "parcels.main"]) as runner:
+            assert "parcels.main" in sys.modules
+        assert runner.stdout == "started\n"
+        assert not [name for name in sys.modules if name.startswith("parcels")]
+    del sys.modules["bystander_of_parcels"]  # it is of somebody else
+    assert sys.path == before
+
+
 @pytest.mark.feature("TST-01", "REF-79")
 def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> None:
     assert KopfRunner is OperatorRunner

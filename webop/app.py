@@ -5,6 +5,9 @@
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
 ``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /`` says what is
 served.
+
+In an app of the user's own, :class:`OperatorApp` is mounted as any other ASGI app. Frameworks do
+not run the lifespans of what is mounted, so the outer app runs :meth:`OperatorApp.lifespan`.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import orjson
 from starlette.applications import Starlette
@@ -43,6 +47,12 @@ logger = logging.getLogger(__name__)
 _ADVICE = (
     "There are no handlers. Set WEBOP_MODULES to files or modules with handlers, such as "
     "WEBOP_MODULES=handlers.py,package.module, and restart."
+)
+_NO_LIFESPAN = (
+    "nobody has run the lifespan of its app. If it is mounted into another app, that one has to: "
+    "Starlette(lifespan=operator.lifespan) or FastAPI(lifespan=…), where "
+    "operator is what webop.create_app() has returned; and the server must not run without "
+    "lifespans (--lifespan off)."
 )
 
 
@@ -96,6 +106,7 @@ class OperatorApp:
         self._build = build
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
+        self._is_alive = False
         self._starlette = Starlette(
             routes=[
                 Route(health_path, self._report_health, methods=["GET"]),
@@ -110,7 +121,7 @@ class OperatorApp:
         if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
             await self._review(scope, receive, send)
         elif self._build is not None and scope["type"] == "lifespan":
-            await self._live(self._build, receive, send)
+            await self._live(receive, send)
         elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
             await self._starlette(scope, receive, _closing(send))
         else:
@@ -118,41 +129,95 @@ class OperatorApp:
 
     async def _review(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._endpoint is None or self.operator is None or not self.operator.is_started:
-            await _NOT_STARTED(scope, receive, send)
+            reason = self._explain_absence() or " and ".join(self._list_obstacles())
+            await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
         else:
             await self._endpoint(scope, receive, send)
 
-    async def _live(
-        self, build: Callable[[], OperatorOptions], receive: Receive, send: Send
-    ) -> None:
-        """Start the operator with the server, stop it with the server (ASGI lifespan).
+    @asynccontextmanager
+    async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002
+        """Run the operator as long as the block lasts, which begins after the startup handlers.
+
+        For an app that this one is mounted into, as its lifespan or as a part of it, and for code
+        that shares its loop with the operator. Logging is left to them::
+
+            operator = webop.create_app(modules=["handlers.py"])
+            app = Starlette(routes=[Mount("/webop", operator)], lifespan=operator.lifespan)
+
+        In the main thread, SIGTERM is delayed: webhooks are served on for
+        ``settings.admission.shutdown_delay``, then the signal goes to the server.
+
+        Args:
+            outer: the app that it is the lifespan of; not used.
 
         Raises:
-            Exception: why the startup or the shutdown has failed; the server is told, too.
+            ConfigurationError: it runs already; or the options, a module, a setting do not fit.
+            WebopError: the startup has failed; on leaving the block, the operator or the cleanup.
         """
-        await receive()
-        if not logging.getLogger().handlers:
-            configure(log_prefix=True)  # as the command line does; the server logs on its own
-        decided = asyncio.Event()
+        if self._build is None or self._is_alive:
+            raise ConfigurationError(
+                "The operator of this app runs already: its lifespan is to be run in one place."
+            )
+        self._is_alive = True
         try:
-            task = self._start(build(), decided)
-        except WebopError as exc:
-            await _fail("startup", exc, send)
+            async with self._running(self._build()):
+                yield
+        finally:
+            self._is_alive = False
+
+    @asynccontextmanager
+    async def _running(self, options: OperatorOptions) -> AsyncIterator[None]:
+        decided = asyncio.Event()
+        task = self._start(options, decided)
         try:
             await decided.wait()
             if task.done():
-                await _fail("startup", _get_failure(task), send)
+                raise _get_failure(task) or WebopError("The operator has ended at once.")
             task.add_done_callback(_report_end)
-            await send({"type": "lifespan.startup.complete"})
             with retiring_at_signals(self._retire):
-                await receive()
+                yield
         finally:
             task.cancel()
             await asyncio.wait({task})
         failure = _get_failure(task)
         if failure is not None:
-            await _fail("shutdown", failure, send)
-        await send({"type": "lifespan.shutdown.complete"})
+            raise failure
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start the operator with the server, stop it with the server (ASGI lifespan).
+
+        Raises:
+            Exception: why the startup or the shutdown has failed; the server is told, too.
+        """
+        async with AsyncExitStack() as stack:
+            await receive()
+            if not logging.getLogger().handlers:
+                configure(log_prefix=True)  # as the command line does; the server logs on its own
+            try:
+                await stack.enter_async_context(self.lifespan())
+            except Exception as exc:
+                await _tell_failure("startup", exc, send)
+                raise
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            try:
+                await stack.aclose()
+            except Exception as exc:
+                await _tell_failure("shutdown", exc, send)
+                raise
+            await send({"type": "lifespan.shutdown.complete"})
+
+    def _list_obstacles(self) -> list[str]:
+        absence = self._explain_absence()
+        if self.operator is None or (absence and not self.operator.problem):
+            return [absence]
+        return self.operator.list_obstacles()
+
+    def _explain_absence(self) -> str:
+        """Say why there is nobody to judge reviews, if this is so for good."""
+        if self._build is None or self._is_alive:
+            return ""
+        return _NO_LIFESPAN if self.operator is None else "it has stopped"
 
     def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
         """Start the operator; the event is set as soon as it is known what has come of it."""
@@ -172,7 +237,7 @@ class OperatorApp:
         The server closes its port before it tells the app of its end.
         """
         if self.operator is not None and self.operator.is_started:
-            await self.operator.webhooks.retire()
+            await self.operator.retire()
             await self.operator.webhooks.withdraw()
 
     async def _describe(self, _: Request) -> Response:
@@ -184,7 +249,8 @@ class OperatorApp:
                 "webop": __version__,
                 "webhooks": operator.webhooks.review.ids if operator else [],
                 "handlers": count,
-                "not ready": operator.list_obstacles() if operator else ["not started"],
+                "role": operator.describe_role() if operator else "",
+                "not ready": self._list_obstacles(),
                 "advice": _ADVICE if operator and not count else "",
             }
         )
@@ -207,7 +273,7 @@ class OperatorApp:
 
     async def _report_readiness(self, _: Request) -> Response:
         """Tell whether reviews and objects are served, and if not, why."""
-        obstacles = self.operator.list_obstacles() if self.operator else ["not started"]
+        obstacles = self._list_obstacles()
         return _respond({"not ready": obstacles}, 503 if obstacles else 200)
 
 
@@ -280,12 +346,10 @@ def _encode(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-async def _fail(phase: str, failure: BaseException | None, send: Send) -> NoReturn:
-    """Tell the server that the startup or the shutdown has failed, and raise the reason."""
-    exc = WebopError("The operator has ended at once.") if failure is None else failure
+async def _tell_failure(phase: str, exc: Exception, send: Send) -> None:
+    """Tell the server why the startup or the shutdown has failed."""
     why = f"Error: {exc}" if isinstance(exc, WebopError) else f"The {phase} has failed: {exc!r}"
     await send({"type": f"lifespan.{phase}.failed", "message": why})
-    raise exc
 
 
 def _get_failure(task: asyncio.Task[None]) -> BaseException | None:
@@ -308,20 +372,16 @@ def _closing(send: Send) -> Send:
     return send_closing
 
 
-# A Status as in the refusals of the endpoint: API servers show its message (API, meta/v1), and
-# try again while they have time.
-_NOT_STARTED = _respond(
-    {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "message": "The operator does not run: it is starting, or stopping, or has failed, or the "
-        "server runs no lifespan of the app, as for apps that are mounted into others.",
-        "code": 503,
-    },
-    503,
-)
-_NOT_STARTED.headers["Retry-After"] = "1"
-_NOT_STARTED.headers["Connection"] = "close"  # the next attempt may find another replica
+def _refuse(reason: str) -> Response:
+    """Return a Status as the refusals of the endpoint: API servers show its message (meta/v1).
+
+    They try again while they have time.
+    """
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}
+    response = _respond({**status, "message": reason}, 503)
+    response.headers["Retry-After"] = "1"
+    response.headers["Connection"] = "close"  # the next attempt may find another replica
+    return response
+
 
 app = create_app()

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TESTS = """
-def test_a_namespace(local_cluster, local_namespace):
-    assert local_namespace in local_cluster.kubectl("get", "namespaces")
+def test_a_namespace(webop_cluster, webop_namespace):
+    assert webop_namespace in webop_cluster.kubectl("get", "namespaces")
 """
 _CONFIGURATION = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 
@@ -36,7 +36,7 @@ def test_each_worker_has_a_cluster_and_the_report_names_the_version(
 def test_binaries_are_built_before_the_first_test_with_the_progress_shown(
     go: Path, tmp_path: Path
 ) -> None:
-    tests = "def test_it(local_cluster): ..."
+    tests = "def test_it(webop_cluster): ..."
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
     (tmp_path / "test_it.py").write_text(tests)

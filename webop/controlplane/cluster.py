@@ -18,6 +18,7 @@ from . import cache, reaper
 from .binaries import Binaries, provide_binaries
 from .commands import APISERVER
 from .credentials import ServerNames, build_user_fields
+from .manifests import Json, Kind, Manifest, ObjectStore
 from .processes import dismiss_guard, start_guard
 from .progress import Progress, StreamProgress
 from .runtime import Runtime
@@ -86,6 +87,7 @@ class LocalCluster:
         self._progress: Progress = progress or StreamProgress(sys.stderr)
         self._runtime: Runtime | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._kinds: dict[tuple[str, str], Kind] = {}
         self._logs = cache.get_logs_folder() / self.name
 
     @classmethod
@@ -258,6 +260,46 @@ class LocalCluster:
         """Ask for the deletion of a namespace; it goes only if the controller manager is on."""
         self._get_runtime().prober.request("DELETE", f"/api/v1/namespaces/{name}")
 
+    def apply(
+        self, *manifests: Manifest, namespace: str | None = None, dry_run: bool = False
+    ) -> list[Json]:
+        """Create or change objects as ``kubectl apply --server-side`` does; no kubectl is needed.
+
+        Definitions and namespaces come first, and definitions are served when this returns.
+
+        Args:
+            manifests: files and folders with YAML or JSON, and objects as they are.
+            namespace: where objects go that do not say it themselves; by default, "default".
+            dry_run: have the API server judge, admission webhooks included, but not store.
+
+        Returns:
+            The objects as they are stored, in the order in which they were applied.
+
+        Raises:
+            ConfigurationError: there is no such file, it has something else than objects in it,
+                or an object is for another namespace.
+            ClusterError: the API server refuses an object, and says why; the ones before stay.
+        """
+        return self._get_store().apply(manifests, namespace, dry_run=dry_run)
+
+    def get(
+        self, api_version: str, kind: str, name: str, namespace: str | None = None
+    ) -> Json | None:
+        """Return an object, such as ``get("v1", "ConfigMap", "one", "default")``; None if absent.
+
+        Raises:
+            ClusterError: there is no such kind.
+        """
+        return self._get_store().get(api_version, kind, name, namespace)
+
+    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
+        """Ask for the deletion of an object; it goes when nobody's finalizer holds it.
+
+        Raises:
+            ClusterError: the API server refuses it, or there is no such kind.
+        """
+        self._get_store().delete(api_version, kind, name, namespace)
+
     def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
         """Write a kubeconfig of another user, who may do only what RBAC grants to them.
 
@@ -339,6 +381,9 @@ class LocalCluster:
                 f"webop cluster stop --name {self.name}"
             )
         end_cluster(state)
+
+    def _get_store(self) -> ObjectStore:
+        return ObjectStore(self._get_runtime().prober, self._kinds)
 
     def _get_runtime(self) -> Runtime:
         if self._runtime is None:

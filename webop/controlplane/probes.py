@@ -51,8 +51,20 @@ class Prober:
         self._context = ssl.create_default_context(cadata=ca_cert)
         self._token = token
 
-    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Answer:
         """Send a request and return the answer, whatever its status.
+
+        Args:
+            method: such as "GET".
+            path: the path of the URL, with its query.
+            body: what is sent as JSON.
+            content_type: what the API server is to make of it, as there are kinds of patches.
 
         Raises:
             OSError: there is no answer (also for garbled ones).
@@ -60,7 +72,7 @@ class Prober:
         connection = http.client.HTTPSConnection(
             self._host, self._port, context=self._context, timeout=_TIMEOUT
         )
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         try:
             connection.request(
                 method, path, body=None if body is None else orjson.dumps(body), headers=headers

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
+    from webop.errors import ClusterError
     from webop.testing.admission import AdmissionClient
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
     from webop.testing.runner import OperatorRunner
     from webop.testing.runner import OperatorRunner as KopfRunner
+    from webop.testing.waiting import eventually
 
 __all__ = [
     "AdmissionClient",
     "AdmissionResult",
+    "ClusterError",
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
+    "eventually",
     "review",
 ]
 
@@ -29,9 +33,11 @@ __all__ = [
 _LAZY = {
     "AdmissionClient": ("webop.testing.admission", "AdmissionClient"),
     "AdmissionResult": ("webop.testing.results", "AdmissionResult"),
+    "ClusterError": ("webop.errors", "ClusterError"),
     "KopfRunner": ("webop.testing.runner", "OperatorRunner"),
     "LocalCluster": ("webop.controlplane.cluster", "LocalCluster"),
     "OperatorRunner": ("webop.testing.runner", "OperatorRunner"),
+    "eventually": ("webop.testing.waiting", "eventually"),
     "review": ("webop.testing.reviews", "review"),
 }
 

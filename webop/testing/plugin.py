@@ -1,11 +1,13 @@
-"""The pytest plugin: a real Kubernetes API server, and admission without any, as fixtures.
+"""The pytest plugin: operators and a real Kubernetes API server for them, as fixtures.
 
 ::
 
-    def test_something(local_cluster, local_namespace):
-        local_cluster.kubectl("create", "configmap", "one", "--namespace", local_namespace)
+    def test_handlers(webop_cluster, webop_namespace, webop_operator):
+        with webop_operator("handlers.py"):
+            webop_cluster.apply("example.yaml", namespace=webop_namespace)
+            ...
 
-    async def test_admission(webop_admission):
+    async def test_admission(webop_admission):  # with no cluster
         async with webop_admission(modules=["handlers.py"]) as client:
             assert (await client.create({...})).allowed
 
@@ -31,14 +33,18 @@ if TYPE_CHECKING:
 
     from webop.controlplane.cluster import LocalCluster
     from webop.testing.admission import AdmissionClient
+    from webop.testing.runner import OperatorRunner
 
-_FIXTURE = "local_cluster"
+_FIXTURE = "webop_cluster"
 _WORKER_KEY = "webop_clusters"
+_ENDING = 30.0  # seconds that an operator has to stop
+# The API server knows within that time that the webhooks of an operator that stops are gone.
+_ENVIRONMENT = {"WEBOP_ADMISSION__SHUTDOWN_DELAY": "0.2"}
 _clusters_key = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
-def local_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
+def webop_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
     """A real Kubernetes API server, started at first use: one per run, or per xdist worker."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
 
@@ -48,15 +54,50 @@ def local_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def local_namespace(local_cluster: LocalCluster) -> Iterator[str]:
-    """The name of a fresh namespace of the local cluster, deleted after the test.
+def webop_kubeconfig(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Logs in to the cluster for the time of a test: KUBECONFIG is set; the path of the file.
+
+    So operators, kubectl and client libraries of the test go there, and nowhere else.
+    """
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
+    return webop_cluster.kubeconfig
+
+
+@pytest.fixture
+def webop_namespace(webop_cluster: LocalCluster, webop_kubeconfig: Path) -> Iterator[str]:  # noqa: ARG001
+    """The name of a fresh namespace of the cluster, deleted after the test; logged in, too.
 
     It disappears only if kube-controller-manager runs; else it stays, closed for new objects.
     """
-    name = local_cluster.create_namespace()
+    name = webop_cluster.create_namespace()
     yield name
     with contextlib.suppress(OSError):  # the test may have left the API server dead
-        local_cluster.delete_namespace(name)
+        webop_cluster.delete_namespace(name)
+
+
+@pytest.fixture
+def webop_operator(
+    request: pytest.FixtureRequest, webop_namespace: str
+) -> Callable[..., OperatorRunner]:
+    """Makes operators in the background, as context managers: ``webop_operator("handlers.py")``.
+
+    They take the arguments of ``webop run``, and by name those of
+    ``webop.testing.OperatorRunner``. Without ``-n`` and ``-A``, they serve the namespace of the
+    test. Files are looked for in the folder of the test, and from there upwards, up to the root
+    folder of pytest.
+    """
+    from webop.testing.runner import OperatorRunner  # noqa: PLC0415 - only if it is used
+
+    folders = _list_folders(request.path.parent, request.config.rootpath)
+
+    def build(*arguments: str | Path, **options: Any) -> OperatorRunner:
+        words = [_find_source(str(argument), folders) for argument in arguments]
+        scope = () if any(map(_is_scope, words)) else (f"--namespace={webop_namespace}",)
+        environment = {**_ENVIRONMENT, **(options.pop("env", None) or {})}
+        chosen: Any = {"timeout": _ENDING, **options}
+        return OperatorRunner(["run", *scope, *words], env=environment, **chosen)
+
+    return build
 
 
 @pytest.fixture
@@ -82,6 +123,12 @@ def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionCl
 
 def _list_folders(folder: Path, root: Path) -> list[Path]:
     return [each for each in (folder, *folder.parents) if each.is_relative_to(root)]
+
+
+def _is_scope(word: str) -> bool:
+    """Tell whether an argument of ``webop run`` says which namespaces are served."""
+    name = word.partition("=")[0] if word.startswith("--") else word[:2]
+    return name in ("-A", "-n", "--all-namespaces", "--namespace")
 
 
 def _find_source(source: str, folders: Iterable[Path]) -> str:

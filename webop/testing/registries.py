@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import sysconfig
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from webop.handling.handlers import (
@@ -20,6 +23,9 @@ from webop.handling.registry import (
     get_default_registry,
     set_default_registry,
 )
+
+# What is in there has not been written by the author of the test.
+_LIBRARIES: set[Path | str] = {"webop", *map(Path, sysconfig.get_paths().values())}
 
 #: The ids of the webhook handlers that a review is for, their own filters considered.
 judges: ContextVar[list[str]] = ContextVar("judges")
@@ -36,9 +42,51 @@ def replace_default_registry(registry: OperatorRegistry | None) -> Iterator[Oper
     chosen = original.copy() if registry is None else registry
     set_default_registry(chosen)
     try:
-        yield chosen
+        with forgetting_imports(chosen):
+            yield chosen
     finally:
         set_default_registry(original)
+
+
+@contextlib.contextmanager
+def forgetting_imports(registry: OperatorRegistry) -> Iterator[None]:
+    """Have the modules of an operator imported anew by the next one that is made of them.
+
+    Decorators work on import. A module that stays imported while its handlers have gone with the
+    registry would give none to the next operator. So what is imported within the block is
+    forgotten, if a module with handlers is in the same package, or beside it in a folder.
+    """
+    known, path = set(sys.modules), list(sys.path)
+    before = set(_list_modules(registry))
+    try:
+        yield
+    finally:
+        sys.path[:] = [folder for folder in sys.path if folder in path]
+        fresh = {name: sys.modules[name] for name in sys.modules.keys() - known}
+        own = (set(_list_modules(registry)) - before) & fresh.keys()
+        origins = {origin for name in own for origin in _tell_origins(fresh[name])} - _LIBRARIES
+        for name, module in fresh.items():
+            if origins.intersection(_tell_origins(module)):
+                del sys.modules[name]
+
+
+def _list_modules(registry: OperatorRegistry) -> Iterator[str]:
+    """Yield the names of the modules that the functions of the handlers are in."""
+    activities = [each for activity in Activity for each in registry.select_activities(activity)]
+    for handler in (
+        *registry.select_resource_handlers(),
+        *registry.select_webhooks(),
+        *activities,
+    ):
+        yield getattr(handler.fn, "__module__", None) or ""
+
+
+def _tell_origins(module: Any) -> set[Path | str]:
+    """Return what a module has in common with others that have been written with it."""
+    package = getattr(module, "__name__", "").partition(".")[0]
+    file = getattr(module, "__file__", None)
+    is_alone = file is not None and not getattr(module, "__package__", "")
+    return {package, Path(str(file)).parent} if is_alone else {package}
 
 
 class AdmissionRegistry(OperatorRegistry):

@@ -22,6 +22,7 @@ from webop.handling.registry import OperatorRegistry
 from webop.logs import preserve
 from webop.settings import OperatorSettings
 from webop.testing.registries import replace_default_registry
+from webop.testing.waiting import watched
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -80,6 +81,7 @@ class OperatorRunner:
 
     def __enter__(self) -> Self:
         self._replacement.enter_context(replace_default_registry(self.registry))
+        watched.add(self._get_failure)
         self._thread.start()
         self._ready.wait()
         return self
@@ -96,12 +98,13 @@ class OperatorRunner:
             WebopError: it has not stopped in time.
             BaseException: what it has failed with, if that is to be re-raised.
         """
+        watched.discard(self._get_failure)
         with self._replacement:
             self._stop.set()
             self._thread.join(self.timeout)
         if self._thread.is_alive():
             raise WebopError(f"The operator didn't stop in {self.timeout} s: it is still running.")
-        failure = self.future.exception() or (self.exception if self.reraise else None)
+        failure = self._get_failure() if self.reraise else self.future.exception()
         if failure is not None:
             raise failure from exc
 
@@ -150,6 +153,12 @@ class OperatorRunner:
     def stderr_bytes(self) -> bytes:
         """What was logged, as it was written."""
         return self.future.result().stderr_bytes
+
+    def _get_failure(self) -> BaseException | None:
+        """Return what it has failed with by now, if it has."""
+        if not self.future.done():
+            return None
+        return self.future.exception() or self.exception
 
     def _invoke(self) -> None:
         """Run the command; the body of the thread."""

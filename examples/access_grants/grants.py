@@ -1,0 +1,145 @@
+"""Access for a while: an AccessGrant lets a user into its namespace, and out again in time.
+
+Admission: a grant gets a duration if it has none, and the name of whoever has made it; nobody
+grants anything to themselves, and nothing for longer than a working day. After that, the operator
+keeps a RoleBinding for as long as the grant lasts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from typing import Any
+
+import pykube
+import webop
+
+from durations import parse_duration
+
+GRANTS = ("access.example.com", "v1", "accessgrants")
+DEFAULT_DURATION = "1h"
+LONGEST_DURATION = "8h"
+
+
+@webop.on.startup()
+def configure(settings: webop.OperatorSettings, **_: Any) -> None:
+    """Serve the webhooks: behind a Service in a cluster, on a free port of this host elsewhere."""
+    settings.admission.managed = "access.example.com"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        settings.admission.server = webop.WebhookServiceServer(service="access-grants")
+    else:
+        settings.admission.server = webop.WebhookServer(port=0)
+
+
+# ---- before a grant is stored
+
+
+@webop.on.mutate(*GRANTS, id="complete", operations=["CREATE", "UPDATE"])
+def complete(
+    spec: webop.Spec,
+    old: webop.Body | None,
+    userinfo: webop.UserInfo,
+    patch: webop.Patch,
+    **_: Any,
+) -> None:
+    """Fill in the duration, and who has made the grant, whatever the request says about it."""
+    if old is None:
+        patch.spec["duration"] = spec.get("duration", DEFAULT_DURATION)
+        patch.spec["grantedBy"] = userinfo["username"]
+    else:  # whoever replaces a grant as a whole need not repeat them
+        for field in {"duration", "grantedBy"} & old["spec"].keys() - spec.keys():
+            patch.spec[field] = old["spec"][field]
+
+
+@webop.on.validate(*GRANTS, id="check", operations=["CREATE", "UPDATE"])
+def check(
+    spec: webop.Spec,
+    old: webop.Body | None,
+    userinfo: webop.UserInfo,
+    warnings: list[str],
+    **_: Any,
+) -> None:
+    """Refuse what is not to be granted."""
+    if old is not None and old["spec"] == spec:
+        return  # finalizers and annotations are not our business
+    if spec["user"] == userinfo["username"]:
+        raise webop.AdmissionError("Ask somebody else: nobody grants access to themselves.", 403)
+    for field in ("user", "role", "grantedBy"):
+        if old is not None and old["spec"].get(field) != spec.get(field):
+            raise webop.AdmissionError(f"spec.{field}: it stays as it is; make a new grant.", 422)
+    try:
+        duration = parse_duration(spec.get("duration", DEFAULT_DURATION))
+    except ValueError as exc:
+        raise webop.AdmissionError(f"spec.duration: {exc}", 422) from exc
+    if duration > parse_duration(LONGEST_DURATION):
+        raise webop.AdmissionError(f"spec.duration: {LONGEST_DURATION} at most.", 422)
+    if spec["role"] == "edit" and not spec.get("reason"):
+        warnings.append("spec.reason: say why, those who look at it later will be grateful.")
+
+
+# ---- after a grant is stored
+
+
+@webop.on.create(*GRANTS)
+@webop.on.update(*GRANTS, field="spec.duration")
+def open_access(
+    name: str,
+    namespace: str,
+    spec: webop.Spec,
+    meta: webop.Meta,
+    patch: webop.Patch,
+    logger: webop.Logger,
+    **_: Any,
+) -> None:
+    """Let the user in, and note until when."""
+    binding = get_binding(name, namespace, spec)
+    if not binding.exists():
+        binding.create()
+    end = compute_end(meta, spec)
+    patch.status["phase"] = "Open"
+    patch.status["until"] = end.isoformat()
+    logger.info("%s can %s until %s.", spec["user"], spec["role"], end)
+
+
+@webop.timer(*GRANTS, interval=float(os.environ.get("CHECK_INTERVAL", "10")))
+def close_in_time(
+    name: str,
+    namespace: str,
+    spec: webop.Spec,
+    meta: webop.Meta,
+    status: webop.Status,
+    patch: webop.Patch,
+    logger: webop.Logger,
+    **_: Any,
+) -> None:
+    """Lock the user out when the time is over."""
+    if status.get("phase") == "Open" and compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
+        get_binding(name, namespace, spec).delete()
+        patch.status["phase"] = "Over"
+        logger.info("The time of %s is over.", spec["user"])
+
+
+@webop.on.delete(*GRANTS)
+def close_access(name: str, namespace: str, spec: webop.Spec, **_: Any) -> None:
+    """Lock the user out at once; the grant goes when that is done."""
+    get_binding(name, namespace, spec).delete()
+
+
+def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
+    """Return when a grant is over."""
+    created = dt.datetime.fromisoformat(meta["creationTimestamp"])
+    return created + parse_duration(spec.get("duration", DEFAULT_DURATION))
+
+
+def get_binding(name: str, namespace: str, spec: webop.Spec) -> pykube.RoleBinding:
+    """Return the RoleBinding of a grant, as it is or should be in the cluster."""
+    api = pykube.HTTPClient(pykube.KubeConfig.from_env())
+    group = "rbac.authorization.k8s.io"
+    body = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"grant-{name}", "namespace": namespace},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": spec["role"]},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": spec["user"]}],
+    }
+    return pykube.RoleBinding(api, body)

@@ -1,0 +1,125 @@
+"""Objects put into a local cluster, and looked at, with no kubectl and no client library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operating import Kind
+from webop.errors import ClusterError, ConfigurationError
+from webop.testing import LocalCluster, eventually
+
+KIND = Kind("applying.webop.dev", "appliances", "Appliance", has_status=True)
+CONFIGMAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
+
+
+def build(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": KIND.resource.api_version,
+        "kind": "Appliance",
+        "metadata": {"name": "x"},
+        "spec": spec,
+    }
+
+
+def write(path: Path, *documents: Any) -> Path:
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+@pytest.fixture
+def cluster(webop_cluster: LocalCluster) -> LocalCluster:
+    return webop_cluster
+
+
+@pytest.fixture
+def namespace(webop_namespace: str) -> str:
+    return webop_namespace
+
+
+def test_a_folder_is_applied_with_definitions_first_which_are_served_then(
+    cluster: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.yaml", build(size=5), None)
+    write(tmp_path / "b.yml", KIND.build_crd(), {**CONFIGMAP, "data": {"key": "value"}})
+    (tmp_path / "c.json").write_text(json.dumps({**CONFIGMAP, "metadata": {"name": "two"}}))
+    (tmp_path / "notes.md").write_text("not an object")
+    stored = cluster.apply(tmp_path, namespace=namespace)
+    kinds = [item["kind"] for item in stored]
+    assert kinds == ["CustomResourceDefinition", "Appliance", "ConfigMap", "ConfigMap"]
+    found = cluster.get(KIND.resource.api_version, "Appliance", "x", namespace)
+    assert found is not None
+    assert found["spec"] == {"size": 5}
+    assert (cluster.get("v1", "ConfigMap", "one", namespace) or {})["data"] == {"key": "value"}
+
+
+def test_objects_are_changed_by_the_next_application_and_go_by_deletion(
+    cluster: LocalCluster, namespace: str
+) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [CONFIGMAP, {**CONFIGMAP, "data": {}}]}
+    cluster.apply(listed, {**CONFIGMAP, "data": {"a": "1", "b": "2"}}, namespace=namespace)
+    [changed] = cluster.apply({**CONFIGMAP, "data": {"a": "3"}}, namespace=namespace)
+    assert changed["data"] == {"a": "3"}
+    cluster.delete("v1", "ConfigMap", "one", namespace)
+    assert eventually(lambda: cluster.get("v1", "ConfigMap", "one", namespace) is None)
+    cluster.delete("v1", "ConfigMap", "one", namespace)  # it is gone already
+
+
+def test_names_can_be_left_to_the_api_server_and_dry_runs_store_nothing(
+    cluster: LocalCluster, namespace: str
+) -> None:
+    nameless = {**CONFIGMAP, "metadata": {"generateName": "made-up-", "namespace": namespace}}
+    [stored] = cluster.apply(nameless)
+    name = stored["metadata"]["name"]
+    assert name.startswith("made-up-")
+    assert cluster.get("v1", "ConfigMap", name, namespace)
+    cluster.apply(CONFIGMAP, namespace=namespace, dry_run=True)
+    assert cluster.get("v1", "ConfigMap", "one", namespace) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({**CONFIGMAP, "data": {"a": 5}}, "ConfigMap one cannot be applied: .*data"),
+        ({**CONFIGMAP, "dota": {}}, "ConfigMap one cannot be applied: .*dota"),
+        ({**CONFIGMAP, "kind": "Nothing"}, "no kind 'Nothing' in 'v1'.*definition first"),
+        ({**CONFIGMAP, "apiVersion": "no.one/v1"}, "no kind 'ConfigMap' in 'no.one/v1'"),
+    ],
+)
+def test_what_the_api_server_refuses_is_told_in_its_words(
+    cluster: LocalCluster, namespace: str, body: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ClusterError, match=reason):
+        cluster.apply(body, namespace=namespace)
+
+
+def test_an_object_of_another_namespace_is_not_applied_by_mistake(
+    cluster: LocalCluster, namespace: str
+) -> None:
+    body = {**CONFIGMAP, "metadata": {"name": "one", "namespace": "default"}}
+    with pytest.raises(ConfigurationError, match=rf"'default', not for '{namespace}'"):
+        cluster.apply(body, namespace=namespace)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "no file"),
+        ("a: [", "is not YAML"),
+        ("just text", "no apiVersion and kind: 'just text'"),
+        ("kind: Pod", "no apiVersion and kind"),
+    ],
+)
+def test_files_that_are_no_manifests_are_named(
+    cluster: LocalCluster, tmp_path: Path, text: str | None, reason: str
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        cluster.apply(file)
+    assert str(file) in str(caught.value)

@@ -1,0 +1,101 @@
+"""Waiting for conditions: what holds, what does not yet, and what is told when it does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from webop.testing import OperatorRunner, eventually
+
+NOT_YET: list[Any] = [None, False, 0, "", {}, []]
+
+
+def build_condition(*results: Any) -> Callable[[], Any]:
+    """Return a function that returns or raises one after another."""
+    left = iter(results)
+
+    def condition() -> Any:
+        result = next(left)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return condition
+
+
+@pytest.mark.parametrize("value", NOT_YET)
+def test_the_first_true_value_is_returned(value: Any) -> None:
+    assert eventually(build_condition(value, "yes", "no")) == "yes"
+
+
+@pytest.mark.parametrize("error", [KeyError("status"), AssertionError("x"), OSError("refused")])
+def test_exceptions_mean_not_yet(error: Exception) -> None:
+    assert eventually(build_condition(error, 5)) == 5
+
+
+async def test_conditions_can_be_async() -> None:
+    condition = build_condition(None, KeyError("status"), {"a": 1})
+
+    async def look() -> dict[str, int] | None:
+        found: dict[str, int] | None = condition()
+        return found
+
+    assert await eventually(look) == {"a": 1}
+    with pytest.raises(AssertionError, match=r"It: not so after 0 s; at last, it was None"):
+        await eventually(build_async(None), "It", timeout=0)
+    with pytest.raises(AssertionError, match=r"at last, it raised KeyError: 'x'"):
+        await eventually(build_async(KeyError("x")), timeout=0)
+
+
+def build_async(result: Any) -> Callable[[], Awaitable[Any]]:
+    async def condition() -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return condition
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "The pod is up: not so after 0 s; at last, it was None"),
+        ({}, "The pod is up: not so after 0 s; at last, it was {}"),
+        (
+            KeyError("status"),
+            "The pod is up: not so after 0 s; at last, it raised KeyError: 'statu",
+        ),
+    ],
+)
+def test_the_failure_tells_what_it_was_at_last(result: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(message)) as caught:
+        eventually(build_condition(*[result] * 9), "The pod is up", timeout=0)
+    assert caught.value.__cause__ is (result if isinstance(result, Exception) else None)
+
+
+def test_the_last_attempt_comes_after_the_deadline_and_counts() -> None:
+    assert eventually(lambda: "at once", timeout=-1) == "at once"
+
+
+@pytest.fixture
+def failing() -> Iterator[OperatorRunner]:
+    """An operator whose startup fails."""
+    registry = webop.OperatorRegistry()
+
+    @webop.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        raise webop.PermanentError("No database.")
+
+    with OperatorRunner(["run", "-A"], registry=registry, reraise=False) as runner:
+        yield runner
+
+
+@pytest.mark.feature("TST-05")
+def test_nobody_waits_for_an_operator_that_has_failed(failing: OperatorRunner) -> None:
+    assert eventually(failing.future.done)
+    with pytest.raises(AssertionError, match=r"It is up: the operator has failed: .*No database"):
+        eventually(lambda: None, "It is up", timeout=60)
