@@ -109,7 +109,7 @@ def fail(tmp_path: Path, code: str) -> str:
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no file '.*nowhere\.py'"):
         load_file(tmp_path / "nowhere.py")
-    with pytest.raises(ConfigurationError, match="no file"):
+    with pytest.raises(ConfigurationError, match=r"no file .*, but a folder: name the files"):
         load_file(tmp_path)
 
 
@@ -134,6 +134,8 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
             ["TypeError", "field=", "line 2"],
         ),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
+        ("import webop\n@webop.on.create()\ndef fn(**_): ...", ["No resource", "py, line 2: @"]),
+        ("from . import others", ["relative import", "-m package.module"]),
     ],
 )
 def test_a_file_that_fails_is_told_with_the_line(
@@ -164,8 +166,14 @@ def test_a_project_that_is_called_webop_is_not_mistaken_for_the_package(tmp_path
 @pytest.mark.feature("LOD-02")
 @pytest.mark.parametrize("name", ["nonexistent_module", "nonexistent_package.handlers", "json.no"])
 def test_a_missing_module_is_told_by_its_name(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"'{name}' cannot be imported"):
+    with pytest.raises(ConfigurationError, match=f"'{name}' cannot be imported") as e:
         load_module(name)
+    assert "importlib" not in str(e.value)  # there is no line of the user's to name
+
+
+def test_a_file_that_is_named_as_a_module_is_told_what_to_do() -> None:
+    with pytest.raises(ConfigurationError, match="a file, not a module: name it without -m"):
+        load_module("handlers.py")
 
 
 @pytest.mark.feature("LOD-02")

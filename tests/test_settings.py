@@ -160,12 +160,37 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("networking", "error_backoffs", -1),
         ("admission", "server", "localhost:9443"),
         ("posting", "levle", 5),
+        # False is not "no limit", nor is infinity; there is None.
+        ("networking", "connect_timeout", False),
+        ("networking", "request_timeout", float("inf")),
+        ("networking", "error_backoffs", True),
+        ("admission", "server", webop.WebhookServer),
+        ("persistence", "finalizer", ""),
+        ("peering", "lifetime", 0),
     ],
 )
 def test_values_and_names_that_do_not_fit_are_refused_at_once(
     section: str, name: str, value: Any
 ) -> None:
     with pytest.raises(pydantic.ValidationError, match=name):
+        setattr(getattr(OperatorSettings(), section), name, value)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "message"),
+    [
+        ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
+        ("networking", "xyz", 5, "There is no such setting"),
+        ("posting", "level", "loud", "the name of a level, such as 20 or INFO"),
+        ("execution", "max_workers", "5", "number of threads .* is no '5'"),
+        ("execution", "max_workers", True, "number of threads .* is no True"),
+        ("peering", "namespaced", "dunno", "a valid boolean"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_code_with_what_would(
+    section: str, name: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         setattr(getattr(OperatorSettings(), section), name, value)
 
 
@@ -192,6 +217,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
         ("WEBOP_PERSISTENCE__FINALIZER", "a/b", "persistence.finalizer", "a/b"),
         ("WEBOP_LEADERSHIP__LEASE_NAME", "mine", "leadership.lease_name", "mine"),
         ("WEBOP_posting__level", "30", "posting.level", 30),
+        ("WEBOP_POSTING__ENABLED", " false ", "posting.enabled", False),
     ],
 )
 def test_the_environment_sets_settings(variable: str, text: str, path: str, value: Any) -> None:
@@ -285,6 +311,8 @@ def list_envvars(command: click.Command, prefix: str) -> Iterator[str]:
         ("WEBOP_POSTING__LEVEL", "", "integer"),
         ("WEBOP_BATCHING__WORKER_LIMIT", "0", "greater than or equal to 1"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,x", "1,x"),
+        ("WEBOP_BATCHING__ERROR_DELAYS", "1 2", "with commas, such as 1,2,5"),
+        ("WEBOP_POSTING__LEVEL", "loud", "fit: it must be a number or the name of a level"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,-2", "-2.0 is not a number of seconds"),
         ("WEBOP_NETWORKING__REQUEST_TIMEOUT", "-1", "greater than or equal to 0"),
         ("WEBOP_EXECUTION__MAX_WORKERS", "0", "At least one thread"),

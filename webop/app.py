@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypedDict, Unpack
@@ -29,8 +30,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
-from webop.handling.options import check_names
-from webop.handling.registry import OperatorRegistry
+from webop.handling.options import check_names, spell_out
+from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.lifecycles import LifeCycleFn
 from webop.loading import load_sources
 from webop.logs import configure
@@ -73,7 +74,7 @@ class AppOptions(TypedDict, total=False):
             ``WEBOP_NAMESPACES``; if that is empty, too, all of them are served.
     """
 
-    modules: Iterable[str]
+    modules: str | Iterable[str]
     registry: OperatorRegistry | None
     settings: OperatorSettings | None
     memo: Any
@@ -81,7 +82,7 @@ class AppOptions(TypedDict, total=False):
     vault: Vault | None
     identity: str | None
     clusterwide: bool
-    namespaces: Collection[NamespacePattern]
+    namespaces: str | Collection[NamespacePattern]
 
 
 class OperatorApp:
@@ -277,6 +278,7 @@ class OperatorApp:
         return _respond({"not ready": obstacles}, 503 if obstacles else 200)
 
 
+@spell_out()
 def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
     """Make an ASGI app around an operator, to be run by any ASGI server with a lifespan.
 
@@ -288,25 +290,32 @@ def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
         ConfigurationError: both all namespaces and some are asked for.
     """
     check_names("create_app()", options, AppOptions)
+    given: Any = {name: value for name, value in options.items() if value is not None}
     if options.get("clusterwide") and options.get("namespaces"):
         raise ConfigurationError("clusterwide= and namespaces= exclude each other.")
-    return OperatorApp(partial(build_options, options))
+    return OperatorApp(partial(build_options, given, weakref.WeakSet()))
 
 
 def build_options(
-    options: AppOptions, environment: Mapping[str, str] = os.environ
+    options: AppOptions,
+    loaded: MutableSet[OperatorRegistry],
+    environment: Mapping[str, str] = os.environ,
 ) -> OperatorOptions:
     """Import the modules, and return the options of the operator.
 
     Args:
         options: as they are given in code; they win.
+        loaded: what has the handlers of the modules by now, lest they be doubled in the next life.
         environment: the environment variables.
 
     Raises:
         ConfigurationError: a module cannot be imported, a variable does not fit, or both all
             namespaces and some are asked for.
     """
-    load_sources(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ",")))
+    if (target := get_default_registry()) not in loaded:
+        sources = options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))
+        load_sources(to_list(sources))
+        loaded.add(target)
     return OperatorOptions(
         registry=options.get("registry"),
         settings=options.get("settings") or OperatorSettings.from_environment(environment),
@@ -321,7 +330,7 @@ def build_options(
 
 def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> NamespaceScope:
     if "clusterwide" in options or "namespaces" in options:
-        patterns = tuple(options.get("namespaces", ()))
+        patterns = tuple(to_list(options.get("namespaces", ())))
     else:
         patterns = tuple(_split(environment.get("WEBOP_NAMESPACES", "")))
         everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower()
@@ -330,6 +339,11 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
+
+
+def to_list(values: Any) -> list[Any]:
+    """Return a list; a text is one item, not its letters."""
+    return [values] if isinstance(values, str) else list(values)
 
 
 def _split(text: str, separator: str | None = None) -> list[str]:

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from webop.app import OperatorApp
+from webop.app import OperatorApp, to_list
 from webop.client.credentials import Vault
 from webop.errors import ConfigurationError
 from webop.handling.options import check_names, spell_out
@@ -34,6 +34,7 @@ from webop.signals import listening_to_signals
 logger = logging.getLogger(__name__)
 
 Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.futures.Future[Any]
+_FLAGS = (asyncio.Event, threading.Event, asyncio.Future, concurrent.futures.Future)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for tasks that do not end when they are told to
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
@@ -54,7 +55,7 @@ class EmbeddingOptions(TypedDict, total=False):
     peering_name: str | None
     liveness_endpoint: str | None
     clusterwide: bool
-    namespaces: Collection[NamespacePattern]
+    namespaces: str | Collection[NamespacePattern]
     namespace: NamespacePattern | None
     stop_flag: Flag | None
     ready_flag: Flag | None
@@ -76,7 +77,12 @@ def run(
 
     Raises:
         WebopError: the operator cannot go on; the message says why.
+        RuntimeError: an event loop runs in this thread already.
     """
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001  the public one raises
+        raise RuntimeError(
+            "webop.run() cannot be called where an event loop runs: await webop.operator() there."
+        )
     with contextlib.suppress(asyncio.CancelledError):
         if loop is not None:
             loop.run_until_complete(operator(**options))
@@ -98,8 +104,10 @@ async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio
 
     Raises:
         ConfigurationError: the options contradict each other.
+        TypeError: there is no such option, or a flag is none.
     """
     ready = options.get("ready_flag")
+    _check_flags(options)
     made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
     running = _Running(made, options.get("stop_flag"))
     return [
@@ -124,13 +132,24 @@ async def run_tasks(
     try:
         await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in root_tasks:
-            task.cancel()
-        await asyncio.wait(root_tasks)
+        await _end(root_tasks)
         await _stop_hung({*asyncio.all_tasks()} - {*ignored, *root_tasks, asyncio.current_task()})
     for task in root_tasks:
         if not task.cancelled() and (exc := task.exception()) is not None:
             raise exc
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for them; who cancels that is in a hurry, and so are they then."""
+    for task in tasks:
+        task.cancel()
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_HUNG_TIMEOUT)
+        raise
 
 
 def build_options(options: EmbeddingOptions) -> OperatorOptions:
@@ -159,7 +178,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
 
 def _build_scope(options: EmbeddingOptions) -> Scope:
     single = options.get("namespace")
-    patterns = (*options.get("namespaces", ()), *(() if single is None else (single,)))
+    patterns = (*to_list(options.get("namespaces", ())), *(() if single is None else (single,)))
     clusterwide = options.get("clusterwide", False)
     if clusterwide and patterns:
         raise ConfigurationError("All namespaces and some namespaces exclude each other.")
@@ -187,8 +206,13 @@ def _adjust_peering(settings: OperatorSettings, options: EmbeddingOptions) -> No
 
 def _build_liveness(url: str) -> Any:
     """Return a service with the probes at a URL such as http://0.0.0.0:8080/healthz (PRB-01)."""
-    parts = urlsplit(url)
-    if parts.scheme != "http":
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        is_fine = parts.scheme == "http"
+    except ValueError:
+        is_fine = False
+    if not is_fine:
         raise ConfigurationError(
             f"The liveness endpoint {url!r} must be an http:// URL, such as "
             "http://0.0.0.0:8080/healthz."
@@ -197,7 +221,7 @@ def _build_liveness(url: str) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         app = OperatorApp(operator=made, health_path=parts.path or "/")
-        async with Listener(app, parts.hostname or "localhost", parts.port or 80):
+        async with Listener(app, parts.hostname or "localhost", 80 if port is None else port):
             yield
 
     return serve
@@ -274,6 +298,18 @@ async def _wait_for_any(
 
 async def _await(future: asyncio.Future[Any]) -> None:
     await asyncio.wait({future})
+    if not future.cancelled():
+        future.exception()  # it stops the operator as any result does, and is not missed
+
+
+def _check_flags(options: EmbeddingOptions) -> None:
+    for name in ("ready_flag", "stop_flag"):
+        flag = options.get(name)
+        if flag is not None and not isinstance(flag, _FLAGS):
+            raise TypeError(
+                f"{name}={flag!r} is no flag: that is an event of asyncio or threading, or a "
+                "future of asyncio or concurrent.futures."
+            )
 
 
 def _raise_flag(flag: Flag | None) -> None:

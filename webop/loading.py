@@ -55,7 +55,8 @@ def load_file(path: Path) -> None:
     """
     if path.is_dir():
         raise ConfigurationError(
-            f"{str(path)!r} is a folder: name the files in it, or its package as a module (-m)."
+            f"There is no file {str(path)!r}, but a folder: name the files in it, or its package "
+            f"as a module (-m)."
         )
     if not path.is_file():
         raise ConfigurationError(f"There is no file {str(path)!r} to take handlers from.")
@@ -88,19 +89,18 @@ def load_module(name: str) -> None:
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as exc:
-        raise ConfigurationError(_explain(name, exc)) from exc
+        is_file = isinstance(exc, ModuleNotFoundError) and name.endswith(".py")
+        hint = ". This is a file, not a module: name it without -m" if is_file else ""
+        raise ConfigurationError(f"{_explain(name, exc)}{hint}") from exc
 
 
 def _explain(source: str, exc: BaseException) -> str:
     """Say what is wrong and in which line of the user's code, not of the import system."""
     what = traceback.format_exception_only(exc)[-1].strip()
-    return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(source, exc)}"
+    return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
 
 
-def _advise(source: str, exc: BaseException) -> str:
-    if isinstance(exc, ModuleNotFoundError) and source.endswith(".py"):
-        is_file = not Path(source).is_file() or exc.name in (source, source.removesuffix(".py"))
-        return ". This is a file, not a module: name it without -m" if is_file else ""
+def _advise(exc: BaseException) -> str:
     if isinstance(exc, ImportError) and "no known parent package" in str(exc):
         return ". Files have no package: import it as a module (-m package.module)"
     return ""

@@ -231,6 +231,7 @@ class Operator:
                 if not self.options.is_hosted:
                     raise
                 self.observer = None
+            _check_cancellation()
 
 
 def _find_only_namespace(scope: Scope) -> str | None:
@@ -238,6 +239,17 @@ def _find_only_namespace(scope: Scope) -> str | None:
     patterns = () if scope.clusterwide else scope.patterns
     names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
     return names[0] if len(patterns) == len(names) == 1 else None
+
+
+def _check_cancellation() -> None:
+    """Do what is left undone by a task group that was ending by an error when it was cancelled.
+
+    Raises:
+        asyncio.CancelledError: the task is to end.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -116,6 +116,7 @@ def test_settings_that_are_handed_in_stay_as_they_are_but_for_what_options_say()
         (["-A", "--priority=high"], {}, "'high' is not a valid integer"),
         (["-A"], {"WEBOP_RUN_PRIORITY": "high"}, "'high' is not a valid integer"),
         (["-A", "--lease"], {}, "--lease"),
+        (["-n", ""], {}, "-n/--namespace is empty"),
     ],
 )
 def test_mistakes_in_options_are_told(

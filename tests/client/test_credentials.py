@@ -270,6 +270,43 @@ def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
     assert (find_server_problem(server) == "") is is_fine
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"expiration": "2030-01-01T00:00:00Z"}, "a datetime as its expiration, not str"),
+        ({"expiration": 1893456000.0}, "a datetime as its expiration, not float"),
+        ({"priority": "high"}, "a number as its priority, not str"),
+        ({"token": b"secret"}, "a text as its token, not bytes"),
+    ],
+)
+def test_values_of_wrong_types_are_told_where_they_are_given(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message) as e:
+        ConnectionInfo("https://host", **values)
+    assert "secret" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (ConnectionInfo("https://host", token="a\n"), "token cannot be sent: it has line breaks"),
+        (ConnectionInfo("https://host", token="tokén"), "token cannot be sent: .* ASCII"),
+        (ConnectionInfo("https://host", proxy_url="foo"), "proxy 'foo' is not a URL"),
+    ],
+)
+async def test_credentials_that_no_request_can_be_made_with_are_told_instead_of_a_traceback(
+    info: ConnectionInfo, message: str
+) -> None:
+    vault = Vault({"x": info})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=message):
+            await call
+
+
 async def test_credentials_for_what_is_no_url_are_told_when_they_are_used() -> None:
     vault = Vault({"x": ConnectionInfo("host:6443")})
     async with Client(vault, Networking()) as client:

@@ -216,6 +216,11 @@ def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
         build_ssl_context(ConnectionInfo("https://host", private_key_data=ca.key))
 
 
+def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="a client certificate, but no private key"):
+        build_ssl_context(ConnectionInfo("https://x", certificate_data=ca.cert))
+
+
 def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
     other = issue("other")
     with pytest.raises(LoginError, match="cannot be used"):

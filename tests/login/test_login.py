@@ -75,6 +75,12 @@ def provide(registry: webop.OperatorRegistry, *infos: ConnectionInfo | None) -> 
     return calls
 
 
+async def refuse_whatever_comes(vault: Vault) -> None:
+    info = await vault.get()
+    while True:
+        info = await vault.invalidate(info)
+
+
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
     """A plugin in the kubeconfig of those that have no login handlers."""
@@ -336,3 +342,34 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
         assert not keeper.logged_in.is_set()
     assert "no-such-plugin" in keeper.problem
     assert "Only admission" in caplog.text
+
+
+@pytest.mark.feature("AUT-17", "AUT-18")
+async def test_new_tokens_that_are_refused_at_once_are_asked_for_with_pauses_and_not_for_ever(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = provide(registry, *(build_info(str(number)) for number in range(100)))
+    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02, 0.03])
+    async with keeping(keeper) as task:
+        with pytest.raises(webop.LoginError, match="others that are refused, too"):
+            await refuse_whatever_comes(keeper.vault)
+        with pytest.raises(webop.LoginError, match="others that are refused, too"):
+            await task
+    assert len(calls) == 5  # the first one, one more at once, one after each pause
+    assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02", "0.03"]
+
+
+@pytest.mark.feature("AUT-03", "AUT-04")
+async def test_a_login_handler_that_brings_something_else_is_named_though_others_do_better(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provide(registry, build_info())
+
+    @webop.on.login(registry=registry, id="careless")
+    def careless(**_: Any) -> str:
+        return "token"
+
+    keeper = build_keeper(registry)
+    async with keeping(keeper):
+        await keeper.vault.get()
+    assert "'careless' has returned a str" in caplog.text

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 import webop
 from tests.client.plugins import V1, PluginFolder, build_kubeconfig
-from tests.operating import Objects, build_settings, eventually, operate
+from tests.operating import CRDS, Kind, Objects, build_settings, eventually, operate
 from webop.client.api import Client
 from webop.client.calls import Call
 from webop.client.credentials import ConnectionInfo, Vault
@@ -396,3 +396,34 @@ async def test_an_operator_ends_when_the_login_brings_what_was_refused(
             await asyncio.wait(running.tasks, timeout=20)
     assert len(calls) == 2
     assert not handled
+
+
+async def test_an_app_that_is_stopped_while_its_work_ends_for_want_of_credentials_does_end(
+    registry: webop.OperatorRegistry, objects: Objects, info: ConnectionInfo, client: Client
+) -> None:
+    begun, stopping = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry)
+    async def create(**_: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopping.set()
+            await asyncio.sleep(1)
+
+    webop.on.login(registry=registry)(lambda **_: None)
+    vault = Vault({"test": info})
+    settings = build_settings(batching={"exit_timeout": 0.1})
+    app = webop.create_app(
+        registry=registry, vault=vault, settings=settings, namespaces=[objects.namespace]
+    )
+    async with asyncio.timeout(20), app.lifespan():
+        await objects.create("x")
+        await begun.wait()
+        with pytest.raises(webop.LoginError):
+            await vault.invalidate(info)
+        # The resources are discovered anew, which needs credentials.
+        late = Kind("stopped.webop.dev", "stoppeds", "Stopped")
+        await client.create(CRDS, None, late.build_crd())
+        await stopping.wait()

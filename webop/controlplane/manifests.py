@@ -193,7 +193,7 @@ def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
 def _parse(file: Path) -> list[Any]:
     try:
         documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{str(file)!r} is not YAML: {error}") from None
     return [document for document in documents if document is not None]
 
@@ -201,11 +201,25 @@ def _parse(file: Path) -> list[Any]:
 def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(document, Mapping) or not {"apiVersion", "kind"} <= document.keys():
         raise ConfigurationError(f"What is in {place} has no apiVersion and kind: {document!r:.80}")
+    _check_types(document, place)
     if document["kind"] == "List":
-        for item in document.get("items", ()):
+        for item in document.get("items") or ():
             yield from _unpack(item, place)
     else:
         yield document
+
+
+def _check_types(body: Mapping[str, Any], place: str) -> None:
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise ConfigurationError(f"What is in {place} has no mapping for metadata: {metadata!r}")
+    texts = {name: body[name] for name in ("apiVersion", "kind")}
+    texts |= {f"metadata.{name}": metadata.get(name) or "" for name in ("name", "namespace")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(
+                f"What is in {place} has {name}: {value!r}, which is no text; put it in quotes."
+            )
 
 
 def _read(answer: Answer, failure: str) -> Json:

@@ -119,7 +119,7 @@ class RepetitionFilter(logging.Filter):
 
     def flush(self, *, is_last: bool = False) -> None:
         """Tell what has been left out in the intervals that are over, or in all of them."""
-        reports: list[tuple[_Sample, int]] = []
+        reports: list[tuple[_Sample, int, float]] = []
         with self._lock:
             now = self._clock()
             self._due = math.inf
@@ -129,12 +129,14 @@ class RepetitionFilter(logging.Filter):
                 if place.ends > now and not is_last:
                     self._due = min(self._due, place.ends)
                     continue
-                reports.append((place.sample, place.seen - place.allowance))
+                # At the exit, the interval is not over yet.
+                seconds = self.limit.seconds - max(0.0, place.ends - now)
+                reports.append((place.sample, place.seen - place.allowance, seconds))
                 # It goes on, as far as is known: one message is enough for a while.
                 place.ends, place.allowance = now + self.limit.seconds, 1
                 place.seen, place.sample = 0, None
-        for sample, count in reports:
-            contextvars.Context().run(_tell, sample, count, self.limit.seconds)
+        for sample, count, seconds in reports:
+            contextvars.Context().run(_tell, sample, count, seconds)
 
     def _recall(self, record: logging.LogRecord, now: float) -> _Place:
         key = (record.name, record.pathname, record.lineno)
@@ -221,7 +223,7 @@ def _tell(sample: _Sample, count: int, interval: float) -> None:
         sample.level,
         sample.path,
         sample.line,
-        "%s (repeated %s in %g s)",
+        "%s (repeated %s in %.3g s)",
         (sample.text, "once" if count == 1 else f"{count} times", interval),
         None,
         extra={_MARK: count},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
+import warnings
 from types import TracebackType
 from typing import Any, Self
 
@@ -80,6 +81,16 @@ class OperatorRunner:
         self._replacement = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        """Run the command, and wait until the operator is ready, or the command has ended."""
+        if self._thread.ident is not None:
+            raise WebopError("This OperatorRunner has run already: make a new one for each run.")
+        if watched:
+            warnings.warn(
+                "An OperatorRunner runs within another one. There should be one at a time: the "
+                "inner operator has the handlers and the output of the outer one, too.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._replacement.enter_context(replace_default_registry(self.registry))
         watched.add(self._get_failure)
         self._thread.start()

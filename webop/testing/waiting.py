@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
 _INTERVAL = 0.05  # seconds
+_LEAST = 1.0  # seconds; also the last attempt may take its time
 
 #: Tell what an operator in the background has failed with, if it has; while it should run.
 watched: set[Callable[[], BaseException | None]] = set()
@@ -86,6 +87,11 @@ class _Wait:
         """Take note that the condition has raised something."""
         self._error = error
 
+    @property
+    def left(self) -> float:
+        """The seconds that an attempt has: until the end of the wait, but one at least."""
+        return max(self._deadline - time.monotonic(), _LEAST)
+
     def take(self, value: Any) -> bool:
         """Tell whether the wait is over by this value.
 
@@ -117,7 +123,8 @@ async def _wait_async(wait: _Wait, first: Awaitable[Any]) -> Any:
         value = current
         if inspect.isawaitable(current):
             try:
-                value = await current
+                async with asyncio.timeout(wait.left):
+                    value = await current
             except Exception as error:  # noqa: BLE001  whatever it is, it is told in the end
                 wait.fail(error)
                 value = None
