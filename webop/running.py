@@ -24,6 +24,7 @@ from webop.coordination.coordinator import Coordinator
 from webop.coordination.identities import detect_process_identity
 from webop.errors import LoginError
 from webop.handling.activities import run_activity
+from webop.handling.cancellation import end_if_cancelled
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
@@ -231,7 +232,7 @@ class Operator:
                 if not self.options.is_hosted:
                     raise
                 self.observer = None
-            _check_cancellation()
+            end_if_cancelled()
 
 
 def _find_only_namespace(scope: Scope) -> str | None:
@@ -239,17 +240,6 @@ def _find_only_namespace(scope: Scope) -> str | None:
     patterns = () if scope.clusterwide else scope.patterns
     names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
     return names[0] if len(patterns) == len(names) == 1 else None
-
-
-def _check_cancellation() -> None:
-    """Do what is left undone by a task group that was ending by an error when it was cancelled.
-
-    Raises:
-        asyncio.CancelledError: the task is to end.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:

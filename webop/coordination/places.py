@@ -28,11 +28,13 @@ from webop.coordination.peers import (
 )
 from webop.errors import (
     APIConflictError,
+    APIConnectionError,
     APIError,
     APIForbiddenError,
     APINotFoundError,
     LoginError,
 )
+from webop.handling.cancellation import end_if_cancelled
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings
 
@@ -176,6 +178,7 @@ class Place:
                     raise
                 except* Exception:
                     logger.exception("Peering %s has failed; it is started again.", self)
+                end_if_cancelled()
                 await asyncio.sleep(_PAUSES[-2])
         finally:
             self.lose()
@@ -338,9 +341,13 @@ class Place:
         content = encode_body(patch)
         call = Call("PATCH", path, None, content, MERGE_PATCH, timeout=_TIMEOUT, is_retried=False)
         try:
-            await client.perform(call)
+            async with asyncio.timeout(_TIMEOUT):  # waiting for a login included
+                await client.perform(call)
         except APINotFoundError:
             return False
+        except TimeoutError:
+            message = f"Cannot {call.attempt}: no answer in {_TIMEOUT:g} s"
+            raise APIConnectionError(message) from None
         return True
 
 

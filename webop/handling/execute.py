@@ -20,6 +20,7 @@ from webop.errors import (
     PermanentError,
     TemporaryError,
 )
+from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, WebhookCause
 from webop.handling.filters import matches
 from webop.handling.handlers import ChangeHandler, Handler, Reason
@@ -173,8 +174,7 @@ def _tame(exc: BaseException) -> Exception:
     """Return what a handler has raised as an ordinary error, unless it is we who are cancelled."""
     if isinstance(exc, Exception):
         return exc
-    task = asyncio.current_task()
-    if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+    if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
         raise exc
     return RuntimeError(f"The handler has raised {exc!r}, which cannot stop the operator.")
 

@@ -18,6 +18,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from webop.handling.cancellation import is_being_cancelled
 from webop.handling.fence import current_fence
 from webop.handling.stopping import SyncDaemonStopped
 from webop.settings import PoolSection
@@ -87,7 +88,7 @@ async def call_in_thread(
     try:
         return await asyncio.wrap_future(submitted)
     except asyncio.CancelledError:
-        if not submitted.cancelled() or _is_being_cancelled():
+        if not submitted.cancelled() or is_being_cancelled():
             raise
         return None  # it was told to stop while it waited for a thread
     finally:
@@ -113,11 +114,6 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
             loop.call_soon_threadsafe(finish)
 
     submitted.add_done_callback(tell)
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:

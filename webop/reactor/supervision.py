@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from webop.errors import LoginError
+from webop.handling.cancellation import is_being_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,7 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
                 failures = 0
             pause = _BACKOFFS[min(failures, len(_BACKOFFS) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311
             failures += 1
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 logger.exception("The %s has failed on the way out.", name)
                 return
             logger.exception("The %s has failed; it is started again in %.1f s.", name, pause)
