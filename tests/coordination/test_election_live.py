@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-FAST: Json = {"lease_duration": 1, "renew_deadline": 0.5, "retry_period": 0.1}
+FAST: Json = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.1}
 STEADY: Json = {"lease_duration": 3, "renew_deadline": 2.5, "retry_period": 0.2}
+LONG: Json = {"lease_duration": 20, "renew_deadline": 15, "retry_period": 0.2}
 
 BLOCKING = """
 import time
@@ -97,14 +98,14 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
     declare(registry, calls)
     async with AsyncExitStack() as stack:
         options = [
-            {"settings": lead(objects, **STEADY), "identity": name} for name in ("one", "two")
+            {"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")
         ]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
         await objects.create("a")
         await objects.wait_handled("a")
         lease = await read_lease(objects)
         assert lease["holderIdentity"] == "one"
-        assert lease["leaseDurationSeconds"] == 3
+        assert lease["leaseDurationSeconds"] == 20
         assert lease["leaseTransitions"] == 0
         assert lease["acquireTime"] <= lease["renewTime"]
         await stack.enter_async_context(run_operator(beside=True, **options[1]))
@@ -114,6 +115,8 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
         await first.stop()
         await objects.create("c")
         await objects.wait_handled("c")
+        for name in ("a", "b"):
+            await calls.wait(name, "resumed")
         lease = await read_lease(objects)
         assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("two", 1)
     assert [call["name"] for call in calls if call["handler"] == "created"] == ["a", "b", "c"]
@@ -284,7 +287,7 @@ async def test_a_handler_is_not_gone_on_with_after_the_loop_was_blocked_beyond_t
     async with run_operator(settings=lead(objects), identity="me"):
         await objects.create("a")
         await calls.wait("a", "begun")
-        time.sleep(1.2)  # noqa: ASYNC251 - as if the process was stopped
+        time.sleep(2.2)  # noqa: ASYNC251 - as if the process was stopped
         assert await calls.wait("a", "begun", 2)
         assert not calls.of("a", "ended")
         await objects.wait_handled("a")
