@@ -14,7 +14,7 @@ import pytest
 
 import webop
 from tests.admissions import build_review, serve
-from tests.operating import eventually
+from tests.operating import build_settings, eventually
 
 
 @pytest.fixture
@@ -46,6 +46,16 @@ async def test_the_root_says_what_is_served(registry: webop.OperatorRegistry) ->
     assert page["handlers"] == 3
     assert page["not ready"] == []
     assert page["advice"] == ""
+    assert page["role"] == ""
+
+
+async def test_the_root_says_whether_it_acts_and_why_not(registry: webop.OperatorRegistry) -> None:
+    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
+    settings = build_settings(leadership={"lease_name": "one-of-many"})
+    async with serve(registry=registry, settings=settings) as site:
+        role = (await site.get("/")).json()["role"]
+    assert role.startswith("standing by; the lease one-of-many is held by nobody: ")
+    assert "not elected yet" in role
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ class Coordinator:
 
     async def resign(self) -> None:
         """Hand over now, and for good; the operator is stopping."""
+        self._arbiters = ()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
