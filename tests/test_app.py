@@ -14,6 +14,7 @@ import webop
 from tests.admissions import Lifespan, Site, build_review, connect, serve
 from tests.operating import eventually
 from webop.errors import ActivityError, ConfigurationError
+from webop.testing.registries import replace_default_registry
 
 Json = dict[str, Any]
 
@@ -122,6 +123,43 @@ async def test_a_module_that_cannot_be_imported_is_told_to_the_server_with_its_l
     assert text is None or f"line {text.count(chr(10)) + 1}" in message["message"]
     with pytest.raises(ConfigurationError):
         await lifespan.task
+
+
+async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind(
+    registry: webop.OperatorRegistry,
+) -> None:
+    cleaning = asyncio.Event()
+
+    @webop.on.cleanup(registry=registry)
+    async def clean_for_long(**_: Any) -> None:
+        cleaning.set()
+        await asyncio.sleep(60)
+
+    async def live() -> None:
+        async with webop.create_app(registry=registry, modules=()).lifespan():
+            living.set()
+            await asyncio.Event().wait()
+
+    living, existing = asyncio.Event(), asyncio.all_tasks()
+    task = asyncio.create_task(live())
+    for moment in living, cleaning:
+        await moment.wait()
+        task.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([task])
+    assert asyncio.all_tasks() == existing
+
+
+async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) -> None:
+    file = tmp_path / "handlers_of_two_lives.py"
+    file.write_text("import webop\nwebop.on.validate('x', id='check')(lambda **_: None)")
+    with replace_default_registry(webop.OperatorRegistry()):
+        app = webop.create_app(modules=str(file), namespaces="team-1", clusterwide=None)
+        for _ in range(2):
+            async with app.lifespan():
+                assert app.operator is not None
+                assert len(app.operator.context.registry) == 1
+                assert app.operator.options.scope.patterns == ("team-1",)
 
 
 async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRegistry) -> None:

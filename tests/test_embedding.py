@@ -14,6 +14,7 @@ import pytest
 
 import webop
 from tests.operating import build_settings, eventually
+from webop.embedding import build_options
 
 FLAGS: list[Callable[[], Any]] = [
     asyncio.Event,
@@ -232,6 +233,44 @@ async def test_options_are_put_into_the_settings(life: Life) -> None:
 
 
 @pytest.mark.feature("PRB-02")
-async def test_a_liveness_endpoint_must_be_http(life: Life) -> None:
-    with pytest.raises(webop.ConfigurationError, match=r"ftp://.*http://"):
-        await webop.operator(**life.build_options(liveness_endpoint="ftp://localhost/healthz"))
+@pytest.mark.parametrize("url", ["ftp://localhost/healthz", "http://localhost:99999/healthz"])
+async def test_a_liveness_endpoint_must_be_http(life: Life, url: str) -> None:
+    with pytest.raises(webop.ConfigurationError, match=rf"{url}.*http://"):
+        await webop.operator(**life.build_options(liveness_endpoint=url))
+
+
+async def test_an_operator_that_is_cancelled_twice_leaves_no_task_behind(life: Life) -> None:
+    cleaning = asyncio.Event()
+
+    @webop.on.cleanup(registry=life.registry)
+    async def clean_for_long(**_: Any) -> None:
+        cleaning.set()
+        await asyncio.sleep(60)
+
+    existing = asyncio.all_tasks()
+    task = asyncio.create_task(webop.operator(**life.build_options()))
+    await eventually(lambda: life.events)
+    task.cancel()
+    await cleaning.wait()
+    task.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([task])
+    assert asyncio.all_tasks() == existing
+
+
+async def test_run_says_what_to_do_where_a_loop_runs(life: Life) -> None:
+    with pytest.raises(RuntimeError, match=r"await webop\.operator"):
+        webop.run(**life.build_options())
+
+
+@pytest.mark.feature("EMB-12")
+@pytest.mark.parametrize("name", ["ready_flag", "stop_flag"])
+async def test_what_is_no_flag_is_refused_by_its_name(life: Life, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name}='x' is no flag"):
+        await webop.operator(**life.build_options(**{name: "x"}))
+
+
+@pytest.mark.feature("EMB-07")
+def test_the_name_of_one_namespace_is_not_taken_letter_by_letter() -> None:
+    assert build_options({"namespaces": "team-1"}).scope.patterns == ("team-1",)
+    assert build_options({"namespaces": ["a", "b"]}).scope.patterns == ("a", "b")

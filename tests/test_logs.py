@@ -146,14 +146,30 @@ def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) 
     assert "ValueError: invalid literal" in line["exc_info"]
 
 
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("not today")
+
+    __repr__ = __str__
+
+
+CIRCLE: dict[str, Any] = {"big": 2**70}
+CIRCLE["self"] = CIRCLE
+
+
 @pytest.mark.feature("LOG-03")
 @pytest.mark.parametrize(
-    "extra", [{"own": object()}, {"own": {1: 2}}, {"own": 2**70}, {"own": "\ud800"}, {"own": {1}}]
+    "extra",
+    [
+        *({"own": object()}, {"own": {1: 2}}, {"own": 2**70}, {"own": "\ud800"}, {"own": {1}}),
+        *({"own": Broken()}, {"own": CIRCLE}, {"own": [2**70, float("nan")]}),
+    ],
 )
 def test_json_lines_hold_whatever_they_are_given(extra: Any) -> None:
     # Not through the root logger: the test runner cannot carry such text between processes.
     record = logging.makeLogRecord({"msg": "hello \ud800 \u00fc", "levelno": logging.INFO, **extra})
-    line = json.loads(JSONFormatter(has_prefix=False, refkey=None).format(record))
+    text = JSONFormatter(has_prefix=False, refkey=None).format(record)
+    line = json.loads(text, parse_constant=pytest.fail)  # NaN is no JSON
     assert line["severity"] == "info"
     assert line["message"].startswith("hello")
     assert "own" in line

@@ -164,6 +164,25 @@ def test_what_the_operator_fails_with_can_be_looked_at_instead(workshop: Worksho
     assert isinstance(runner.exception, webop.ActivityError)
 
 
+@pytest.mark.feature("TST-02")
+def test_a_runner_that_has_run_is_refused_and_changes_nothing(
+    registry: webop.OperatorRegistry,
+) -> None:
+    before = webop.get_default_registry()
+    runner = OperatorRunner(["run", "--help"], registry=registry)
+    with runner:
+        pass
+    with pytest.raises(webop.WebopError, match="make a new one"), runner:
+        pass
+    assert webop.get_default_registry() is before
+
+
+def test_a_runner_within_another_one_warns_of_mixed_handlers_and_output() -> None:
+    outer, inner = (OperatorRunner(["run", "--help"]) for _ in range(2))
+    with outer, pytest.warns(RuntimeWarning, match="one at a time"), inner:
+        pass
+
+
 @pytest.mark.feature("TST-05")
 def test_a_wrong_command_line_is_told_as_such() -> None:
     with pytest.raises(click.UsageError, match="--nonsense"), OperatorRunner(["run", "--nonsense"]):

@@ -40,7 +40,7 @@ from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
-from webop.signals import retiring_at_signals
+from webop.signals import end_tasks, retiring_at_signals
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class AppOptions(TypedDict, total=False):
     """The options of :func:`create_app`; the environment says what is not given.
 
     Attributes:
-        modules: files (``handlers.py``) and modules (``package.module``) to import before the
-            start; by default those of ``WEBOP_MODULES``.
+        modules: what to import first, as ``handlers.py`` and ``a.module``; or ``WEBOP_MODULES``.
         registry: where the handlers are; by default the default registry.
         settings: the settings; by default those of ``WEBOP_<GROUP>__<NAME>``.
         memo: the operator's memo.
@@ -74,15 +73,15 @@ class AppOptions(TypedDict, total=False):
             ``WEBOP_NAMESPACES``; if that is empty, too, all of them are served.
     """
 
-    modules: str | Iterable[str]
+    modules: str | Iterable[str] | None
     registry: OperatorRegistry | None
     settings: OperatorSettings | None
     memo: Any
     lifecycle: LifeCycleFn | None
     vault: Vault | None
     identity: str | None
-    clusterwide: bool
-    namespaces: str | Collection[NamespacePattern]
+    clusterwide: bool | None
+    namespaces: str | Collection[NamespacePattern] | None
 
 
 class OperatorApp:
@@ -178,8 +177,7 @@ class OperatorApp:
             with retiring_at_signals(self._retire):
                 yield
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            await end_tasks({task})
         failure = _get_failure(task)
         if failure is not None:
             raise failure
@@ -330,7 +328,7 @@ def build_options(
 
 def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> NamespaceScope:
     if "clusterwide" in options or "namespaces" in options:
-        patterns = tuple(to_list(options.get("namespaces", ())))
+        patterns = tuple(to_list(options.get("namespaces") or ()))
     else:
         patterns = tuple(_split(environment.get("WEBOP_NAMESPACES", "")))
         everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower()

@@ -29,7 +29,7 @@ from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.listener import Listener
 from webop.settings import OperatorSettings
-from webop.signals import listening_to_signals
+from webop.signals import end_tasks, listening_to_signals
 
 logger = logging.getLogger(__name__)
 
@@ -132,24 +132,11 @@ async def run_tasks(
     try:
         await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await _end(root_tasks)
+        await end_tasks(root_tasks)
         await _stop_hung({*asyncio.all_tasks()} - {*ignored, *root_tasks, asyncio.current_task()})
     for task in root_tasks:
         if not task.cancelled() and (exc := task.exception()) is not None:
             raise exc
-
-
-async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for them; who cancels that is in a hurry, and so are they then."""
-    for task in tasks:
-        task.cancel()
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=_HUNG_TIMEOUT)
-        raise
 
 
 def build_options(options: EmbeddingOptions) -> OperatorOptions:

@@ -1,4 +1,4 @@
-"""Signals to stop: for operators on their own, and for apps that are run by servers.
+"""Signals to stop, for operators on their own and for apps that are run by servers; and the stop.
 
 An operator on its own listens to the signals. Servers have handlers of their own: one such as
 uvicorn closes its port as soon as it is told to stop, while load balancers and kube-proxies still
@@ -15,13 +15,14 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are cancelled twice
 
 
 @contextlib.contextmanager
@@ -100,6 +101,23 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
         deferral.close()
         if signal.getsignal(signal.SIGTERM) == deferral.handle:
             signal.signal(signal.SIGTERM, previous)
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait for their end.
+
+    Whoever cancels this wait is in a hurry: the tasks are cancelled again, so that their cleanup
+    is cut short, and are not left behind in the loop.
+    """
+    for task in tasks:
+        task.cancel()
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_HURRY_TIMEOUT)
+        raise
 
 
 class _Deferral:

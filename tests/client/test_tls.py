@@ -127,6 +127,31 @@ async def test_the_server_is_verified_unless_told_otherwise(ca: Pair, tmp_path: 
             assert await is_served(ConnectionInfo(server=server, **kwargs)) is expected, kwargs
 
 
+async def test_a_certificate_of_another_ca_is_not_told_as_an_error_of_the_operating_system(
+    ca: Pair, tmp_path: Path
+) -> None:
+    """The errno of TLS for it is that of "Operation not permitted"."""
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        info = ConnectionInfo(server=server, ca_data=issue("stranger").cert)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=r"not trusted: .* Check the CA") as e:
+                await client.request("GET", "/version")
+    assert "permitted" not in str(e.value)
+
+
+async def test_https_that_is_answered_without_tls_is_told_so() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        info = ConnectionInfo(server=f"https://127.0.0.1:{port}")
+        async with Client(Vault({"x": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=f"no TLS connection to 127.0.0.1:{port}"):
+                await client.request("GET", "/version")
+
+
 @pytest.mark.feature("AUT-13")
 async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> None:
     pair, stranger = issue_by(ca, "client"), issue("stranger")

@@ -75,7 +75,7 @@ async def test_a_client_that_sends_garbage_does_not_fill_the_log(
     limit_repetitions()
     refusals = [message for message in caplog.messages if "Refused a review" in message]
     assert len(refusals) == 11
-    assert refusals[-1].endswith("(repeated 190 times in 60 s)")
+    assert "(repeated 190 times in " in refusals[-1]
 
 
 async def test_handlers_may_say_the_same_as_often_as_they_like(

@@ -129,7 +129,7 @@ def test_what_is_left_out_is_told_at_the_end_at_the_latest(
     for _ in range(5):
         say(logger)
     limiter.flush(is_last=True)
-    assert caplog.messages[3:] == ["It is away (repeated 2 times in 60 s)"]
+    assert caplog.messages[3:] == ["It is away (repeated 2 times in 1 s)"]
     limiter.flush(is_last=True)
     assert len(caplog.messages) == 4
 
@@ -192,4 +192,4 @@ def test_it_is_for_the_loggers_of_the_framework_and_for_later_ones(
     assert [record.name for record in caplog.records] == [first.name] * 2 + ["other.trials"] * 3
     monkeypatch.setitem(os.environ, "WEBOP_LOG_LIMIT", "off")
     limit_repetitions()
-    assert caplog.messages[-1] == "said (repeated once in 60 s)"
+    assert caplog.messages[-1] == "said (repeated once in 1 s)"

@@ -112,6 +112,11 @@ def test_an_object_of_another_namespace_is_not_applied_by_mistake(
         ("a: [", "is not YAML"),
         ("just text", "no apiVersion and kind: 'just text'"),
         ("kind: Pod", "no apiVersion and kind"),
+        ("{apiVersion: 1, kind: Pod}", "has apiVersion: 1, which is no text"),
+        ("{apiVersion: v1, kind: [Pod]}", "has kind: .*, which is no text"),
+        ("{apiVersion: v1, kind: Pod, metadata: x}", "no mapping for metadata: 'x'"),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "metadata.name: 5, .*quotes"),
+        ("\udcff", "is not YAML"),  # a byte that is no text
     ],
 )
 def test_files_that_are_no_manifests_are_named(
@@ -119,7 +124,11 @@ def test_files_that_are_no_manifests_are_named(
 ) -> None:
     file = tmp_path / "wrong.yaml"
     if text is not None:
-        file.write_text(text)
+        file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigurationError, match=reason) as caught:
         cluster.apply(file)
     assert str(file) in str(caught.value)
+
+
+def test_a_list_without_items_is_nothing(cluster: LocalCluster) -> None:
+    assert cluster.apply({"apiVersion": "v1", "kind": "List", "items": None}) == []

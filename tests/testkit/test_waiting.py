@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -75,6 +76,11 @@ def test_the_failure_tells_what_it_was_at_last(result: Any, message: str) -> Non
     with pytest.raises(AssertionError, match=re.escape(message)) as caught:
         eventually(build_condition(*[result] * 9), "The pod is up", timeout=0)
     assert caught.value.__cause__ is (result if isinstance(result, Exception) else None)
+
+
+async def test_an_async_condition_that_hangs_does_not_hang_the_test() -> None:
+    with pytest.raises(AssertionError, match=r"An answer: not so after 0\.1 s; .*TimeoutError"):
+        await eventually(asyncio.Event().wait, "An answer", timeout=0.1)
 
 
 def test_the_last_attempt_comes_after_the_deadline_and_counts() -> None:

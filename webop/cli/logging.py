@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 
 from webop.cli.layout import build_option
 from webop.logs import LogFormat, configure
+
+logger = logging.getLogger(__name__)
 
 _option = build_option("Logging")
 
@@ -69,6 +72,15 @@ def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
             log_prefix=log_format is not LogFormat.JSON if log_prefix is None else log_prefix,
             log_refkey=log_refkey,
         )
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except click.UsageError:
+            raise
+        except click.ClickException as exc:
+            if log_format is not LogFormat.JSON:
+                raise
+            # The last line is for the same reader as the others.
+            logger.log(logging.ERROR, "%s", exc.format_message())
+            return click.get_current_context().exit(exc.exit_code)
 
     return wrapper

@@ -76,9 +76,24 @@ class JSONFormatter(logging.Formatter):
 def _dump(line: dict[str, Any]) -> str:
     """Return the JSON of whatever is logged: a line that is lost says nothing."""
     try:
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # long integers, lone surrogates
-        return json.dumps(line, default=str, skipkeys=True)
+        return orjson.dumps(line, default=_describe, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # long integers, lone surrogates, circles
+        items = (f"{json.dumps(str(key))}:{_dump_value(value)}" for key, value in line.items())
+        return "{" + ",".join(items) + "}"
+
+
+def _dump_value(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_describe, skipkeys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_describe(value))
+
+
+def _describe(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  whatever the user's objects do
+        return f"<{type(value).__name__}>"
 
 
 def _build_prefix(record: logging.LogRecord) -> str:

@@ -129,8 +129,9 @@ class RepetitionFilter(logging.Filter):
                 if place.ends > now and not is_last:
                     self._due = min(self._due, place.ends)
                     continue
-                # At the exit, the interval is not over yet.
-                seconds = self.limit.seconds - max(0.0, place.ends - now)
+                # At the exit, the interval is not over yet; a second is as good as none.
+                elapsed = self.limit.seconds - max(0.0, place.ends - now)
+                seconds = min(self.limit.seconds, max(1.0, elapsed))
                 reports.append((place.sample, place.seen - place.allowance, seconds))
                 # It goes on, as far as is known: one message is enough for a while.
                 place.ends, place.allowance = now + self.limit.seconds, 1
