@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,57 +35,42 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session")
-def local_cluster(webop_cluster: LocalCluster) -> LocalCluster:
-    """The cluster of the run."""
-    return webop_cluster
-
-
-@pytest.fixture
-def local_namespace(webop_cluster: LocalCluster) -> Iterator[str]:
-    """A fresh namespace of it, without the login that ``webop_namespace`` brings."""
-    name = webop_cluster.create_namespace()
-    yield name
-    with contextlib.suppress(OSError):  # the test may have left the API server dead
-        webop_cluster.delete_namespace(name)
-
-
-@pytest.fixture(scope="session")
-def widgets(local_cluster: LocalCluster) -> Kind:
+def widgets(webop_cluster: LocalCluster) -> Kind:
     """A kind without subresources that keeps whatever it is given; shared by the tests."""
-    return next(define_kinds(local_cluster, [Kind("tests.webop.dev")]))
+    return next(define_kinds(webop_cluster, [Kind("tests.webop.dev")]))
 
 
 @pytest.fixture(scope="session")
-def gadgets(local_cluster: LocalCluster) -> Kind:
+def gadgets(webop_cluster: LocalCluster) -> Kind:
     """The same with its status behind an endpoint of its own; shared by the tests."""
     kind = Kind("tests.webop.dev", "gadgets", "Gadget", has_status=True)
-    return next(define_kinds(local_cluster, [kind]))
+    return next(define_kinds(webop_cluster, [kind]))
 
 
 @pytest.fixture(scope="session")
-def gizmos(local_cluster: LocalCluster) -> Kind:
+def gizmos(webop_cluster: LocalCluster) -> Kind:
     """A kind whose schema knows no status, so that the API server drops it; shared."""
     kind = Kind("tests.webop.dev", "gizmos", "Gizmo", keeps_status=False)
-    return next(define_kinds(local_cluster, [kind]))
+    return next(define_kinds(webop_cluster, [kind]))
 
 
 @pytest.fixture
-def info(local_cluster: LocalCluster) -> ConnectionInfo:
+def info(webop_cluster: LocalCluster) -> ConnectionInfo:
     """The administrator's credentials."""
-    return get_connection(local_cluster)
+    return get_connection(webop_cluster)
 
 
 @pytest.fixture
-async def client(local_cluster: LocalCluster) -> AsyncIterator[Client]:
+async def client(webop_cluster: LocalCluster) -> AsyncIterator[Client]:
     """A client of the administrator."""
-    async with connect(local_cluster) as connected:
+    async with connect(webop_cluster) as connected:
         yield connected
 
 
 @pytest.fixture
-def objects(client: Client, widgets: Kind, local_namespace: str) -> Objects:
+def objects(client: Client, widgets: Kind, webop_namespace: str) -> Objects:
     """The widgets in the namespace of the test."""
-    return Objects(client, widgets, local_namespace)
+    return Objects(client, widgets, webop_namespace)
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def list_obstacles(app: OperatorApp) -> list[str]:
 
 
 async def test_api_servers_find_the_webhooks_under_the_mount(
-    webop_cluster: LocalCluster, client: Client, local_namespace: str, tmp_path: Path
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, tmp_path: Path
 ) -> None:
     kind = Kind("mounting.webop.dev", "mountables", "Mountable")
     await kind.define(client)
@@ -250,7 +250,7 @@ async def test_api_servers_find_the_webhooks_under_the_mount(
     async with Listener(app, "localhost", 0, ssl_context=context) as listener, run(app) as site:
         while (await site.get("/webop/readyz")).status_code != 200:
             await asyncio.sleep(0.02)
-        reason = await wait_for_refusal(client, kind, local_namespace)
+        reason = await wait_for_refusal(client, kind, webop_namespace)
     assert "Not like that." in reason
 
 

@@ -130,9 +130,9 @@ async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop:
 
 @pytest.mark.feature("D-56", "DEP-07")
 async def test_a_permission_that_is_missing_is_told_with_the_remedy(
-    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
 ) -> None:
-    kubeconfig = str(local_cluster.kubeconfig_for("nobody-in-particular"))
+    kubeconfig = str(webop_cluster.kubeconfig_for("nobody-in-particular"))
     arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
     async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
         await command.wait_for("Grant the verb 'list' on 'widgets'")
@@ -152,9 +152,9 @@ def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
 
 @pytest.mark.feature("PRB-01", "CLI-18")
 async def test_a_port_in_use_is_told_by_its_number(
-    workshop: Workshop, local_cluster: LocalCluster
+    workshop: Workshop, webop_cluster: LocalCluster
 ) -> None:
-    kubeconfig = str(local_cluster.kubeconfig)
+    kubeconfig = str(webop_cluster.kubeconfig)
     with take_port() as port:
         liveness = f"--liveness=http://127.0.0.1:{port}/healthz"
         output = await workshop.fail(

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
 async def test_a_signal_ends_an_operator_with_code_0(
     workshop: Workshop,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     number: signal.Signals,
 ) -> None:
-    kubeconfig = str(local_cluster.kubeconfig)
+    kubeconfig = str(webop_cluster.kubeconfig)
     arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
     async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
         await objects.create("one")
@@ -60,15 +60,15 @@ async def clean(**_):
 @pytest.mark.feature("RES-17")
 async def test_a_kind_that_is_not_there_yet_is_told_of_and_served_when_it_appears(
     workshop: Workshop,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     client: Client,
-    local_namespace: str,
+    webop_namespace: str,
 ) -> None:
-    kind = Kind(f"{local_namespace}.cli.webop.dev", plural="latecomers", kind="Latecomer")
+    kind = Kind(f"{webop_namespace}.cli.webop.dev", plural="latecomers", kind="Latecomer")
     code = HANDLERS.replace("'widgets'", f"{kind.crd_name!r}")
-    kubeconfig = str(local_cluster.kubeconfig)
-    arguments = ("-n", local_namespace, workshop.write(code))
-    objects = Objects(client, kind, local_namespace)
+    kubeconfig = str(webop_cluster.kubeconfig)
+    arguments = ("-n", webop_namespace, workshop.write(code))
+    objects = Objects(client, kind, webop_namespace)
     async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
         await command.wait_for("latecomers")
         await kind.define(client)
@@ -162,12 +162,12 @@ async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]
 
 @pytest.mark.feature("LOG-03", "LOG-04", "LOG-05", "LOG-06", "CLI-05", "CLI-06", "CLI-16", "LOD-02")
 async def test_logs_can_be_json_with_everything_about_the_object(
-    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
 ) -> None:
     module = workshop.write(HANDLERS).stem
     arguments = ("--log-format=json", "--log-refkey=k8s-obj", "--verbose", "-m", module)
     variables = {
-        "KUBECONFIG": str(local_cluster.kubeconfig),
+        "KUBECONFIG": str(webop_cluster.kubeconfig),
         "WEBOP_RUN_NAMESPACES": objects.namespace,
     }
     async with workshop.start(*arguments, **variables) as command:
@@ -189,12 +189,12 @@ async def test_logs_can_be_json_with_everything_about_the_object(
 
 @pytest.mark.feature("LOG-02", "LOG-06", "LOG-07", "CLI-05", "CLI-06")
 async def test_logs_can_be_plain_and_quiet(
-    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
 ) -> None:
     code = HANDLERS.replace("logger.info(f'created", "logger.warning(f'created")
     options = ("--log-format=plain", "--no-log-prefix", "--standalone", "-q")
     arguments = (*options, "-n", objects.namespace)
-    kubeconfig = str(local_cluster.kubeconfig)
+    kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start(*arguments, workshop.write(code), KUBECONFIG=kubeconfig) as command:
         await objects.create("one")
         await objects.wait_handled("one")

@@ -274,3 +274,8 @@ async def test_what_is_no_flag_is_refused_by_its_name(life: Life, name: str) -> 
 def test_the_name_of_one_namespace_is_not_taken_letter_by_letter() -> None:
     assert build_options({"namespaces": "team-1"}).scope.patterns == ("team-1",)
     assert build_options({"namespaces": ["a", "b"]}).scope.patterns == ("a", "b")
+
+
+async def test_a_mapping_for_a_vault_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"vault= must be a webop\.Vault"):
+        await webop.spawn_tasks(vault={}, clusterwide=True)  # type: ignore[arg-type]

@@ -118,10 +118,10 @@ async def test_what_belongs_to_a_loop_can_be_made_in_startup_handlers_and_used_i
 
 @pytest.mark.feature("STA-06")
 async def test_an_operator_that_is_killed_does_not_clean_up(
-    workshop: Workshop, local_cluster: LocalCluster, objects: Objects
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
 ) -> None:
     arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
-    kubeconfig = str(local_cluster.kubeconfig)
+    kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
         await objects.create("one")
         await objects.wait_handled("one")
@@ -158,7 +158,7 @@ async def test_cleanup_handlers_have_all_the_time_that_they_need(workshop: Works
 async def test_the_scope_is_chosen_in_code(
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     calls: Calls,
     way: str,
@@ -176,7 +176,7 @@ async def test_the_scope_is_chosen_in_code(
         "clusterwide": {"clusterwide": True},
     }
     options = ways[way]
-    elsewhere = Objects(objects.client, objects.kind, local_cluster.create_namespace())
+    elsewhere = Objects(objects.client, objects.kind, webop_cluster.create_namespace())
     async with operate(info, registry, beside=is_spawned, **options):
         await elsewhere.create("one", labels={"scope": way})
         await objects.create("one", labels={"scope": way})

@@ -58,9 +58,9 @@ def own_registry() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def login(local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def login(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster that the user is logged in to."""
-    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
 
 
 @pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50")

@@ -166,7 +166,7 @@ async def test_the_second_signal_is_not_waited_with(
 async def test_objects_are_left_to_others_while_webhooks_are_served_on(
     workshop: Workshop,
     http: httpx.AsyncClient,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
 ) -> None:
     handlers = f"""
@@ -179,7 +179,7 @@ def created(name, **_):
     variables = {
         "PORT": str(port),
         "WEBOP_ADMISSION__SHUTDOWN_DELAY": "2",
-        "KUBECONFIG": str(local_cluster.kubeconfig),
+        "KUBECONFIG": str(webop_cluster.kubeconfig),
     }
     where = f"--namespace={objects.namespace}"
     liveness = f"--liveness=http://127.0.0.1:{probes}/healthz"

@@ -247,18 +247,18 @@ async def kind(client: Client) -> Kind:
 
 
 def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
-    start: Start, tmp_path: Path, local_cluster: LocalCluster, kind: Kind, local_namespace: str
+    start: Start, tmp_path: Path, webop_cluster: LocalCluster, kind: Kind, webop_namespace: str
 ) -> None:
     watchers = WATCHERS.format(plural=kind.plural, group=kind.group)
     (tmp_path / "handlers.py").write_text(HANDLERS + watchers)
     server = start(
         WEBOP_MODULES="handlers.py",
-        WEBOP_NAMESPACES=local_namespace,
+        WEBOP_NAMESPACES=webop_namespace,
         KUBECONFIG="kubeconfig",
     )
     server.wait_for("Only admission and probes are served until then")
     assert server.post(build_review()).status_code == 200
-    (tmp_path / "kubeconfig").write_text(local_cluster.kubeconfig.read_text())
+    (tmp_path / "kubeconfig").write_text(webop_cluster.kubeconfig.read_text())
     wait_until(lambda: server.get("/readyz").status_code == 200, server)
     body: dict[str, Any] = {
         "apiVersion": f"{kind.group}/v1",
@@ -266,7 +266,7 @@ def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
         "metadata": {"name": "one"},
         "spec": {},
     }
-    local_cluster.kubectl("create", "-f-", "-n", local_namespace, stdin=json.dumps(body))
+    webop_cluster.kubectl("create", "-f-", "-n", webop_namespace, stdin=json.dumps(body))
     server.wait_for("created one")
     assert server.post(build_review()).status_code == 200
     server.stop()

@@ -148,6 +148,9 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
             is not an HTTP URL.
     """
     check_names("operators", options, EmbeddingOptions)
+    vault = options.get("vault")
+    if not (vault is None or isinstance(vault, Vault)):
+        raise TypeError(f"vault= must be a webop.Vault, as in Vault({{'name': …}}), not {vault!r}.")
     settings = options.get("settings") or OperatorSettings.from_environment()
     _adjust_peering(settings, options)
     liveness = options.get("liveness_endpoint")
@@ -156,7 +159,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
         settings=settings,
         memo=options.get("memo"),
         lifecycle=options.get("lifecycle"),
-        vault=options.get("vault"),
+        vault=vault,
         scope=_build_scope(options),
         identity=options.get("identity"),
         services=[_build_liveness(liveness)] if liveness else [],

@@ -32,6 +32,7 @@ from webop.handling.options import (
     SELECTOR_KEYS,
     check_names,
     check_types,
+    is_handler,
     parse_operations,
     parse_options,
     spell_out,
@@ -431,6 +432,11 @@ def _register(
     """Check the options at once, build the handler when the function is known."""
     label = (fixed or {}).get("reason") or family.__name__.removesuffix("Handler").lower()
     check_names(f"{label} handlers", options, known)
+    if is_handler(resource[0]):
+        raise TypeError(
+            f"{resource[0]} is given for a resource. Decorators of {label} handlers need one, in "
+            "parentheses, such as ('kopfexamples')."
+        )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
     parsed = {**parse_options(options), **(fixed or {})}

@@ -27,12 +27,12 @@ async def connect(vault: Vault) -> AsyncIterator[ClusterAccess]:
 
 
 async def test_requests_are_those_of_the_client(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(Vault({"test": get_connection(local_cluster)})) as access:
+    async with connect(Vault({"test": get_connection(webop_cluster)})) as access:
         version = await access.request("GET", "/version")
-        assert version["gitVersion"] == local_cluster.version
-        path = f"/api/v1/namespaces/{local_namespace}/configmaps"
+        assert version["gitVersion"] == webop_cluster.version
+        path = f"/api/v1/namespaces/{webop_namespace}/configmaps"
         body = {"metadata": {"name": "one"}, "data": {"a": "b"}}
         created = await access.request("POST", path, body)
         assert created["data"] == {"a": "b"}
@@ -43,9 +43,9 @@ async def test_requests_are_those_of_the_client(
 
 
 async def test_the_certificate_of_the_api_server_can_be_seen_without_trust(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
 ) -> None:
-    info = ConnectionInfo(server=local_cluster.server)
+    info = ConnectionInfo(server=webop_cluster.server)
     async with connect(Vault({"test": info})) as access:
         certificate = await access.fetch_certificate()
     assert certificate is not None
@@ -79,8 +79,8 @@ async def test_a_server_that_cannot_be_seen_is_warned_of(
     assert f"The certificate of https://127.0.0.1:{port} cannot be seen" in caplog.text
 
 
-async def test_the_namespace_is_that_of_the_credentials(local_cluster: LocalCluster) -> None:
-    info = dataclasses.replace(get_connection(local_cluster), default_namespace="here")
+async def test_the_namespace_is_that_of_the_credentials(webop_cluster: LocalCluster) -> None:
+    info = dataclasses.replace(get_connection(webop_cluster), default_namespace="here")
     vault = Vault()
     async with connect(vault) as access:
         namespaces = [access.namespace]

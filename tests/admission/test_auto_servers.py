@@ -326,26 +326,26 @@ async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_hos
 
 @pytest.mark.feature("ADM-86")
 async def test_an_ordinary_api_server_is_told_of_a_plain_server(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
 ) -> None:
     kind = Kind("autoplain.webop.dev", "autoplainparcels", "AutoPlainParcel")
-    async with manage(local_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
+    async with manage(webop_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
         check(config, "localhost")
-        async with connect(local_cluster) as client:
+        async with connect(webop_cluster) as client:
             await until(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
 
 
 @pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")
 async def test_an_ordinary_api_server_is_told_of_each_tunnel(
-    local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    webop_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = Kind("autotunnel.webop.dev", "autotunnelparcels", "AutoTunnelParcel")
     with prepare(tmp_path, monkeypatch) as standin:
         monkeypatch.setenv("PYNGROK_NGROK_PATH", str(standin.binary))
         monkeypatch.setenv("NGROK_AUTHTOKEN", GOOD_TOKEN)
         async with (
-            connect(local_cluster) as client,
-            manage(local_cluster, kind, webop.WebhookAutoTunnel(port=0)) as first,
+            connect(webop_cluster) as client,
+            manage(webop_cluster, kind, webop.WebhookAutoTunnel(port=0)) as first,
         ):
             assert set(first) == {"url"}
             body = build_review(resource=(kind.group, "v1", kind.plural), kind=kind.kind)

@@ -25,19 +25,19 @@ _COUNT = 16  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
-def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (
         Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)
         for number in range(_COUNT)
     )
-    return define_kinds(local_cluster, made)
+    return define_kinds(webop_cluster, made)
 
 
 @pytest.fixture
 async def site(
-    local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Site]:
-    async with open_site(local_cluster, client, local_namespace, next(kinds)) as opened:
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
         yield opened
 
 

@@ -28,15 +28,15 @@ _COUNT = 8  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
-def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_crews(local_cluster, "chest", _COUNT)
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    return define_crews(webop_cluster, "chest", _COUNT)
 
 
 @pytest.fixture
 async def crew(
-    local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Crew]:
-    async with open_crew(local_cluster, client, local_namespace, next(kinds)) as crew:
+    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
         yield crew
 
 

@@ -40,15 +40,15 @@ def check(**_):
 
 @pytest.fixture
 async def site(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     client: Client,
-    local_namespace: str,
+    webop_namespace: str,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Site]:
     kind = Kind(f"killed{len(request.node.name)}.webop.dev", "barrels", "Barrel")
     name = f"auto.{kind.group}"
     await kind.define(client)
-    yield Site(local_cluster, client, Objects(client, kind, local_namespace), name)
+    yield Site(webop_cluster, client, Objects(client, kind, webop_namespace), name)
     for resource in KINDS.values():
         with contextlib.suppress(APINotFoundError):
             await client.delete(resource, None, name)

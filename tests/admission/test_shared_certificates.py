@@ -37,19 +37,19 @@ FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
 
 
 @pytest.fixture(scope="module")
-def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(2))
-    return define_kinds(local_cluster, made)
+    return define_kinds(webop_cluster, made)
 
 
 @pytest.fixture
 async def site(
-    local_cluster: LocalCluster, client: Client, local_namespace: str, kinds: Iterator[Kind]
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Site]:
     # An ExternalName leads API servers to this process, with the TLS name of the Service.
     spec = {"type": "ExternalName", "externalName": "localhost"}
-    await client.create(SERVICES, local_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    async with open_site(local_cluster, client, local_namespace, next(kinds)) as opened:
+    await client.create(SERVICES, webop_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
         yield opened
 
 
@@ -279,16 +279,16 @@ def build_role(name: str, user: str) -> list[tuple[webop.Resource, Json]]:
 
 
 async def test_the_documented_permissions_suffice_and_are_named_where_they_are_missing(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     client: Client,
-    local_namespace: str,
+    webop_namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    user = f"operator-of-{local_namespace}"
-    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig_for(user)))
+    user = f"operator-of-{webop_namespace}"
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for(user)))
     found = webop.login_with_kubeconfig()
     assert found is not None
-    info = dataclasses.replace(found, default_namespace=local_namespace)
+    info = dataclasses.replace(found, default_namespace=webop_namespace)
     options: Json = {"service": "hooks", **FAST}
     async with Client(Vault({"user": info}), build_settings().networking) as limited:
         access = ClientAccess(limited)
@@ -299,19 +299,19 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
         assert isinstance(error, ConfigurationError)
         assert "verbs get and update" in str(error)
         for resource, body in build_role("webhooks", user):
-            await client.create(resource, local_namespace, body)
+            await client.create(resource, webop_namespace, body)
 
         async def is_rotated() -> bool:
-            secret = await client.get(SECRETS, local_namespace, SECRET)
+            secret = await client.get(SECRETS, webop_namespace, SECRET)
             return bool(secret["metadata"]["annotations"]["webop.dev/rotated"] == "x")
 
         async with replicate(access, **options) as replica:
             patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
-            await client.patch_merge(SECRETS, local_namespace, SECRET, patch)
+            await client.patch_merge(SECRETS, webop_namespace, SECRET, patch)
             await until(is_rotated, "the rotation")
             await until_bundle(replica.get_bundle, 2)
             await until_bundle(replica.get_bundle, 1)
-            hostname = f"hooks.{local_namespace}.svc"
+            hostname = f"hooks.{webop_namespace}.svc"
             await shake_hands(replica.port, replica.get_bundle(), hostname)
 
 

@@ -172,10 +172,10 @@ async def _are_in_force(client: Client, kind: Kind) -> bool:
 
 @pytest.mark.feature("ADM-25", "ADM-26", "ADM-77", "ADM-88", "ADM-89")
 async def test_the_walk_with_curl_and_a_client_certificate(
-    workshop: Workshop, local_cluster: LocalCluster
+    workshop: Workshop, webop_cluster: LocalCluster
 ) -> None:
     kind = Kind("curl.tests.webop.dev", "curlexamples", "CurlExample", shortcut="crx")
-    async with walk(workshop, local_cluster, kind) as site:
+    async with walk(workshop, webop_cluster, kind) as site:
         text = _REVIEW.replace("GROUP", kind.group).replace("KIND", kind.kind)
         (workshop.folder / "review.json").write_text(text.replace("PLURAL", kind.plural))
         url = f"https://ussser:passsw@localhost:{site.port}"
@@ -206,28 +206,28 @@ async def test_the_walk_with_curl_and_a_client_certificate(
 
 
 @pytest.mark.feature("ADM-02", "ADM-03", "ADM-07", "ADM-22", "ADM-44")
-async def test_the_walk_with_kubectl(workshop: Workshop, local_cluster: LocalCluster) -> None:
+async def test_the_walk_with_kubectl(workshop: Workshop, webop_cluster: LocalCluster) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl on this machine")
     kind = Kind("kubectl.tests.webop.dev", "ctlexamples", "CtlExample", shortcut="ctlx")
-    async with walk(workshop, local_cluster, kind) as site:
-        code, output, errors = await site.kubectl(local_cluster, "warned", {"field": "value"})
+    async with walk(workshop, webop_cluster, kind) as site:
+        code, output, errors = await site.kubectl(webop_cluster, "warned", {"field": "value"})
         assert code == 0, errors
         assert errors == ("Warning: The default value is used. It is okay but worth changing.\n")
         assert json.loads(output)["spec"] == {"field": "value", "numbers": [1, 2, 3]}
-        code, _, errors = await site.kubectl(local_cluster, "refused", {"numbers": [101]})
+        code, _, errors = await site.kubectl(webop_cluster, "refused", {"numbers": [101]})
         assert code == 1
         assert errors == (
             'Error from server: error when creating "obj.yaml": admission webhook '
             f'"numbers-range.{kind.group}" denied the request: Numbers must be below 0..100.\n'
         )
-        code, output, errors = await site.kubectl(local_cluster, "dry", {}, "--dry-run=server")
+        code, output, errors = await site.kubectl(webop_cluster, "dry", {}, "--dry-run=server")
         assert code == 0
         assert errors == "Warning: This is a dry run.\n"
         assert json.loads(output)["spec"] == {"numbers": [1, 2, 3]}
         code, output, _ = await execute(
             *("kubectl", "get", kind.plural, "-o", "name"),
             folder=workshop.folder,
-            KUBECONFIG=str(local_cluster.kubeconfig),
+            KUBECONFIG=str(webop_cluster.kubeconfig),
         )
         assert output.split() == [f"{kind.kind.lower()}.{kind.group}/warned"]

@@ -29,9 +29,9 @@ _COUNT = 14  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
-def kinds(local_cluster: LocalCluster) -> Iterator[Kind]:
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"options{number}.webop.dev", "crates", "Crate") for number in range(_COUNT))
-    return define_kinds(local_cluster, made)
+    return define_kinds(webop_cluster, made)
 
 
 @dataclass
@@ -106,13 +106,13 @@ AS_ADMIN = {"Impersonate-Group": "system:masters"}
 
 @pytest.fixture
 async def place(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     client: Client,
-    local_namespace: str,
+    webop_namespace: str,
     kinds: Iterator[Kind],
     registry: webop.OperatorRegistry,
 ) -> AsyncIterator[Place]:
-    async with open_site(local_cluster, client, local_namespace, next(kinds)) as site:
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as site:
         yield Place(site, registry)
 
 

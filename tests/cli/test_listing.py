@@ -19,6 +19,8 @@ print('imported')
 
 def is_big(**_): ...
 
+def is_mine(resource): ...
+
 @webop.on.startup()
 def configure(**_): ...
 
@@ -46,7 +48,7 @@ async def follow(**_): ...
 @webop.on.event(group='example.com', category='all', param={'a': [1, 2]})
 def spy(**_): ...
 
-@webop.index(is_big)
+@webop.index(is_mine)
 def by_name(**_): ...
 
 @webop.timer('pods', interval=5, sharp=True, initial_delay=is_big)
@@ -84,7 +86,7 @@ LISTED = [
         "annotations[a/b]=is_big(), field=metadata.labels, value='x y'",
     ),
     ("event", "group=example.com category=all", "spy", "param={'a': [1, 2]}"),
-    ("index", "function=is_big()", "by_name", ""),
+    ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
     ("daemon", "pods", "watch", "cancellation_timeout=3"),
 ]

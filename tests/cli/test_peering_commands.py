@@ -27,16 +27,16 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(local_cluster: LocalCluster, tmp_path: Path) -> Run:
+def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
     """Runs a command with the credentials of the cluster."""
-    provide_peerings(local_cluster)
-    kubeconfig = str(local_cluster.kubeconfig)
+    provide_peerings(webop_cluster)
+    kubeconfig = str(webop_cluster.kubeconfig)
     return partial(invoke, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path), "POD_ID": None})
 
 
 @pytest.fixture
-def meeting(run: Run, client: Client, local_namespace: str) -> Meeting:
-    return Meeting(client, local_namespace, "mine")
+def meeting(run: Run, client: Client, webop_namespace: str) -> Meeting:
+    return Meeting(client, webop_namespace, "mine")
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
 
 @pytest.mark.feature("CLI-14", "CLI-15", "CLI-03")
 async def test_the_options_come_from_the_environment_as_well(
-    run: Run, meeting: Meeting, client: Client, local_namespace: str
+    run: Run, meeting: Meeting, client: Client, webop_namespace: str
 ) -> None:
     await meeting.create()
     variables = {
@@ -107,13 +107,13 @@ async def test_the_options_come_from_the_environment_as_well(
     }
     base = run.keywords["env"]  # type: ignore[attr-defined]
     env = {**base, **{f"WEBOP_FREEZE_{name}": value for name, value in variables.items()}}
-    result = await asyncio.to_thread(invoke, "freeze", "-n", local_namespace, env=env)
+    result = await asyncio.to_thread(invoke, "freeze", "-n", webop_namespace, env=env)
     assert result.exit_code == 0, result.output
     record = (await meeting.read())["somebody"]
     assert (record["priority"], record["lifetime"], record["message"]) == (666, 60, "why")
     env = {
         **base,
-        "WEBOP_RESUME_NAMESPACE": f"{local_namespace[:-1]}*",
+        "WEBOP_RESUME_NAMESPACE": f"{webop_namespace[:-1]}*",
         "WEBOP_RESUME_ID": "somebody",
     }
     result = await asyncio.to_thread(invoke, "resume", "-Pmine", "-q", env=env)
@@ -123,9 +123,9 @@ async def test_the_options_come_from_the_environment_as_well(
 
 @pytest.mark.feature("CLI-14", "CLI-15", "PEE-05")
 async def test_the_operators_of_the_whole_cluster_have_their_own_object(
-    run: Run, client: Client, local_namespace: str
+    run: Run, client: Client, webop_namespace: str
 ) -> None:
-    meeting = Meeting(client, None, local_namespace)
+    meeting = Meeting(client, None, webop_namespace)
     result = await asyncio.to_thread(run, "freeze", "-A", "-P", meeting.name, "-t60", "-q")
     assert result.exit_code == 1
     assert f"There is no peering '{meeting.name}' cluster-wide." in result.output
@@ -164,11 +164,11 @@ def test_mistakes_are_told(run: Run, arguments: list[str], code: int, text: str)
 
 @pytest.mark.feature("CLI-14", "CLI-15")
 def test_without_rights_a_server_or_credentials_it_says_so(
-    run: Run, local_cluster: LocalCluster, local_namespace: str, tmp_path: Path
+    run: Run, webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
-    where = ("-n", local_namespace, "-P", "x", "-q")
+    where = ("-n", webop_namespace, "-P", "x", "-q")
     base = run.keywords["env"]  # type: ignore[attr-defined]
-    nobody = {**base, "KUBECONFIG": str(local_cluster.kubeconfig_for("nobody"))}
+    nobody = {**base, "KUBECONFIG": str(webop_cluster.kubeconfig_for("nobody"))}
     result = invoke("freeze", *where, "-t5", env=nobody)
     assert (result.exit_code, "Grant the verb 'patch' on 'kopfpeerings'" in result.output) == (
         1,
@@ -179,7 +179,7 @@ def test_without_rights_a_server_or_credentials_it_says_so(
         1,
         True,
     )
-    text = local_cluster.kubeconfig.read_text().replace(local_cluster.server, "https://127.0.0.1:1")
+    text = webop_cluster.kubeconfig.read_text().replace(webop_cluster.server, "https://127.0.0.1:1")
     (tmp_path / "away").write_text(text)
     result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "away")})
     assert result.exit_code == 1

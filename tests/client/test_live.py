@@ -96,71 +96,71 @@ async def fetch_versions(client: Client, resource: Resource, namespace: str) -> 
 
 @pytest.mark.feature("AUT-08", "AUT-13")
 async def test_the_kubeconfig_of_the_cluster_is_all_it_takes(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
     info = login_with_kubeconfig()
     assert info is not None
     async with Client(Vault({"x": info}), NETWORKING) as client:
-        assert (await client.request("GET", "/version"))["gitVersion"] == local_cluster.version
+        assert (await client.request("GET", "/version"))["gitVersion"] == webop_cluster.version
 
 
 async def test_an_object_lives_through_all_verbs(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(local_cluster) as client:
-        created = await client.create(MAPS, local_namespace, build_map("x", a="1"))
+    async with connect(webop_cluster) as client:
+        created = await client.create(MAPS, webop_namespace, build_map("x", a="1"))
         with pytest.raises(APIConflictError, match="already exists") as e:
-            await client.create(MAPS, local_namespace, build_map("x"))
+            await client.create(MAPS, webop_namespace, build_map("x"))
         assert e.value.reason == "AlreadyExists"
 
-        merged = await client.patch_merge(MAPS, local_namespace, "x", {"data": {"a": None}})
+        merged = await client.patch_merge(MAPS, webop_namespace, "x", {"data": {"a": None}})
         assert merged is not None
         assert "data" not in merged
         ops = [{"op": "add", "path": "/data", "value": {"b": "2"}}]
-        patched = await client.patch_json(MAPS, local_namespace, "x", ops)
+        patched = await client.patch_json(MAPS, webop_namespace, "x", ops)
         assert patched is not None
-        assert await client.get(MAPS, local_namespace, "x") == patched
+        assert await client.get(MAPS, webop_namespace, "x") == patched
 
         with pytest.raises(APIConflictError):
-            await client.replace(MAPS, local_namespace, "x", created)
-        await client.replace(MAPS, local_namespace, "x", {**patched, "data": {"c": "3"}})
+            await client.replace(MAPS, webop_namespace, "x", created)
+        await client.replace(MAPS, webop_namespace, "x", {**patched, "data": {"c": "3"}})
 
-        await client.delete(MAPS, local_namespace, "x")
+        await client.delete(MAPS, webop_namespace, "x")
         with pytest.raises(APINotFoundError):
-            await client.get(MAPS, local_namespace, "x")
+            await client.get(MAPS, webop_namespace, "x")
 
 
 @pytest.mark.feature("PAT-13")
 async def test_patches_tell_what_is_gone_from_what_never_was(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(local_cluster) as client:
-        assert await client.patch_merge(MAPS, local_namespace, "absent", {"data": {}}) is None
-        assert await client.patch_json(MAPS, local_namespace, "absent", []) is None
-        await client.create(MAPS, local_namespace, build_map("x"))
+    async with connect(webop_cluster) as client:
+        assert await client.patch_merge(MAPS, webop_namespace, "absent", {"data": {}}) is None
+        assert await client.patch_json(MAPS, webop_namespace, "absent", []) is None
+        await client.create(MAPS, webop_namespace, build_map("x"))
         with pytest.raises(APINotFoundError):
-            await client.patch_merge(MAPS, local_namespace, "x", {}, "status")
+            await client.patch_merge(MAPS, webop_namespace, "x", {}, "status")
         absent = Resource("webop.test", "v1", "absents", namespaced=True)
         with pytest.raises(APINotFoundError):
-            await client.patch_merge(absent, local_namespace, "x", {})
+            await client.patch_merge(absent, webop_namespace, "x", {})
 
 
 async def test_the_test_of_a_json_patch_is_told_from_other_errors(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(local_cluster) as client:
-        await client.create(MAPS, local_namespace, build_map("x"))
+    async with connect(webop_cluster) as client:
+        await client.create(MAPS, webop_namespace, build_map("x"))
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
         with pytest.raises(APIUnprocessableError):
-            await client.patch_json(MAPS, local_namespace, "x", [test])
+            await client.patch_json(MAPS, webop_namespace, "x", [test])
 
 
 @pytest.mark.feature("D-56")
 async def test_forbidden_requests_say_what_to_grant(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(local_cluster.kubeconfig_for("nobody")))
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for("nobody")))
     info = login_with_kubeconfig()
     assert info is not None
     async with Client(Vault({"x": info}), NETWORKING) as client:
@@ -173,8 +173,8 @@ async def test_forbidden_requests_say_what_to_grant(
 
 
 @pytest.mark.feature("AUT-16", "AUT-18")
-async def test_wrong_tokens_are_refused_and_excluded(local_cluster: LocalCluster) -> None:
-    wrong = ConnectionInfo(server=local_cluster.server, ca_data=local_cluster.ca_data, token="x")
+async def test_wrong_tokens_are_refused_and_excluded(webop_cluster: LocalCluster) -> None:
+    wrong = ConnectionInfo(server=webop_cluster.server, ca_data=webop_cluster.ca_data, token="x")
     vault = Vault({"x": wrong})
     async with Client(vault, NETWORKING) as client:
         task = asyncio.create_task(client.request("GET", "/version"))
@@ -186,15 +186,15 @@ async def test_wrong_tokens_are_refused_and_excluded(local_cluster: LocalCluster
 
 
 async def test_lists_are_consistent_over_pages(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         for index in range(5):
-            await client.create(MAPS, local_namespace, build_map(f"x{index}"))
+            await client.create(MAPS, webop_namespace, build_map(f"x{index}"))
         pages = []
-        async for page in client.list_pages(MAPS, local_namespace, limit=2):
+        async for page in client.list_pages(MAPS, webop_namespace, limit=2):
             pages.append(page)
-            await client.delete(MAPS, local_namespace, f"x{4 - len(pages)}")
+            await client.delete(MAPS, webop_namespace, f"x{4 - len(pages)}")
         assert [[raw["metadata"]["name"] for raw in page.items] for page in pages] == [
             ["x0", "x1"],
             ["x2", "x3"],
@@ -232,8 +232,8 @@ class _ClassicTransport(httpx.AsyncBaseTransport):
 
 
 @pytest.mark.feature("RES-18", "RES-19", "RES-20")
-async def test_both_forms_of_discovery_tell_the_same(local_cluster: LocalCluster) -> None:
-    async with connect(local_cluster) as client:
+async def test_both_forms_of_discovery_tell_the_same(webop_cluster: LocalCluster) -> None:
+    async with connect(webop_cluster) as client:
         classic = Client(client.vault, NETWORKING, transport_factory=_ClassicTransport)
         async with classic:
             crd = await client.create(CRDS, None, build_crd("things", "v1beta1", "v1"))
@@ -262,15 +262,15 @@ async def test_both_forms_of_discovery_tell_the_same(local_cluster: LocalCluster
 @IN_BOTH_MODES
 @pytest.mark.feature("EVT-01", "EVT-02", "EVT-03")
 async def test_a_watch_sees_what_is_and_what_comes(
-    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
 ) -> None:
-    async with connect(local_cluster) as client:
-        await client.create(MAPS, local_namespace, build_map("before"))
-        async with following(client, MAPS, local_namespace, is_streaming) as mirror:
+    async with connect(webop_cluster) as client:
+        await client.create(MAPS, webop_namespace, build_map("before"))
+        async with following(client, MAPS, webop_namespace, is_streaming) as mirror:
             await mirror.wait_for(lambda: "before" in mirror.objects)
-            await client.create(MAPS, local_namespace, build_map("large", x="y" * 900_000))
-            await client.patch_merge(MAPS, local_namespace, "before", {"data": {"a": "1"}})
-            await client.delete(MAPS, local_namespace, "before")
+            await client.create(MAPS, webop_namespace, build_map("large", x="y" * 900_000))
+            await client.patch_merge(MAPS, webop_namespace, "before", {"data": {"a": "1"}})
+            await client.delete(MAPS, webop_namespace, "before")
             await mirror.wait_for(lambda: "before" in mirror.deleted)
         events = [item for item in mirror.items if isinstance(item, tuple)]
         told = [(kind, raw["metadata"]["name"]) for kind, raw in events]
@@ -286,20 +286,20 @@ async def test_a_watch_sees_what_is_and_what_comes(
 
 @IN_BOTH_MODES
 async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
-    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
 ) -> None:
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         for name in ("kept", "changed", "deleted"):
-            await client.create(MAPS, local_namespace, build_map(name))
-        async with following(client, MAPS, local_namespace, is_streaming) as mirror:
+            await client.create(MAPS, webop_namespace, build_map(name))
+        async with following(client, MAPS, webop_namespace, is_streaming) as mirror:
             await mirror.wait_for(lambda: len(mirror.objects) == 3)
-            await asyncio.to_thread(local_cluster.kill_apiserver)
-            deleting = asyncio.create_task(client.delete(MAPS, local_namespace, "deleted"))
-            await asyncio.to_thread(local_cluster.restart_apiserver)
+            await asyncio.to_thread(webop_cluster.kill_apiserver)
+            deleting = asyncio.create_task(client.delete(MAPS, webop_namespace, "deleted"))
+            await asyncio.to_thread(webop_cluster.restart_apiserver)
             await deleting
-            await client.patch_merge(MAPS, local_namespace, "changed", {"data": {"a": "1"}})
-            await client.create(MAPS, local_namespace, build_map("created"))
-            expected = await fetch_versions(client, MAPS, local_namespace)
+            await client.patch_merge(MAPS, webop_namespace, "changed", {"data": {"a": "1"}})
+            await client.create(MAPS, webop_namespace, build_map("created"))
+            expected = await fetch_versions(client, MAPS, webop_namespace)
             await mirror.wait_for(lambda: mirror.versions == expected)
             assert mirror.deleted == ["deleted"]
 
@@ -321,30 +321,30 @@ class _GatedTransport(httpx.AsyncBaseTransport):
 
 @IN_BOTH_MODES
 async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    local_cluster: LocalCluster, local_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
 ) -> None:
     """A restarted API server knows nothing of the changes before its start: 410."""
     gate = asyncio.Event()
     gate.set()
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         for name in ("kept", "deleted"):
-            await client.create(MAPS, local_namespace, build_map(name))
+            await client.create(MAPS, webop_namespace, build_map(name))
         watching = Client(
             client.vault,
             NETWORKING,
             transport_factory=lambda info: _GatedTransport(info, gate),
         )
-        async with watching, following(watching, MAPS, local_namespace, is_streaming) as mirror:
-            await client.patch_merge(MAPS, local_namespace, "kept", {"data": {"a": "1"}})
+        async with watching, following(watching, MAPS, webop_namespace, is_streaming) as mirror:
+            await client.patch_merge(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
             await mirror.wait_for(lambda: len(mirror.items) >= 4)
             gate.clear()
-            await asyncio.to_thread(local_cluster.restart_apiserver)
-            await client.delete(MAPS, local_namespace, "deleted")
-            await client.patch_merge(MAPS, local_namespace, "kept", {"data": {"a": "2"}})
-            await asyncio.to_thread(local_cluster.restart_apiserver)
+            await asyncio.to_thread(webop_cluster.restart_apiserver)
+            await client.delete(MAPS, webop_namespace, "deleted")
+            await client.patch_merge(MAPS, webop_namespace, "kept", {"data": {"a": "2"}})
+            await asyncio.to_thread(webop_cluster.restart_apiserver)
             assert not mirror.deleted
             gate.set()
-            expected = await fetch_versions(client, MAPS, local_namespace)
+            expected = await fetch_versions(client, MAPS, webop_namespace)
             await mirror.wait_for(lambda: mirror.versions == expected)
             assert mirror.deleted == ["deleted"]
             assert mirror.items.count(ListingStarted()) >= 2
@@ -367,11 +367,11 @@ class _CountingTransport(httpx.AsyncBaseTransport):
 
 @pytest.mark.feature("EVT-02", "EVT-03")
 async def test_both_ways_of_listing_bring_the_same_objects(
-    local_cluster: LocalCluster, local_namespace: str
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         for index in range(1010):
-            await client.create(MAPS, local_namespace, build_map(f"x{index}", a="1"))
+            await client.create(MAPS, webop_namespace, build_map(f"x{index}", a="1"))
         found, queries = [], []
         for is_streaming in (False, True):
             sent: list[httpx.QueryParams] = []
@@ -382,12 +382,12 @@ async def test_both_ways_of_listing_bring_the_same_objects(
             )
             async with (
                 counting,
-                following(counting, MAPS, local_namespace, is_streaming) as mirror,
+                following(counting, MAPS, webop_namespace, is_streaming) as mirror,
             ):
                 await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-                await client.patch_merge(MAPS, local_namespace, "x0", {"data": {"a": None}})
+                await client.patch_merge(MAPS, webop_namespace, "x0", {"data": {"a": None}})
                 await mirror.wait_for(lambda: len(mirror.items) == 1013)
-                await client.patch_merge(MAPS, local_namespace, "x0", {"data": {"a": "1"}})
+                await client.patch_merge(MAPS, webop_namespace, "x0", {"data": {"a": "1"}})
                 assert not counting.paging_groups
             found.append({k: v for k, v in mirror.objects.items() if k != "x0"})
             queries.append(sent)

@@ -97,9 +97,7 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
 ) -> None:
     declare(registry, calls)
     async with AsyncExitStack() as stack:
-        options = [
-            {"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")
-        ]
+        options = [{"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
         await objects.create("a")
         await objects.wait_handled("a")
@@ -161,7 +159,7 @@ async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
 
 
 async def test_without_permission_it_stands_by_and_says_what_is_missing(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     run_operator: RunOperator,
     registry: webop.OperatorRegistry,
@@ -170,7 +168,7 @@ async def test_without_permission_it_stands_by_and_says_what_is_missing(
 ) -> None:
     declare(registry, calls)
     user = f"{objects.namespace}-user"
-    vault = webop.Vault({"x": read_kubeconfig([local_cluster.kubeconfig_for(user)])})
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
     async with run_operator(settings=lead(objects), vault=vault):
         await eventually(lambda: "cannot be acquired" in log.text, "a word")
     assert f'User "{user}" cannot get resource "leases"' in log.text
@@ -179,7 +177,7 @@ async def test_without_permission_it_stands_by_and_says_what_is_missing(
 
 
 async def test_the_rights_of_the_manual_suffice(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     run_operator: RunOperator,
     registry: webop.OperatorRegistry,
@@ -200,8 +198,8 @@ async def test_the_rights_of_the_manual_suffice(
         "roleRef": reference,
         "subjects": [{"kind": "User", "name": user}],
     }
-    local_cluster.apply(role, binding)
-    vault = webop.Vault({"x": read_kubeconfig([local_cluster.kubeconfig_for(user)])})
+    webop_cluster.apply(role, binding)
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
     caplog.set_level(logging.INFO)
     async with run_operator(settings=lead(objects, name="my-operator"), vault=vault):
         await eventually(lambda: "This replica is leading" in caplog.text, "leadership")
@@ -298,16 +296,16 @@ async def test_a_handler_is_not_gone_on_with_after_the_loop_was_blocked_beyond_t
 
 @pytest.fixture
 async def stuck(
-    local_cluster: LocalCluster, objects: Objects, workshop: Workshop
+    webop_cluster: LocalCluster, objects: Objects, workshop: Workshop
 ) -> AsyncIterator[Callable[[str], Awaitable[tuple[Command, Proxy]]]]:
     """Runs a process that leads, and has a handler that blocks: a thread, or the loop."""
     async with AsyncExitStack() as stack:
 
         async def run(how: str) -> tuple[Command, Proxy]:
-            proxy = await stack.enter_async_context(intercept(local_cluster.server))
+            proxy = await stack.enter_async_context(intercept(webop_cluster.server))
             kubeconfig = workshop.folder / "kubeconfig"
-            text = local_cluster.kubeconfig.read_text()
-            kubeconfig.write_text(text.replace(local_cluster.server, proxy.url))
+            text = webop_cluster.kubeconfig.read_text()
+            kubeconfig.write_text(text.replace(webop_cluster.server, proxy.url))
             variables = {f"WEBOP_LEADERSHIP__{key.upper()}": str(v) for key, v in FAST.items()}
             variables["WEBOP_LEADERSHIP__LEASE_NAMESPACE"] = objects.namespace
             variables["KUBECONFIG"] = str(kubeconfig)

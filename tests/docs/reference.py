@@ -14,6 +14,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import click
 import kopf
@@ -92,7 +93,8 @@ def _format_default(section: Section, name: str) -> str:
 
 def build_commands() -> Iterator[str]:
     """Yield the lines about all commands."""
-    context = click.Context(webop_command, info_name="webop", auto_envvar_prefix="WEBOP")
+    settings: Any = webop_command.context_settings
+    context = click.Context(webop_command, info_name="webop", **settings)
     for name in webop_command.list_commands(context):
         yield from _build_command(webop_command.commands[name], context, "##")
 

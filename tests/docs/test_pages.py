@@ -48,7 +48,8 @@ def test_commands_exist(place: str, words: list[str]) -> None:
 
 def check_click(command: click.Command, args: list[str]) -> None:
     """Parse without running; what is wrong is a ``click.UsageError``."""
-    context = click.Context(command, info_name=command.name)
+    settings: Any = command.context_settings
+    context = click.Context(command, info_name=command.name, **settings)
     rest = command.make_parser(context).parse_args(list(args))[1]
     if isinstance(command, click.Group) and rest:
         inner = command.get_command(context, rest[0])

@@ -18,7 +18,7 @@ COMMON = {name: snippet.code for name, snippet in SNIPPETS.items() if snippet.is
 
 
 @pytest.fixture(scope="module")
-def ours(local_cluster: LocalCluster) -> Report:
+def ours(webop_cluster: LocalCluster) -> Report:
     """What the snippets register; one starts a cluster, the binaries of which are there by now."""
     return register({name: snippet.code for name, snippet in SNIPPETS.items()}, "webop")
 

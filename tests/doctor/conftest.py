@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def patients(local_cluster: LocalCluster) -> Iterator[Kind]:
+def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
     """Kinds for the tests."""
     made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(18))
-    return define_kinds(local_cluster, made)
+    return define_kinds(webop_cluster, made)
 
 
 @pytest.fixture
 async def site(
-    local_cluster: LocalCluster, client: Client, local_namespace: str, patients: Iterator[Kind]
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, patients: Iterator[Kind]
 ) -> AsyncIterator[Site]:
     """What an operator has to itself."""
-    async with open_site(local_cluster, client, local_namespace, next(patients)) as opened:
+    async with open_site(webop_cluster, client, webop_namespace, next(patients)) as opened:
         yield opened
 
 
 @pytest.fixture
-def doctor(workshop: Workshop, local_cluster: LocalCluster) -> Doctor:
+def doctor(workshop: Workshop, webop_cluster: LocalCluster) -> Doctor:
     """The command, as the administrator of the cluster."""
-    return Doctor(workshop, local_cluster)
+    return Doctor(workshop, webop_cluster)

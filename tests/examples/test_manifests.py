@@ -52,11 +52,11 @@ def iterate_documents() -> Iterator[Any]:
 
 
 @pytest.fixture
-def api(local_cluster: LocalCluster) -> Iterator[httpx.Client]:
-    ca = base64.b64decode(local_cluster.ca_data).decode()
+def api(webop_cluster: LocalCluster) -> Iterator[httpx.Client]:
+    ca = base64.b64decode(webop_cluster.ca_data).decode()
     with httpx.Client(
-        base_url=local_cluster.server,
-        headers={"Authorization": f"Bearer {local_cluster.token}"},
+        base_url=webop_cluster.server,
+        headers={"Authorization": f"Bearer {webop_cluster.token}"},
         verify=ssl.create_default_context(cadata=ca),
         trust_env=False,
         timeout=_DEADLINE,
@@ -86,13 +86,13 @@ def test_each_manifest_is_accepted_in_a_dry_run(
 
 @pytest.mark.feature("DEP-05", "DEP-06", "DEP-07", "DEP-10", "ADM-43", "TRB-04")
 def test_the_operator_needs_no_more_than_the_manifests_grant_it(
-    local_cluster: LocalCluster, local_namespace: str, api: httpx.Client, tmp_path: Path
+    webop_cluster: LocalCluster, webop_namespace: str, api: httpx.Client, tmp_path: Path
 ) -> None:
-    evcs = f"/apis/kopf.dev/v1/namespaces/{local_namespace}/ephemeralvolumeclaims"
-    pvc = f"/api/v1/namespaces/{local_namespace}/persistentvolumeclaims/granted"
+    evcs = f"/apis/kopf.dev/v1/namespaces/{webop_namespace}/ephemeralvolumeclaims"
+    pvc = f"/api/v1/namespaces/{webop_namespace}/persistentvolumeclaims/granted"
     with applied(api, "rbac.yaml", "ephemeral_volume_claims.crd.yaml"):
         wait_for(lambda: api.get(evcs).is_success)
-        with run_operator(local_cluster, api, tmp_path / "operator.log") as operator:
+        with run_operator(webop_cluster, api, tmp_path / "operator.log") as operator:
             operator.wait_for(lambda: has_webhooks(api, is_wanted=True))
             evc = {"apiVersion": "kopf.dev/v1", "kind": "EphemeralVolumeClaim"}
             bad = {**evc, "metadata": {"name": "bad"}, "spec": {"size": "plenty"}}
@@ -108,7 +108,7 @@ def test_the_operator_needs_no_more_than_the_manifests_grant_it(
             (owner,) = read(api, pvc, "metadata", "ownerReferences")
             assert owner["uid"] == created["metadata"]["uid"]
 
-            events = f"/api/v1/namespaces/{local_namespace}/events"
+            events = f"/api/v1/namespaces/{webop_namespace}/events"
             operator.wait_for(lambda: bool(read(api, events, "items")))
 
             api.patch(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import webop
+from webop.errors import ActivityError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
@@ -117,3 +119,16 @@ async def test_an_ignored_failure_of_an_activity_is_none(
         raise ValueError("boo")
 
     assert await run_activity(context, Activity.AUTHENTICATION) == {"bad": None}
+
+
+async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_name(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    @webop.on.startup(registry=registry, id="configure")
+    def configure(settings: webop.OperatorSettings, **_: Any) -> None:
+        settings.networking.request_timeout = "soon"  # type: ignore[assignment]
+
+    message = r"configure: settings\.networking\.request_timeout = 'soon' does not fit: .*number"
+    async with asyncio.timeout(10):
+        with pytest.raises(ActivityError, match=message):
+            await run_activity(context, Activity.STARTUP)

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def batons(local_cluster: LocalCluster) -> Kind:
+def batons(webop_cluster: LocalCluster) -> Kind:
     """A kind whose objects are handed from one operator to the other."""
     kind = Kind("relay.webop.dev", "batons", "Baton", has_status=True)
-    return next(define_kinds(local_cluster, [kind]))
+    return next(define_kinds(webop_cluster, [kind]))
 
 
 @pytest.fixture
-def baton_objects(client: Client, batons: Kind, local_namespace: str) -> Objects:
+def baton_objects(client: Client, batons: Kind, webop_namespace: str) -> Objects:
     """The batons in the namespace of the test."""
-    return Objects(client, batons, local_namespace)
+    return Objects(client, batons, webop_namespace)
 
 
 @pytest.fixture
-def relay(tmp_path: Path, local_cluster: LocalCluster, baton_objects: Objects) -> Relay:
+def relay(tmp_path: Path, webop_cluster: LocalCluster, baton_objects: Objects) -> Relay:
     """The runs of the operators of the test."""
     if not has_peer():
         pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
-    return Relay(tmp_path, local_cluster.kubeconfig, baton_objects)
+    return Relay(tmp_path, webop_cluster.kubeconfig, baton_objects)

@@ -106,17 +106,17 @@ async def wait_for(command: Command, text: str, count: int = 1) -> None:
 
 @pytest.fixture
 def story(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     relay: Relay,
     baton_objects: Objects,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Story:
     monkeypatch.delenv("POD_ID", raising=False)
-    provide_peerings(local_cluster)
+    provide_peerings(webop_cluster)
     relay.write(_HANDLERS)
     caplog.set_level(logging.INFO, "webop.coordination")
-    return Story(local_cluster, relay, baton_objects, caplog)
+    return Story(webop_cluster, relay, baton_objects, caplog)
 
 
 _PAUSING, _RESUMING = "Pausing operations in favour of", "Resuming operations"

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(180)
 async def test_of_three_replicas_never_two_act_at_once_and_all_serve_admission(
-    local_cluster: LocalCluster, local_namespace: str, tmp_path: Path
+    webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
     kind = Kind("leadership.tests.webop.dev", "wards", "Ward")
     times = Times(duration=4, deadline=3, period=0.5, rate=15)
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         await kind.define(client)
-    async with set_up(local_cluster, local_namespace, kind, tmp_path, times) as stage:
+    async with set_up(webop_cluster, webop_namespace, kind, tmp_path, times) as stage:
         sys.stdout.write(f"{HEADING}\n")
         outcomes = await play(stage, lambda text: sys.stdout.write(f"{text}\n"))
         steps = stage.list_steps()

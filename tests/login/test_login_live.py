@@ -73,8 +73,8 @@ class Account:
 
 
 @pytest.fixture
-async def account(client: Client, local_namespace: str) -> Account:
-    account = Account(client, local_namespace)
+async def account(client: Client, webop_namespace: str) -> Account:
+    account = Account(client, webop_namespace)
     await account.create()
     return account
 
@@ -126,7 +126,7 @@ async def wait_revoked(cluster: LocalCluster, token: str) -> None:
 
 @pytest.mark.feature("AUT-09", "AUT-16", "AUT-17", "AUT-23")
 async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     objects: Objects,
     handled: list[str],
@@ -134,14 +134,14 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
     info: ConnectionInfo,
     tmp_path: Path,
 ) -> None:
-    address = urlsplit(local_cluster.server)
+    address = urlsplit(webop_cluster.server)
     environ = {
         "KUBERNETES_SERVICE_HOST": str(address.hostname),
         "KUBERNETES_SERVICE_PORT": str(address.port),
     }
     old = await account.issue("old")
     (tmp_path / "token").write_text(old)
-    (tmp_path / "ca.crt").write_bytes(base64.b64decode(local_cluster.ca_data))
+    (tmp_path / "ca.crt").write_bytes(base64.b64decode(webop_cluster.ca_data))
     brought: list[ConnectionInfo | None] = []
 
     @webop.on.login(registry=registry)
@@ -153,7 +153,7 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
         await handle(objects, handled, "before")
         (tmp_path / "token").write_text(await account.issue("new"))
         await account.revoke("old")
-        await wait_revoked(local_cluster, old)
+        await wait_revoked(webop_cluster, old)
         await handle(objects, handled, "after")
     assert len(brought) == 2
     assert all(found and 0 < found.expires_at - time.time() < 3600 for found in brought)
@@ -161,7 +161,7 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
 
 @pytest.mark.feature("AUT-14", "AUT-22")
 async def test_a_token_file_that_rotates_is_read_again_before_anything_is_refused(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     objects: Objects,
     handled: list[str],
@@ -171,10 +171,10 @@ async def test_a_token_file_that_rotates_is_read_again_before_anything_is_refuse
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    write_kubeconfig(tmp_path / "config", local_cluster, {"tokenFile": "token"})
+    write_kubeconfig(tmp_path / "config", webop_cluster, {"tokenFile": "token"})
     genuine = await account.issue("genuine")
     now = int(time.time())
-    key = CredentialFiles(local_cluster.folder).service_account_key.read_bytes()
+    key = CredentialFiles(webop_cluster.folder).service_account_key.read_bytes()
     # A tenth of its life before the end, it is read again: two seconds from now.
     (tmp_path / "token").write_text(alter_token(genuine, key, iat=now - 34, exp=now + 6))
     moments: list[float] = []
@@ -214,7 +214,7 @@ def encode(content: bytes) -> str:
 
 @pytest.mark.feature("AUT-13", "AUT-14", "AUT-18")
 async def test_certificates_that_end_are_replaced_and_without_new_ones_the_operator_ends(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     objects: Objects,
     handled: list[str],
@@ -227,8 +227,8 @@ async def test_certificates_that_end_are_replaced_and_without_new_ones_the_opera
     settings = build_settings(networking={"error_backoffs": (0.1,)})
 
     async def renew() -> None:
-        fields, end = build_brief_certificate(local_cluster, seconds=4)
-        write_kubeconfig(path, local_cluster, fields)
+        fields, end = build_brief_certificate(webop_cluster, seconds=4)
+        write_kubeconfig(path, webop_cluster, fields)
         ends.append(end)
 
     async def outlive(end: float) -> None:
@@ -272,7 +272,7 @@ def build_brief_certificate(cluster: LocalCluster, seconds: float) -> tuple[dict
 
 @pytest.mark.feature("AUT-16", "AUT-17")
 async def test_a_certificate_whose_end_nobody_has_told_is_replaced_when_it_is_refused(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     objects: Objects,
     handled: list[str],
@@ -286,13 +286,13 @@ async def test_a_certificate_whose_end_nobody_has_told_is_replaced_when_it_is_re
     def log_in(**_: Any) -> ConnectionInfo:
         nonlocal calls
         calls += 1
-        fields, end = build_brief_certificate(local_cluster, seconds=1.5 if calls == 1 else 60)
+        fields, end = build_brief_certificate(webop_cluster, seconds=1.5 if calls == 1 else 60)
         ends.append(end)
         (tmp_path / "cert").write_text(fields["client-certificate-data"])
         (tmp_path / "key").write_text(fields["client-key-data"])
         return ConnectionInfo(
-            server=local_cluster.server,
-            ca_data=local_cluster.ca_data,
+            server=webop_cluster.server,
+            ca_data=webop_cluster.ca_data,
             certificate_path=tmp_path / "cert",
             private_key_path=tmp_path / "key",
         )
@@ -307,7 +307,7 @@ async def test_a_certificate_whose_end_nobody_has_told_is_replaced_when_it_is_re
 
 @pytest.mark.feature("AUT-14", "AUT-17")
 async def test_an_exec_plugin_is_run_again_when_its_credentials_expire(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     objects: Objects,
     handled: list[str],
@@ -327,7 +327,7 @@ async def test_an_exec_plugin_is_run_again_when_its_credentials_expire(
         f"""printf '{{"apiVersion":"{V1}","kind":"ExecCredential","status":'""",
         """printf '{"token":"%s","expirationTimestamp":"%s"}}' "$token" "$end" """,
     )
-    monkeypatch.setenv("KUBECONFIG", str(plugin.write_kubeconfig(describe_cluster(local_cluster))))
+    monkeypatch.setenv("KUBECONFIG", str(plugin.write_kubeconfig(describe_cluster(webop_cluster))))
     webop.on.login(registry=registry)(webop.login_with_kubeconfig)
     async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
         await handle(objects, handled, "before")

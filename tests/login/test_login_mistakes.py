@@ -43,11 +43,11 @@ async def test_an_exec_plugin_that_fails_is_told_with_its_reason(workshop: Works
 
 @pytest.mark.feature("AUT-18", "CLI-18")
 async def test_a_token_that_the_api_server_refuses_is_told(
-    workshop: Workshop, local_cluster: LocalCluster
+    workshop: Workshop, webop_cluster: LocalCluster
 ) -> None:
     cluster = {
-        "server": local_cluster.server,
-        "certificate-authority-data": local_cluster.ca_data,
+        "server": webop_cluster.server,
+        "certificate-authority-data": webop_cluster.ca_data,
     }
     line = await fail(workshop, build_kubeconfig({"token": "wrong"}, **cluster))
     assert "HTTP 401" in line

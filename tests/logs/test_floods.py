@@ -32,7 +32,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def test_an_api_server_that_is_away_is_not_told_for_each_object(
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     registry: webop.OperatorRegistry,
     caplog: pytest.LogCaptureFixture,
@@ -48,8 +48,8 @@ async def test_an_api_server_that_is_away_is_not_told_for_each_object(
     async with asyncio.TaskGroup() as group:
         for number in range(OBJECTS):
             group.create_task(objects.create(f"one-{number}"))
-    async with intercept(local_cluster.server) as proxy:
-        info = get_connection(local_cluster, proxy.url)
+    async with intercept(webop_cluster.server) as proxy:
+        info = get_connection(webop_cluster, proxy.url)
         async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
             await eventually(lambda: len(attempts) >= OBJECTS)
             proxy.is_refusing = True

@@ -19,10 +19,10 @@ async def test_troubles_with_an_object_are_told_with_its_reference(
     gizmos: Kind,
     info: ConnectionInfo,
     registry: webop.OperatorRegistry,
-    local_namespace: str,
+    webop_namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    objects = Objects(client, gizmos, local_namespace)
+    objects = Objects(client, gizmos, webop_namespace)
 
     @webop.on.create(gizmos.group, "v1", gizmos.plural, registry=registry)
     def spoil(patch: webop.Patch, **_: Any) -> str:
@@ -30,7 +30,7 @@ async def test_troubles_with_an_object_are_told_with_its_reference(
         return "for a status that the schema does not know"
 
     with caplog.at_level(logging.WARNING, logger="webop.reactor"):
-        async with operate(info, registry, build_settings(), namespaces=[local_namespace]):
+        async with operate(info, registry, build_settings(), namespaces=[webop_namespace]):
             created = await objects.create("one")
             await objects.wait_handled("one")
     told = [record for record in caplog.records if record.name.startswith("webop.reactor")]
@@ -41,6 +41,6 @@ async def test_troubles_with_an_object_are_told_with_its_reference(
         "kind": "Gizmo",
         "name": "one",
         "uid": created["metadata"]["uid"],
-        "namespace": local_namespace,
+        "namespace": webop_namespace,
     }
     assert all(getattr(record, "k8s_ref", None) == reference for record in told)

@@ -64,13 +64,13 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
     client: Client,
     widgets: Kind,
     gadgets: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     *,
     has_status: bool,
     is_timer: bool,
 ) -> None:
     kind = gadgets if has_status else widgets
-    objects = Objects(client, kind, local_namespace)
+    objects = Objects(client, kind, webop_namespace)
     numbers = itertools.count(1)
     leftovers: list[bool] = []
 
@@ -98,7 +98,7 @@ async def test_functions_that_come_too_late_are_carried_over_to_the_next_iterati
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     *,
     is_timer: bool,
 ) -> None:
@@ -106,7 +106,7 @@ async def test_functions_that_come_too_late_are_carried_over_to_the_next_iterati
     tries = 0
 
     async def disturb() -> None:
-        async with connect(local_cluster) as other:
+        async with connect(webop_cluster) as other:
             theirs = Objects(other, objects.kind, objects.namespace)
             await theirs.patch("one", {"spec": {"items": ["theirs"]}})
 
@@ -141,8 +141,8 @@ async def test_functions_that_come_too_late_are_carried_over_to_the_next_iterati
 
 
 @pytest.fixture
-async def proxy(local_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(local_cluster.server) as proxy:
+async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
+    async with intercept(webop_cluster.server) as proxy:
         yield proxy
 
 
@@ -152,7 +152,7 @@ async def test_what_could_not_be_written_is_written_after_the_next_iteration(
     objects: Objects,
     timeline: Timeline,
     proxy: Proxy,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
 ) -> None:
     @webop.timer("widgets", registry=registry, id="fn", interval=0.3)
     async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
@@ -169,7 +169,7 @@ async def test_what_could_not_be_written_is_written_after_the_next_iteration(
         "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
         "batching": {"error_delays": [0.1]},
     }
-    info = get_connection(local_cluster, proxy.url)
+    info = get_connection(webop_cluster, proxy.url)
     settings = build_settings(**quick)
     async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
         await objects.create("one")

@@ -338,8 +338,8 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
 
 
 @pytest.fixture
-async def proxy(local_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(local_cluster.server) as proxy:
+async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
+    async with intercept(webop_cluster.server) as proxy:
         yield proxy
 
 
@@ -349,7 +349,7 @@ async def test_daemons_of_objects_that_went_while_nobody_watched_are_stopped(
     objects: Objects,
     timeline: Timeline,
     proxy: Proxy,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
 ) -> None:
     @webop.daemon("widgets", registry=registry, id="fn")
     async def fn(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
@@ -362,7 +362,7 @@ async def test_daemons_of_objects_that_went_while_nobody_watched_are_stopped(
         "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
         "batching": {"error_delays": [0.1]},
     }
-    info = get_connection(local_cluster, proxy.url)
+    info = get_connection(webop_cluster, proxy.url)
     settings = build_settings(**quick)
     async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
         for name in ("vanished", "marked", "kept"):

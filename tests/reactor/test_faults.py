@@ -32,15 +32,15 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-async def proxy(local_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(local_cluster.server) as proxy:
+async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
+    async with intercept(webop_cluster.server) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def info(local_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+def info(webop_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
     """The administrator's credentials, by the way of the proxy."""
-    return get_connection(local_cluster, proxy.url)
+    return get_connection(webop_cluster, proxy.url)
 
 
 @pytest.fixture

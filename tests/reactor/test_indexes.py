@@ -144,7 +144,7 @@ async def test_indexes_are_filled_before_any_handler_runs(
 
 @pytest.mark.feature("IDX-14", "IDX-15", "DMN-25", "MEM-04")
 async def test_what_vanished_while_the_watch_was_down_leaves_the_index_and_its_daemons_stop(
-    registry: webop.OperatorRegistry, objects: Objects, local_cluster: LocalCluster, calls: Calls
+    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, calls: Calls
 ) -> None:
     window = index_colours(registry)
 
@@ -155,9 +155,9 @@ async def test_what_vanished_while_the_watch_was_down_leaves_the_index_and_its_d
             await stopped.wait(60)
         calls.note("stopped", kwargs, why=stopped.reason)
 
-    async with intercept(local_cluster.server) as proxy:
+    async with intercept(webop_cluster.server) as proxy:
         settings = build_settings(watching={"reconnect_backoff": 0.05})
-        info = get_connection(local_cluster, proxy.url)
+        info = get_connection(webop_cluster, proxy.url)
         async with operate(info, registry, settings, namespaces=[objects.namespace]):
             for name in ("stays", "goes"):
                 await objects.create(name, {"colour": "red"})

@@ -102,7 +102,7 @@ async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,
     objects: Objects,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     *,
     is_clusterwide: bool,
 ) -> None:
@@ -110,13 +110,13 @@ async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on
     async def fn(**_: Any) -> None: ...
 
     resources = ("widgets", "namespaces")
-    before = [await count_watches(local_cluster, name) for name in resources]
+    before = [await count_watches(webop_cluster, name) for name in resources]
     options: Any = {"clusterwide": True} if is_clusterwide else {"namespaces": ["*"]}
     async with operate(info, registry, build_settings(), **options):
         await objects.pass_fence()
 
     expected = [{"cluster"}, set()] if is_clusterwide else [{"namespace"}, {"cluster"}]
-    await wait_for_watches(local_cluster, resources, before, expected)
+    await wait_for_watches(webop_cluster, resources, before, expected)
 
 
 @pytest.mark.feature("CFG-23")
@@ -125,7 +125,7 @@ async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     *,
     disabled: bool,
 ) -> None:
@@ -133,11 +133,11 @@ async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
     async def fn(**_: Any) -> None: ...
 
     resources = ("widgets", "namespaces", "customresourcedefinitions")
-    before = [await count_watches(local_cluster, name) for name in resources]
+    before = [await count_watches(webop_cluster, name) for name in resources]
     async with run_operator(build_settings(scanning={"disabled": disabled})):
         await objects.pass_fence()
     others: list[set[str]] = [set() if disabled else {"cluster"}] * 2
-    await wait_for_watches(local_cluster, resources, before, [{"namespace"}, *others])
+    await wait_for_watches(webop_cluster, resources, before, [{"namespace"}, *others])
 
 
 async def wait_for_watches(

@@ -184,7 +184,7 @@ async def test_many_failing_objects_do_not_flood_the_api_server(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls: Counter[str] = Counter()
@@ -194,13 +194,13 @@ async def test_many_failing_objects_do_not_flood_the_api_server(
         calls[name] += 1
         raise webop.TemporaryError("boo", delay=0.1) if calls[name] < 5 else webop.PermanentError
 
-    before = await count_writes(local_cluster)
+    before = await count_writes(webop_cluster)
     begin = time.monotonic()
     names = [f"many-{number}" for number in range(200)]
     async with run_operator(build_settings(rate=20, burst=40, queue_limit=50)):
         await asyncio.gather(*(objects.create(name) for name in names))
         await eventually(lambda: [calls[name] for name in names] == [5] * 200)  # 1 200 messages
-        writes = await count_writes(local_cluster)
+        writes = await count_writes(webop_cluster)
         sent = {verb: count - before[verb] for verb, count in writes.items()}
         passed = time.monotonic() - begin
     # Under load there are less: one request at a time has to queue up with those of the work.

@@ -49,14 +49,14 @@ async def test_an_object_that_comes_together_with_its_kind_is_created_and_not_re
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,
     client: Client,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
 ) -> None:
     kind = Kind("latecomers.webop.dev", plural="latecomers", kind="Latecomer")
     declare(registry, kind.crd_name, calls)
-    objects = Objects(client, kind, local_namespace)
+    objects = Objects(client, kind, webop_namespace)
     try:
-        async with operate(info, registry, namespaces=[local_namespace]):
+        async with operate(info, registry, namespaces=[webop_namespace]):
             await kind.define(client)
             for name in ("one", "two"):
                 await objects.create(name)

@@ -187,9 +187,9 @@ async def remove_namespace(client: Client, name: str) -> None:
 
 
 @pytest.fixture
-def arrivals(local_namespace: str) -> Kind:
+def arrivals(webop_namespace: str) -> Kind:
     """A kind that is not in the cluster yet."""
-    return Kind(f"{local_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+    return Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
 
 
 @pytest.mark.feature("RES-17", "RES-18")
@@ -198,7 +198,7 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
     info: ConnectionInfo,
     client: Client,
     arrivals: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -206,10 +206,10 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    objects = Objects(client, arrivals, local_namespace)
+    objects = Objects(client, arrivals, webop_namespace)
     caplog.set_level("INFO", "webop")
     gone = "is not served any more"
-    async with operate(info, registry, namespaces=[local_namespace]):
+    async with operate(info, registry, namespaces=[webop_namespace]):
         await eventually(lambda: "arrivals" in caplog.text, "the missing kind is told of")
         for count in (1, 2):
             await arrivals.define(client)
@@ -227,7 +227,7 @@ async def test_versions_that_are_added_to_a_kind_are_served(
     info: ConnectionInfo,
     client: Client,
     arrivals: Kind,
-    local_namespace: str,
+    webop_namespace: str,
 ) -> None:
     served: set[str] = set()
     for version in ("v1", "v2", "v3"):
@@ -241,8 +241,8 @@ async def test_versions_that_are_added_to_a_kind_are_served(
             served.add(resource.version)
 
     await arrivals.define(client)
-    objects = Objects(client, arrivals, local_namespace)
-    async with operate(info, registry, namespaces=[local_namespace]):
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
         await objects.pass_fence()
         # One after another: the first could be found by chance, as the start takes its time.
         for version in ("v2", "v3"):
@@ -260,7 +260,7 @@ async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
     info: ConnectionInfo,
     client: Client,
     arrivals: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
 ) -> None:
     @webop.on.create(arrivals.crd_name, registry=registry, id="created")
@@ -272,8 +272,8 @@ async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
         calls.note("resumed", kwargs)
 
     await arrivals.define(client)
-    objects = Objects(client, arrivals, local_namespace)
-    async with operate(info, registry, namespaces=[local_namespace]):
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
         await objects.pass_fence()
         await objects.create("before")
         await objects.wait_handled("before")
@@ -297,7 +297,7 @@ async def test_an_ambiguous_name_is_told_of_and_is_not_served(
     info: ConnectionInfo,
     client: Client,
     arrivals: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -310,8 +310,8 @@ async def test_an_ambiguous_name_is_told_of_and_is_not_served(
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    objects = Objects(client, arrivals, local_namespace)
-    async with operate(info, registry, namespaces=[local_namespace]):
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
         await objects.create("one")
         await objects.wait_handled("one")
         await objects.pass_fence()
@@ -324,7 +324,7 @@ async def test_an_ambiguous_name_is_told_of_and_is_not_served(
 @pytest.mark.feature("SCP-10", "SCP-11", "DEP-06", "DEP-07", "D-56")
 async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_served(
     registry: webop.OperatorRegistry,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -335,7 +335,7 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
 
     user = f"user-of-{objects.namespace}"
     await grant(objects, user, ["list", "watch", "patch"])
-    credentials = read_credentials(local_cluster, user)
+    credentials = read_credentials(webop_cluster, user)
     namespaces = [objects.namespace, "other-*"]
     async with operate(credentials, registry, namespaces=namespaces):
         await objects.create("one")
@@ -350,7 +350,7 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
 @pytest.mark.feature("D-25", "D-56")
 async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remedy(
     registry: webop.OperatorRegistry,
-    local_cluster: LocalCluster,
+    webop_cluster: LocalCluster,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -358,7 +358,7 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
     async def fn(**_: Any) -> None: ...
 
     user = f"nobody-in-{objects.namespace}"
-    credentials = read_credentials(local_cluster, user)
+    credentials = read_credentials(webop_cluster, user)
     async with operate(credentials, registry, namespaces=[objects.namespace]):
         await eventually(lambda: "Cannot list widgets" in caplog.text)
         await grant(objects, user, ["list", "watch", "patch"])

@@ -111,7 +111,7 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     run_operator: RunOperator,
     client: Client,
     gadgets: Kind,
-    local_namespace: str,
+    webop_namespace: str,
 ) -> None:
     def transform(body: webop.RawBody) -> None:
         body.setdefault("status", {})["phase"] = "done"
@@ -121,7 +121,7 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(transform)
 
-    objects = Objects(client, gadgets, local_namespace)
+    objects = Objects(client, gadgets, webop_namespace)
     async with run_operator():
         await objects.create("one")
         body = await objects.wait("one", lambda body: body["spec"].get("added"))
@@ -195,7 +195,7 @@ async def test_a_status_that_the_schema_does_not_know_is_told_of(
     run_operator: RunOperator,
     client: Client,
     gizmos: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -204,7 +204,7 @@ async def test_a_status_that_the_schema_does_not_know_is_told_of(
         calls.note("fn", kwargs)
         return "result"
 
-    objects = Objects(client, gizmos, local_namespace)
+    objects = Objects(client, gizmos, webop_namespace)
     async with run_operator():
         await objects.create("one")
         body = await objects.wait_handled("one")
@@ -222,7 +222,7 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
     run_operator: RunOperator,
     client: Client,
     gadgets: Kind,
-    local_namespace: str,
+    webop_namespace: str,
     calls: Calls,
 ) -> None:
     @webop.on.create("gadgets", registry=registry, id="created")
@@ -232,7 +232,7 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
         patch.spec["patched"] = "yes"
         return "result"
 
-    objects = Objects(client, gadgets, local_namespace)
+    objects = Objects(client, gadgets, webop_namespace)
     async with run_operator():
         await objects.create("one")
         body = await objects.wait("one", lambda body: len(body.get("status", {})) == 2)

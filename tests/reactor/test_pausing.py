@@ -28,8 +28,8 @@ _IDLE = 0.25  # seconds, in which nothing is to happen
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _kinds(local_cluster: LocalCluster) -> None:
-    provide_peerings(local_cluster)
+def _kinds(webop_cluster: LocalCluster) -> None:
+    provide_peerings(webop_cluster)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class Witness:
 @pytest.mark.feature("EVT-11", "EVT-12", "D-67", "CON-04")
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_one_object_is_never_handled_twice_at_once_and_its_last_state_is_always_handled(
-    registry: webop.OperatorRegistry, objects: Objects, local_cluster: LocalCluster, seed: int
+    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, seed: int
 ) -> None:
     witness = Witness(registry, seed)
     dice = random.Random(seed)
@@ -69,8 +69,8 @@ async def test_one_object_is_never_handled_twice_at_once_and_its_last_state_is_a
             await asyncio.sleep(dice.choice([0, 0.01, 0.05]))
             await objects.patch(name, {"spec": {"value": value}})
 
-    async with intercept(local_cluster.server) as proxy:
-        info = get_connection(local_cluster, proxy.url)
+    async with intercept(webop_cluster.server) as proxy:
+        info = get_connection(webop_cluster, proxy.url)
         settings = build_settings(**SETTINGS)
         namespaces = [objects.namespace]
         async with operate(info, registry, settings, beside=True, namespaces=namespaces):

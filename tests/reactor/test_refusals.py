@@ -24,7 +24,7 @@ LIMIT = 262144  # bytes; of all annotations of an object (Kubernetes API, meta/v
 
 
 @pytest.fixture
-async def strict(client: Client, local_namespace: str) -> AsyncIterator[Objects]:
+async def strict(client: Client, webop_namespace: str) -> AsyncIterator[Objects]:
     """Objects of a kind whose status has a schema."""
     kind = Kind("strict.webop.dev", "stricts", "Strict")
     crd = kind.build_crd()
@@ -32,7 +32,7 @@ async def strict(client: Client, local_namespace: str) -> AsyncIterator[Objects]
     schema["properties"]["status"] = {"type": "object", "properties": {"fn": {"type": "integer"}}}
     await client.create(CRDS, None, crd)
     await kind.wait_served(client)
-    yield Objects(client, kind, local_namespace)
+    yield Objects(client, kind, webop_namespace)
     await kind.undefine(client)
 
 

@@ -58,8 +58,8 @@ _WRITES = ("PATCH", "PUT", "APPLY")
 
 
 @pytest.fixture
-async def meter(local_cluster: LocalCluster, widgets: Kind) -> Meter:
-    meter = Meter(local_cluster, widgets)
+async def meter(webop_cluster: LocalCluster, widgets: Kind) -> Meter:
+    meter = Meter(webop_cluster, widgets)
     await meter.read()
     return meter
 
@@ -123,14 +123,14 @@ async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
     run_operator: RunOperator,
     client: Client,
     gadgets: Kind,
-    local_namespace: str,
-    local_cluster: LocalCluster,
+    webop_namespace: str,
+    webop_cluster: LocalCluster,
 ) -> None:
     @webop.on.create("gadgets", registry=registry, id="fn")
     async def fn(**_: Any) -> str:
         return "result"
 
-    objects, meter = Objects(client, gadgets, local_namespace), Meter(local_cluster, gadgets)
+    objects, meter = Objects(client, gadgets, webop_namespace), Meter(webop_cluster, gadgets)
     await meter.read()
     async with run_operator():
         await objects.create("one")

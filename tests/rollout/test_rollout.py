@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(240)
 async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_rotation(
-    local_cluster: LocalCluster, local_namespace: str, tmp_path: Path
+    webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
     kind = Kind("rollout.tests.webop.dev", "rollouts", "Rollout")
     times = Times(rate=50, lag=0.3, shutdown_delay=1.5, settle=2)
-    async with connect(local_cluster) as client:
+    async with connect(webop_cluster) as client:
         await kind.define(client)
-    async with set_up(local_cluster, local_namespace, kind, tmp_path, times) as stage:
+    async with set_up(webop_cluster, webop_namespace, kind, tmp_path, times) as stage:
         tally = await play(stage, times, print)
         assert not tally.failed
         assert not tally.unchecked

@@ -32,13 +32,13 @@ URL_PATHS = {VALIDATING: "validating", MUTATING: "mutating"}
 
 
 @pytest.fixture
-async def api(local_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
+async def api(webop_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API server."""
-    authorities = base64.b64decode(local_cluster.ca_data).decode()
+    authorities = base64.b64decode(webop_cluster.ca_data).decode()
     context = ssl.create_default_context(cadata=authorities)
-    headers = {"Authorization": f"Bearer {local_cluster.token}"}
+    headers = {"Authorization": f"Bearer {webop_cluster.token}"}
     async with httpx.AsyncClient(
-        base_url=local_cluster.server, headers=headers, verify=context, trust_env=False
+        base_url=webop_cluster.server, headers=headers, verify=context, trust_env=False
     ) as client:
         yield client
 
@@ -132,18 +132,18 @@ async def create(
 
 @pytest.mark.feature("ADM-03", "ADM-07", "ADM-31", "ADM-44", "ADM-64", "ADM-72")
 async def test_a_validating_webhook_is_called_and_heard(
-    api: httpx.AsyncClient, local_namespace: str
+    api: httpx.AsyncClient, webop_namespace: str
 ) -> None:
     judge = Judge()
-    async with manage(api, judge, build_handler("check_numbers"), local_namespace):
-        allowed = await create(api, local_namespace, "allowed")
-        refused = await create(api, local_namespace, "refused")
-        unknown = await create(api, local_namespace, "unknown")
+    async with manage(api, judge, build_handler("check_numbers"), webop_namespace):
+        allowed = await create(api, webop_namespace, "allowed")
+        refused = await create(api, webop_namespace, "refused")
+        unknown = await create(api, webop_namespace, "unknown")
     assert allowed.status_code == 201
     assert allowed.headers["warning"] == '299 - "a warning"'
     assert refused.status_code == 422
     assert refused.headers["warning"] == '299 - "a warning"'
-    webhook = f"check-numbers.{local_namespace}.webop.test"
+    webhook = f"check-numbers.{webop_namespace}.webop.test"
     assert refused.json()["message"] == (
         f'admission webhook "{webhook}" denied the request: Meh! I don\'t like it.'
     )
@@ -155,21 +155,21 @@ async def test_a_validating_webhook_is_called_and_heard(
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_api_server_tries_again_when_it_is_told_to(
-    api: httpx.AsyncClient, local_namespace: str, status: int
+    api: httpx.AsyncClient, webop_namespace: str, status: int
 ) -> None:
     judge = Judge()
-    async with manage(api, judge, build_handler("check_numbers"), local_namespace):
+    async with manage(api, judge, build_handler("check_numbers"), webop_namespace):
         judge.is_overloaded, judge.status = True, status
         judge.webhooks.clear()
         start = time.monotonic()
-        response = await create(api, local_namespace, "late")
+        response = await create(api, webop_namespace, "late")
         assert response.status_code == 201, response.text
         assert 0.9 < time.monotonic() - start < 5
     assert len(judge.webhooks) == 2
 
 
 async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
-    api: httpx.AsyncClient, local_namespace: str
+    api: httpx.AsyncClient, webop_namespace: str
 ) -> None:
     class Sleeper(Judge):
         async def __call__(self, request: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -178,9 +178,9 @@ async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
             return await super().__call__(request, **options)
 
     handler = build_handler("check_numbers")
-    async with manage(api, Sleeper(), handler, local_namespace, timeout=1):
+    async with manage(api, Sleeper(), handler, webop_namespace, timeout=1):
         start = time.monotonic()
-        response = await create(api, local_namespace, "slow")
+        response = await create(api, webop_namespace, "slow")
         assert time.monotonic() - start < 5
     assert response.status_code == 500
     assert "did not answer within 0.9 s of the 1 s given" in response.json()["message"]
@@ -188,11 +188,11 @@ async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
 
 @pytest.mark.feature("ADM-09")
 async def test_a_mutating_webhook_changes_the_object(
-    api: httpx.AsyncClient, local_namespace: str
+    api: httpx.AsyncClient, webop_namespace: str
 ) -> None:
     handler = build_handler("mutate_it", reason=MUTATING)
-    async with manage(api, Judge(), handler, local_namespace):
-        created = await create(api, local_namespace, "mutated")
+    async with manage(api, Judge(), handler, webop_namespace):
+        created = await create(api, webop_namespace, "mutated")
     assert created.json()["data"] == {"added": "ü"}
 
 

@@ -26,11 +26,11 @@ _OWN = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
 
 
 @pytest.fixture
-async def site(local_cluster: LocalCluster, local_namespace: str) -> AsyncIterator[Site]:
-    async with connect(local_cluster) as client:
+async def site(webop_cluster: LocalCluster, webop_namespace: str) -> AsyncIterator[Site]:
+    async with connect(webop_cluster) as client:
         await _KIND.define(client)
-        objects = Objects(client, _KIND, local_namespace)
-        found = Site(local_cluster, client, objects, f"auto.{_KIND.group}")
+        objects = Objects(client, _KIND, webop_namespace)
+        found = Site(webop_cluster, client, objects, f"auto.{_KIND.group}")
         yield found
         for resource in KINDS.values():
             with contextlib.suppress(APINotFoundError):

@@ -77,7 +77,7 @@ def webop_cluster():
 
 @pytest.mark.feature("TST-01", "TST-08")
 def test_operators_run_in_the_background_of_a_test_and_their_modules_are_imported_anew(
-    local_cluster: LocalCluster, widgets: Kind, tmp_path: Path
+    webop_cluster: LocalCluster, widgets: Kind, tmp_path: Path
 ) -> None:
     (tmp_path / "tests").mkdir()
     files = {
@@ -95,7 +95,7 @@ def test_operators_run_in_the_background_of_a_test_and_their_modules_are_importe
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**environment, "CLUSTER_OF_THE_RUN": local_cluster.name},
+        env={**environment, "CLUSTER_OF_THE_RUN": webop_cluster.name},
         capture_output=True,
         text=True,
         check=False,

@@ -20,6 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 SELECTOR_KEYS = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
 
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
+_REST = frozenset({"_", "kwargs", "kw"})
+_KWARGS = frozenset(
+    {
+        *("body", "spec", "meta", "status", "name", "namespace", "uid", "labels", "annotations"),
+        *("logger", "patch", "memo", "param", "retry", "started", "runtime", "event", "type"),
+        *("old", "new", "diff", "reason", "stopped", "warnings", "dryrun", "userinfo"),
+    }
+)
 _NUMBERS = (
     "timeout",
     "backoff",
@@ -125,6 +133,12 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
             close = difflib.get_close_matches(option, names, n=1)
             advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}."
             raise TypeError(f"There is no option {option!r} of {owner}: {advice}")
+
+
+def is_handler(value: object) -> bool:
+    """Tell whether a value is a handler for sure: a function of what only handlers are given."""
+    names = list(inspect.signature(value).parameters) if inspect.isfunction(value) else []
+    return bool(names) and ((len(names) == 1 and names[0] in _REST) or names[0] in _KWARGS)
 
 
 def check_types(options: Mapping[str, Any]) -> None:

@@ -17,7 +17,8 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
-from webop.handling.handlers import ErrorsMode, Handler, WebhookHandler
+from webop.handling.handlers import ActivityHandler, ErrorsMode, Handler, WebhookHandler
+from webop.settings import find_setting_problem
 from webop.verdicts import is_validation_error
 
 
@@ -79,10 +80,13 @@ def judge_failure(
 ) -> Outcome:
     """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23).
 
-    A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal.
+    A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal. One
+    about a setting, at the startup, would be the same at each attempt.
     """
     if isinstance(handler, WebhookHandler) and is_validation_error(exc):
         exc = AdmissionError.from_validation(exc)
+    elif isinstance(handler, ActivityHandler) and (problem := find_setting_problem(exc)):
+        exc = PermanentError(problem)
     reason = str(exc) or repr(exc)
     if isinstance(exc, ChildrenRetryError):
         return Outcome(final=False, delay=exc.delay, exception=exc)

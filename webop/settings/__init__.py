@@ -23,7 +23,7 @@ from webop.settings.groups import (
     ScanningSettings,
     WatchingSettings,
 )
-from webop.settings.sections import Delays, PoolSection, Section
+from webop.settings.sections import Delays, PoolSection, Section, find_setting_problem
 
 __all__ = [
     "AdmissionSettings",
@@ -42,4 +42,5 @@ __all__ = [
     "ScanningSettings",
     "Section",
     "WatchingSettings",
+    "find_setting_problem",
 ]

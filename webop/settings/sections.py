@@ -91,6 +91,21 @@ class Section(BaseModel):
         super().__setattr__(name, value)
 
 
+def find_setting_problem(exc: BaseException) -> str | None:
+    """Return what is wrong with a value for a setting; None if the error is about anything else."""
+    if not isinstance(exc, ValidationError) or exc.title not in _list_names(Section):
+        return None
+    error = exc.errors()[0]
+    setting = ".".join([exc.title.removesuffix("Settings").lower(), *map(str, error["loc"])])
+    why = error["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"settings.{setting} = {error['input']!r} does not fit: {why}."
+
+
+def _list_names(kind: type[Section]) -> set[str]:
+    inner = (_list_names(item) for item in kind.__subclasses__())
+    return {kind.__name__}.union(*inner)
+
+
 class Threads(NamedTuple):
     """The threads for sync functions of one kind.
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _kinds(local_cluster: LocalCluster) -> None:
-    provide_peerings(local_cluster)
+def _kinds(webop_cluster: LocalCluster) -> None:
+    provide_peerings(webop_cluster)
 
 
 @pytest.fixture
-def meeting(client: Client, local_namespace: str) -> Meeting:
+def meeting(client: Client, webop_namespace: str) -> Meeting:
     """The peering object of the namespace of the test, which is yet to be created."""
-    return Meeting(client, local_namespace)
+    return Meeting(client, webop_namespace)
 
 
 @pytest.fixture

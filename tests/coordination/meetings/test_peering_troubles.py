@@ -50,13 +50,13 @@ async def test_garbage_in_the_status_is_told_once_and_ignored(
 
 class TestWithoutTheServer:
     @pytest.fixture
-    async def proxy(self, local_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-        async with intercept(local_cluster.server) as proxy:
+    async def proxy(self, webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
+        async with intercept(webop_cluster.server) as proxy:
             yield proxy
 
     @pytest.fixture
-    def info(self, local_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
-        return get_connection(local_cluster, proxy.url)
+    def info(self, webop_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+        return get_connection(webop_cluster, proxy.url)
 
     @pytest.mark.feature("PEE-14")
     async def test_records_count_and_expire_while_it_is_away(
@@ -115,16 +115,16 @@ async def grant(client: Client, namespace: str, verbs: list[str]) -> None:
 class TestWithFewRights:
     @pytest.fixture
     async def info(
-        self, client: Client, local_cluster: LocalCluster, local_namespace: str
+        self, client: Client, webop_cluster: LocalCluster, webop_namespace: str
     ) -> ConnectionInfo:
-        path = f"/api/v1/namespaces/{local_namespace}/serviceaccounts/default"
+        path = f"/api/v1/namespaces/{webop_namespace}/serviceaccounts/default"
         account = {"metadata": {"name": "default"}}
         with contextlib.suppress(APIConflictError):  # a controller may have been quicker
             await client.request("POST", path.removesuffix("/default"), body=account)
         answer = await client.request("POST", f"{path}/token", body={"spec": {}})
         return ConnectionInfo(
-            server=local_cluster.server,
-            ca_data=local_cluster.ca_data,
+            server=webop_cluster.server,
+            ca_data=webop_cluster.ca_data,
             token=answer["status"]["token"],
         )
 
