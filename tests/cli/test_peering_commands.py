@@ -145,7 +145,7 @@ async def test_the_operators_of_the_whole_cluster_have_their_own_object(
     ("arguments", "code", "text"),
     [
         (["-P", "x", "-t", "5"], 2, "Say whose operators"),
-        (["-A", "-n", "ns", "-P", "x", "-t", "5"], 2, "Say whose operators"),
+        (["-A", "-n", "ns", "-P", "x", "-t", "5"], 2, "exclude each other"),
         (["-A", "-t", "5"], 2, "Missing option '-P' / '--peering'"),
         (["-A", "-P", "x"], 2, "Missing option '-t' / '--lifetime'"),
         (["-A", "-P", "x", "-t", "0"], 2, "0 is not in the range"),

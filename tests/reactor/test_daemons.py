@@ -199,7 +199,7 @@ async def test_a_daemon_that_asks_for_it_is_restarted_at_once(
         ({"errors": webop.ErrorsMode.IGNORED}, 1),
         ({"errors": webop.ErrorsMode.PERMANENT}, 1),
         ({"retries": 3, "backoff": 0.05}, 3),
-        ({"timeout": 0.5, "backoff": 0.3}, 2),
+        ({"timeout": 1.5, "backoff": 1.0}, 2),
     ],
 )
 async def test_limits_of_a_daemon_that_fails(

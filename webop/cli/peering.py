@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
-from webop.cli.layout import SectionCommand, SectionOption
+from webop.cli.choices import DEV_PRIORITY, choose_scope
+from webop.cli.layout import SectionCommand, build_option
 from webop.cli.logging import logging_options
 from webop.coordination.identities import detect_own_identity
 from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError, WebopError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from webop.coordination.peers import Peer
     from webop.objects.resources import Resource
 
-_DEV_PRIORITY = 666
 _DEFAULT_PRIORITY = 100
 
 _EPILOG = """\b
@@ -70,11 +69,7 @@ class Request(NamedTuple):
     identity: str
 
 
-def _option(section: str) -> Callable[..., Callable[..., Callable[..., None]]]:
-    return functools.partial(click.option, cls=SectionOption, section=section)
-
-
-_scope, _record = map(_option, ("Scope", "Record"))
+_scope, _record = map(build_option, ("Scope", "Record"))
 
 
 def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -125,7 +120,12 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             identity: str | None,
             **kwargs: Any,
         ) -> None:
-            clusterwide, namespaces = _choose_scope(clusterwide, namespaces)
+            ctx = click.get_current_context()
+            clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
+            if not clusterwide and not namespaces:
+                raise click.UsageError(
+                    "Say whose operators: those of -A/--all-namespaces, or of some -n/--namespace."
+                )
             identity = identity or detect_own_identity()
             request = Request(peering_name, clusterwide, namespaces, identity)
             try:
@@ -136,23 +136,6 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
         return wrapper
 
     return decorate
-
-
-def _choose_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Return whose operators are meant; the command line wins over the environment.
-
-    Raises:
-        click.UsageError: it is not said, or said twice.
-    """
-    source = click.get_current_context().get_parameter_source
-    if clusterwide and namespaces and source("clusterwide") != source("namespaces"):
-        clusterwide = source("clusterwide") is ParameterSource.COMMANDLINE
-        namespaces = () if clusterwide else namespaces
-    if clusterwide == bool(namespaces):
-        raise click.UsageError(
-            "Say whose operators: those of -A/--all-namespaces, or of some -n/--namespace."
-        )
-    return clusterwide, namespaces
 
 
 @click.command(cls=SectionCommand, short_help="Pause operators.", epilog=_FREEZE_EPILOG)
@@ -174,7 +157,7 @@ def _choose_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> tuple[bool,
     metavar="NUMBER",
     help="Operators of this priority and below are paused.",
 )
-@_record("--dev", is_flag=True, help=f"The same as --priority={_DEV_PRIORITY}.")
+@_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
 @_record("-m", "--message", metavar="TEXT", default="", help="Why; operators put it in their logs.")
 @logging_options
 def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
@@ -185,7 +168,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     """
     from webop.coordination.peers import build_record, format_time  # noqa: PLC0415  --help is quick
 
-    priority = _DEV_PRIORITY if dev else priority
+    priority = DEV_PRIORITY if dev else priority
     now = time.time()
     record = build_record(priority, lifetime, now, message)
 

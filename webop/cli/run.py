@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from webop.cli.choices import DEV_PRIORITY, choose_priority, choose_scope
 from webop.cli.controls import CLIControls
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.logging import logging_options
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DEV_PRIORITY = 666  # the manual's, "Development mode"
 
 _EPILOG = """\b
 Examples:
@@ -99,7 +98,7 @@ _others = build_option("Other operators")
 @_others(
     "--dev",
     is_flag=True,
-    help=f"The same as --priority={_DEV_PRIORITY}: take over from the deployed operators.",
+    help=f"The same as --priority={DEV_PRIORITY}: take over from the deployed operators.",
 )
 @_others(
     "--lease",
@@ -139,7 +138,7 @@ def run(
     It runs until Ctrl-C or SIGTERM. The credentials come from the kubeconfig or from the service
     account of the pod, unless there are login handlers.
     """
-    clusterwide, namespaces = _choose_scope(ctx, clusterwide, namespaces)
+    clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
     try:
         with _importing():
             registry = load_handlers(paths, modules, controls.registry)
@@ -152,7 +151,7 @@ def run(
                 standalone=standalone,
                 clusterwide=clusterwide,
                 namespaces=namespaces,
-                priority=_choose_priority(ctx, dev, priority),
+                priority=choose_priority(ctx, dev, priority),
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 registry=controls.registry,
@@ -190,34 +189,6 @@ def _importing() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-def _choose_scope(
-    ctx: click.Context, clusterwide: bool, namespaces: tuple[str, ...]
-) -> tuple[bool, tuple[str, ...]]:
-    """Return which of two scopes is meant: that of the command line, not of the environment.
-
-    Raises:
-        click.UsageError: both are given in the same place.
-    """
-    if not all(pattern.strip() for pattern in namespaces):
-        raise click.UsageError("-n/--namespace is empty. Name a namespace, or say -A for all.")
-    if not clusterwide or not namespaces:
-        return clusterwide, namespaces
-    if _is_on_command_line(ctx, "clusterwide") == _is_on_command_line(ctx, "namespaces"):
-        raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
-    clusterwide = _is_on_command_line(ctx, "clusterwide")
-    return clusterwide, () if clusterwide else namespaces
-
-
-def _choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
-    """Return the priority, which the development mode sets unless one is given more explicitly."""
-    is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
-    return priority if is_stronger or not dev else _DEV_PRIORITY
-
-
-def _is_on_command_line(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _open_loop(stack: contextlib.ExitStack) -> asyncio.AbstractEventLoop:
