@@ -12,9 +12,12 @@ import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
+from weakref import WeakSet
 
 from webop.handling.fence import Fence, Fenced, current_fence
 from webop.handling.stopping import DaemonStoppingReason
+
+_POLLING = 0.02  # seconds
 
 Listener = Callable[[DaemonStoppingReason | None], None]
 """Called when the turn changes: with why it is over, or with None when one begins."""
@@ -33,9 +36,7 @@ class Duty:
         self.fence: Fence | None = None
         self._objections: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        self._crew: set[asyncio.Task[Any]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._crew: WeakSet[asyncio.Task[Any]] = WeakSet()  # their task groups hold them
         self._changed = asyncio.Event()
 
     @property
@@ -86,13 +87,17 @@ class Duty:
             await self._changed.wait()
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is being done any more; it can begin again if one is on duty."""
-        await self._idle.wait()
+        """Wait until nothing is being done any more, but in threads that nobody waits for.
+
+        It can begin again if one is on duty.
+        """
+        while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
+            await asyncio.sleep(_POLLING)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being done, in threads neither if there is a fence."""
-        return not self._crew and not (self.fence and self.fence.threads)
+        return not self._has_tasks() and not (self.fence and self.fence.threads)
 
     def spawn(
         self, group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, None], *, name: str
@@ -105,15 +110,12 @@ class Duty:
             context.run(current_fence.set, self.fence)
             task = group.create_task(Fenced(coroutine, self.fence), name=name, context=context)
         self._crew.add(task)
-        self._idle.clear()
-        task.add_done_callback(self._dismiss)
         return task
 
-    def cancel(self) -> int:
-        """Cancel all that is still being done; return how much it was."""
+    def cancel(self) -> None:
+        """Cancel all that is still being done."""
         for task in self._crew:
             task.cancel()
-        return len(self._crew)
 
     @contextlib.asynccontextmanager
     async def turn_of(self, turn: int) -> AsyncIterator[None]:
@@ -139,7 +141,5 @@ class Duty:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _dismiss(self, task: asyncio.Task[Any]) -> None:
-        self._crew.discard(task)
-        if not self._crew:
-            self._idle.set()
+    def _has_tasks(self) -> bool:
+        return any(not task.done() for task in self._crew)
