@@ -15,8 +15,8 @@ from functools import partial
 
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.watch import ListingFinished, ListingStarted, WatchEvent, WatchStatus, watch
-from webop.errors import APIError, APIForbiddenError
+from webop.client.watch import ListingStarted, WatchStatus, watch
+from webop.errors import APIError
 from webop.handling.context import OperatorContext
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
@@ -25,19 +25,15 @@ from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.supervision import keep_running
+from webop.reactor.surroundings import (
+    DEFINITIONS,
+    NAMESPACES,
+    may_watch,
+    watch_definitions,
+    watch_namespaces,
+)
 
 logger = logging.getLogger(__name__)
-
-CRDS = Resource(
-    group="apiextensions.k8s.io",
-    version="v1",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
-    namespaced=False,
-)
-NAMESPACES = Resource(
-    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
-)
 
 _SHOWN = 5  # names in one line of the log
 _SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
@@ -75,7 +71,6 @@ class Observer:
         self._scope = scope
         self._group = group
         self._changed = asyncio.Event()
-        self._namespaces: frozenset[str] = frozenset()
         self._streams: dict[StreamKey, asyncio.Task[None]] = {}
         self._running: dict[StreamKey, Resource] = {}
         self._listed: set[StreamKey] = set()
@@ -151,7 +146,7 @@ class Observer:
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
-            places = _enumerate(self._namespaces)
+            places = _enumerate(self._operator.insights.namespaces or ())
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _tell_of_broken(self, broken: dict[tuple[str, str], str]) -> None:
@@ -221,7 +216,7 @@ class Observer:
     def _list_namespaces(self, resource: Resource) -> Iterable[str | None]:
         if self._scope.clusterwide or not resource.namespaced:
             return (None,)
-        return self._namespaces
+        return self._operator.insights.namespaces or ()
 
     def _stop(self, key: StreamKey) -> None:
         self._streams.pop(key).cancel()
@@ -324,90 +319,35 @@ class Observer:
 
     async def _watch_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""
-        if not await self._may_watch(CRDS):
-            return
-        known: dict[str, object] = {}
-        items = watch(self._client, CRDS, None, self._operator.settings.watching)
-        async with contextlib.aclosing(items):
-            async for item in items:
-                # What is no event begins or ends a listing: some may have gone unnoticed.
-                if not isinstance(item, tuple) or _is_new_definition(item, known):
-                    self._changed.set()
+        if await may_watch(self._client, DEFINITIONS):
+            options = self._operator.settings.watching
+            await watch_definitions(self._client, options, self._changed.set)
 
     async def _begin_with_namespaces(self) -> None:
         """Know the namespaces before the first streams start."""
+        patterns = self._scope.patterns
         if self._scope.clusterwide:
             return
-        exact = frozenset(p for p in self._scope.patterns if isinstance(p, str) and is_exact(p))
-        if self._operator.settings.scanning.disabled or not await self._may_watch(NAMESPACES):
-            self._serve_namespaces(exact)
+        if self._operator.settings.scanning.disabled or not await may_watch(
+            self._client, NAMESPACES
+        ):
+            exact = (p for p in patterns if isinstance(p, str) and is_exact(p))
+            self._operator.insights.serve(frozenset(exact))
             return
-        listed = asyncio.Event()
-        self._spawn(partial(self._watch_namespaces, listed), "watch of namespaces")
-        await listed.wait()
-
-    async def _watch_namespaces(self, listed: asyncio.Event) -> None:
-        names: set[str] = set()
-        is_listing = True
-        items = watch(self._client, NAMESPACES, None, self._operator.settings.watching)
-        async with contextlib.aclosing(items):
-            async for item in items:
-                if isinstance(item, ListingStarted):
-                    names, is_listing = set(), True
-                elif isinstance(item, ListingFinished):
-                    is_listing = False
-                else:
-                    event_type, raw = item
-                    name = raw["metadata"]["name"]
-                    names.discard(name) if event_type == "DELETED" else names.add(name)
-                if not is_listing:
-                    self._select_namespaces(names)
-                    listed.set()
+        options = self._operator.settings.watching
+        watching = partial(watch_namespaces, self._client, options, self._select_namespaces)
+        self._spawn(watching, "watch of namespaces")
+        await self._operator.insights.wait_for_namespaces()
 
     def _select_namespaces(self, names: Iterable[str]) -> None:
         selected = select_namespaces(names, self._scope.patterns)
-        if selected != self._namespaces:
-            self._serve_namespaces(selected)
+        if selected != self._operator.insights.namespaces:
+            self._operator.insights.serve(selected)
             self._changed.set()
-
-    def _serve_namespaces(self, names: frozenset[str]) -> None:
-        self._namespaces = names
-        self._operator.insights.serve(names)
-
-    async def _may_watch(self, resource: Resource) -> bool:
-        """Tell whether the permissions suffice; if not, say what is lost without them."""
-        try:
-            async with contextlib.aclosing(
-                self._client.list_pages(resource, None, limit=1)
-            ) as pages:
-                await anext(pages)
-        except APIForbiddenError as exc:
-            logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
-            return False
-        except APIError as exc:
-            logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
-        return True
 
 
 def _is_watchable(resource: Resource) -> bool:
     return not resource.verbs or {"list", "watch"} <= resource.verbs
-
-
-def _is_new_definition(event: WatchEvent, known: dict[str, object]) -> bool:
-    """Tell whether a definition of a kind has changed in what matters, and remember it."""
-    event_type, raw = event
-    metadata = raw["metadata"]
-    # The generation counts the changes of all but the status and the metadata.
-    state = (_is_established(raw), metadata.get("generation"), event_type == "DELETED")
-    is_new = known.get(metadata["name"]) != state
-    known[metadata["name"]] = state
-    return is_new
-
-
-def _is_established(definition: dict[str, object]) -> bool:
-    status = definition.get("status")
-    conditions = (status.get("conditions") if isinstance(status, dict) else None) or ()
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 def _enumerate(names: Collection[str]) -> str:
