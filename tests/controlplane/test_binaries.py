@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PROVIDE = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs
 from webop.controlplane.binaries import provide_binaries
 from webop.controlplane.progress import StreamProgress
 print(provide_binaries(StreamProgress(sys.stderr)).folder)
