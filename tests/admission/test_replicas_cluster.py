@@ -13,7 +13,7 @@ import pytest
 import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.admission.replicating import Crew, define_crews, open_crew
-from tests.operating import Kind
+from tests.operating import Kind, eventually
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 from webop.servers.certificates.certs import build_ca
@@ -177,7 +177,7 @@ async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
     assert await site.has_names("old")
     assert f"In force when all replicas serve it, but not yet: new.{site.name}. (" in caplog.text
     await site.wait_for_names("new")
-    assert "All webhooks are in force." in caplog.text
+    await eventually(lambda: "All webhooks are in force." in caplog.text)
     assert f"Replicas in {KINDS[VALIDATING].plural}/{site.name} that are gone" in caplog.text
 
 
