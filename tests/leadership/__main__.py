@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
-from tests.leadership.story import HEADING, Say, Times, find_repetitions, play, set_up
+from tests.leadership.story import HEADING, Times, find_repetitions, play, set_up
 from tests.operating import Kind, connect
+from tests.proving import Say, prove
 from webop.testing import LocalCluster
 
 
@@ -25,18 +24,10 @@ def main() -> int:
     add("--rate", type=float, default=defaults.rate, help="reviews a second (%(default)g)")
     options = parser.parse_args()
     times = Times(options.duration, options.deadline, options.period, options.rate)
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - started:6.1f} s  {text}\n")
-        sys.stdout.flush()
-
-    say(f"starting a local API server; {times}")
-    with tempfile.TemporaryDirectory(prefix="webop-lease-") as folder, LocalCluster() as cluster:
-        return asyncio.run(_run(cluster, Path(folder), times, say))
+    return prove("lease", times, partial(_run, times))
 
 
-async def _run(cluster: LocalCluster, folder: Path, times: Times, say: Say) -> int:
+async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
     kind = Kind("leadership.webop.dev", "wards", "Ward")
     async with connect(cluster) as client:
         await kind.define(client)

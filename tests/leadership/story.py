@@ -19,11 +19,11 @@ import httpx
 from tests.admissions import build_review
 from tests.leadership.replicas import Deployment, Replica, Step, read_clock
 from tests.operating import Kind, Objects, connect
+from tests.proving import Say
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-Say = Callable[[str], object]
 
 _PATIENCE = 60.0  # seconds
 _POLLING = 0.05

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 from tests.operating import Kind, connect
-from tests.rollout.story import Say, Times, play, play_renaming, set_up
+from tests.proving import Say, prove
+from tests.rollout.story import Times, play, play_renaming, set_up
 from webop.testing import LocalCluster
 
 
@@ -30,18 +29,10 @@ def main() -> int:
     add("--settle", type=float, default=defaults.settle, help="of a new CA, in s (%(default)g)")
     options = parser.parse_args()
     times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - started:6.1f} s  {text}\n")
-        sys.stdout.flush()
-
-    say(f"starting a local API server; {times}")
-    with tempfile.TemporaryDirectory(prefix="webop-rollout-") as folder, LocalCluster() as cluster:
-        return asyncio.run(_run(cluster, Path(folder), times, say))
+    return prove("rollout", times, partial(_run, times))
 
 
-async def _run(cluster: LocalCluster, folder: Path, times: Times, say: Say) -> int:
+async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
     kind = Kind("rollout.webop.dev", "parcels", "Parcel")
     async with connect(cluster) as client:
         await kind.define(client)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tests.operating import Kind, connect
+from tests.proving import Say
 from tests.rollout.balancer import Balancer
 from tests.rollout.replicas import HANDLERS, Plan, Replica
 from webop.objects.resources import Resource
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
-Say = Callable[[str], None]
 
 SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from webop.cli.controls import CLIControls
+from webop.cli.sources import module_option
 from webop.errors import WebopError
 
 if TYPE_CHECKING:
@@ -62,14 +63,7 @@ def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) 
     callback=_check_names,
     help="Where the operator works, and objects are looked for; repeatable.",
 )
-@click.option(
-    "-m",
-    "--module",
-    "modules",
-    multiple=True,
-    metavar="MODULE",
-    help="Import a module with handlers, as in 'python -m'; repeatable.",
-)
+@module_option()
 @click.option(
     "--probe/--no-probe",
     "is_probing",

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from webop.cli.descriptions import describe_handler, list_handlers
+from webop.cli.sources import module_option
 from webop.errors import WebopError
 from webop.loading import load_handlers
 
@@ -31,14 +32,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 @click.command(short_help="List the handlers of files and modules.")
-@click.option(
-    "-m",
-    "--module",
-    "modules",
-    multiple=True,
-    metavar="MODULE",
-    help="Import a module with handlers, as in 'python -m'; repeatable.",
-)
+@module_option()
 @click.option(
     "-o",
     "--output",

@@ -13,8 +13,9 @@ import click
 
 from webop.cli.choices import DEV_PRIORITY, choose_priority, choose_scope
 from webop.cli.controls import CLIControls
-from webop.cli.layout import SectionCommand, build_option
+from webop.cli.layout import SectionCommand, SectionOption, build_option
 from webop.cli.logging import logging_options
+from webop.cli.sources import module_option
 from webop.errors import WebopError
 from webop.loading import load_handlers
 
@@ -48,19 +49,15 @@ Exit codes:
 """
 
 
-_handlers, _scope, _probes = map(build_option, ("Handlers", "Scope", "Probes"))
+_scope, _probes = map(build_option, ("Scope", "Probes"))
 _others = build_option("Other operators")
 
 
 @click.command(cls=SectionCommand, short_help="Run an operator.", epilog=_EPILOG)
-@_handlers(
-    "-m",
-    "--module",
-    "modules",
-    multiple=True,
-    metavar="MODULE",
+@module_option(
+    cls=SectionOption,
+    section="Handlers",
     envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"],
-    help="Import a module with handlers, as in 'python -m'; repeatable.",
 )
 @_scope(
     "-A",
