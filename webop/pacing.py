@@ -1,0 +1,80 @@
+"""How often: the pauses between attempts that fail, and messages that are logged once.
+
+Everything that retries uses :class:`Backoff`; everything that would repeat a message uses
+:class:`Once`. Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterable, Iterator
+
+
+class Backoff:
+    """The pauses between attempts that fail in a row.
+
+    Args:
+        delays: seconds; one number, or an iterable of numbers, which is read from its beginning
+            after each :meth:`reset`.
+        is_endless: whether the last delay repeats for ever; if not, :meth:`next` returns None
+            when there are no more.
+        jitter: the share by which a delay varies at random: 0.2 is 20 % up or down.
+
+    Attributes:
+        failures: how many attempts have failed since the last success.
+    """
+
+    __slots__ = ("_delays", "_is_endless", "_iterator", "_jitter", "_last", "failures")
+
+    def __init__(
+        self, delays: float | Iterable[float], *, is_endless: bool = True, jitter: float = 0.0
+    ) -> None:
+        self._delays = (delays,) if isinstance(delays, int | float) else delays
+        self._is_endless = is_endless
+        self._jitter = jitter
+        self._iterator: Iterator[float] | None = None
+        self._last: float | None = None
+        self.failures = 0
+
+    def next(self, at_least: float | None = None) -> float | None:
+        """Count a failure; return the pause before the next attempt, None for no more attempts.
+
+        Args:
+            at_least: the shortest pause, such as the ``Retry-After`` of a server.
+        """
+        self.failures += 1
+        if self._iterator is None:
+            self._iterator = iter(self._delays)
+        delay = next(self._iterator, self._last if self._is_endless else None)
+        self._last = delay
+        if delay is None:
+            return None
+        if self._jitter:
+            delay *= random.uniform(1 - self._jitter, 1 + self._jitter)  # noqa: S311  no secret
+        return max(delay, at_least or 0)
+
+    def reset(self) -> None:
+        """Begin anew with the first delay: an attempt has succeeded."""
+        self._iterator = None
+        self._last = None
+        self.failures = 0
+
+
+class Once:
+    """Remembers what was logged about each topic, so that nothing is logged twice in a row."""
+
+    __slots__ = ("_logged",)
+
+    def __init__(self) -> None:
+        self._logged: dict[Hashable, object] = {}
+
+    def is_new(self, topic: Hashable, content: object = True) -> bool:
+        """Tell whether this differs from what was last logged about the topic; remember it."""
+        if self._logged.get(topic) == content:
+            return False
+        self._logged[topic] = content
+        return True
+
+    def forget(self, topic: Hashable) -> bool:
+        """Tell whether anything was logged about the topic, and forget it: the trouble is over."""
+        return self._logged.pop(topic, None) is not None
