@@ -62,7 +62,7 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
         raw = await strict.wait_handled("a")
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
-    assert "is refused, and is left out" in caplog.text
+    assert "is denied and dropped" in caplog.text
 
 
 @pytest.mark.feature("CFG-38", "CFG-65", "CON-02")
@@ -97,7 +97,7 @@ async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
 
 
 @pytest.mark.feature("CFG-38")
-async def test_an_object_with_no_room_left_is_left_alone_until_it_changes(
+async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
     registry: webop.OperatorRegistry,
     objects: Objects,
     run_operator: RunOperator,
@@ -108,11 +108,16 @@ async def test_an_object_with_no_room_left_is_left_alone_until_it_changes(
     async def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
     async with run_operator():
         await objects.create("a", annotations={"full": "x" * (LIMIT - len("full") - 10)})
-        await eventually(lambda: "is left alone until its next change" in caplog.text)
-        await objects.pass_fence()
-        assert calls.handlers("a") == ["created"]
+        await eventually(lambda: "Retrying in" in caplog.text)
+        await objects.patch("a", {"spec": {"x": 1}})
+        await calls.wait("a", "updated")
         await objects.patch("a", {"metadata": {"annotations": {"full": None}}})
         await objects.wait_handled("a")
-    assert calls.handlers("a") == ["created", "created"]
+        await objects.pass_fence()
+    assert calls.handlers("a") == ["created", "updated", "updated"]

@@ -26,6 +26,7 @@ from webop.settings import PoolSection
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
+_CROWD = 100  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
 Pool = PoolSection
@@ -62,6 +63,12 @@ _abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Tell how many threads are busy with calls of a function that nobody waits for any more."""
     return _abandoned[fn] if _abandoned else 0
+
+
+def is_crowded(pool: Pool) -> bool:
+    """Tell whether so many calls wait for a thread that no more work for it should be begun."""
+    usage, size = _usages.get(pool.executor), pool.max_workers
+    return usage is not None and size is not None and usage.calls > size + _CROWD
 
 
 async def call_in_thread(

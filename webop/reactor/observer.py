@@ -18,11 +18,13 @@ from webop.client.discovery import discover
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.errors import APIError
 from webop.handling.context import OperatorContext
+from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
+from webop.reactor.room import Room, Total
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.supervision import keep_running
 from webop.reactor.surroundings import (
@@ -79,6 +81,8 @@ class Observer:
         self._broken: frozenset[tuple[str, str]] = frozenset()
         self._reported: set[tuple[Selector, str]] = set()
         self._was_synced = False
+        self._total = Total()
+        self._rooms: dict[str, Room] = {}
         self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
 
@@ -231,7 +235,12 @@ class Observer:
             return
         logger.debug("%s is served now.", _describe(key))
         ctx = ResourceContext(
-            self._operator, self._client, resource, handlers, is_late=self.scanned.is_set()
+            self._operator,
+            self._client,
+            resource,
+            handlers,
+            self._open_room(resource),
+            is_late=self.scanned.is_set(),
         )
         if handlers.indexers:
             self._indexing.add(key)
@@ -240,6 +249,18 @@ class Observer:
         self._streams[key] = self._spawn(
             partial(self._stream, ctx, namespace, status), f"watch of {_describe(key)}"
         )
+
+    def _open_room(self, resource: Resource) -> Room:
+        """Return the room of a kind, for all of its namespaces and versions."""
+        settings, name = self._operator.settings, f"{resource.plural}.{resource.group}".rstrip(".")
+        if name not in self._rooms:
+            self._rooms[name] = Room(
+                name,
+                self._total,
+                limit=settings.batching.worker_limit,
+                is_crowded=lambda: is_crowded(settings.execution),
+            )
+        return self._rooms[name]
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         return self._group.create_task(keep_running(fn, name=name), name=name)
@@ -254,10 +275,10 @@ class Observer:
         async with asyncio.TaskGroup() as group:
             spawn = partial(duty.spawn, group)
             dispatcher = Dispatcher(
-                Processor(ctx, self._gate, spawn=spawn),
+                Processor(ctx, spawn=spawn),
                 spawn=spawn,
                 gate=self._gate,
-                limit=settings.batching.worker_limit,
+                room=ctx.room,
                 is_resuming=(ctx.resource, namespace) not in self._listed,
                 is_standing_by=not duty.is_active,
             )
