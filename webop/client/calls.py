@@ -6,6 +6,7 @@ turns it into an HTTP request with credentials, as often as there are attempts.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 
-class Call(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
     """A request that is not bound to credentials yet.
 
     Attributes:
@@ -32,8 +34,7 @@ class Call(NamedTuple):
         accept: the wanted representation of the answer.
         timeout: in seconds, for one attempt; None for what is set for all requests.
         is_retried: whether network errors and 5xx are retried.
-        lane: with which other requests it shares a limit (see :mod:`webop.client.lanes`); None if
-            it must never wait for others.
+        is_trusting: whether a 401 is not held against the credentials.
     """
 
     method: str
@@ -44,7 +45,7 @@ class Call(NamedTuple):
     accept: str = JSON
     timeout: float | None = None
     is_retried: bool = True
-    lane: str | None = None
+    is_trusting: bool = False
 
     @property
     def attempt(self) -> Attempt:
