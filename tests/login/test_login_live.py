@@ -20,7 +20,6 @@ import webop
 from tests.client.plugins import V1, PluginFolder, build_kubeconfig
 from tests.operating import CRDS, Kind, Objects, build_settings, eventually, operate
 from webop.client.api import Client
-from webop.client.calls import Call
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.lifetimes import parse_certificate_lifetime
 from webop.client.logins import read_service_account
@@ -113,14 +112,15 @@ def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) ->
 async def wait_revoked(cluster: LocalCluster, token: str) -> None:
     """Wait until a token is refused: API servers remember for a while that it was good."""
     info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
-    async with Client(Vault({"x": info}), NetworkingSettings()) as client:
-        deadline = time.monotonic() + 25
-        while time.monotonic() < deadline:
+    deadline = time.monotonic() + 25
+    while time.monotonic() < deadline:
+        async with Client(Vault({"x": info}), NetworkingSettings()) as client:
             try:
-                await client.perform(Call("GET", "/api", None, is_trusting=True))
+                async with client.stream("/api"):
+                    pass
             except APIUnauthorizedError:
                 return
-            await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)
     raise AssertionError("the token is still good")
 
 
