@@ -22,7 +22,7 @@ from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
 from webop.coordination.identities import detect_process_identity
-from webop.errors import LoginError
+from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import end_if_cancelled
 from webop.handling.context import OperatorContext
@@ -40,6 +40,7 @@ from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
+_PROBES_TIMEOUT = 10.0  # seconds; a probe that hangs must not hold up the next ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +138,17 @@ class Operator:
         """Return the results of the probe handlers, not older than ten seconds (PRB-05).
 
         Raises:
-            ActivityError: one of them has failed.
+            ActivityError: one of them has failed, or they take too long.
         """
         async with self._probing:
             if self._probed is None or time.monotonic() - self._probed[0] > _PROBES_VALIDITY:
-                results = await run_activity(self.context, Activity.PROBE)
+                try:
+                    async with asyncio.timeout(_PROBES_TIMEOUT):
+                        results = await run_activity(self.context, Activity.PROBE)
+                except TimeoutError:
+                    raise ActivityError(
+                        f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
+                    ) from None
                 self._probed = (time.monotonic(), results)
         return self._probed[1]
 
