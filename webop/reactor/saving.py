@@ -75,6 +75,8 @@ async def _write(ctx: ResourceContext, obj: Tracked, patch: Patch) -> None:
     if not patch:
         return
     obj.unsaved = None
+    storage = ctx.operator.settings.persistence.progress_storage
+    storage.fit(body=Body(obj.get_freshest() or {}), patch=patch)
     try:
         await save_patch(ctx, obj, patch)
     except (APIError, LoginError) as exc:
