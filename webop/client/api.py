@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -44,6 +45,7 @@ from webop.errors import (
     APIStatusError,
     APIUnauthorizedError,
 )
+from webop.pacing import Once
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -128,6 +130,7 @@ class Client:
         self.options = options
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
+        self._logged = Once()
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,7 +193,11 @@ class Client:
                 if backoff is None:
                     raise
                 delay = _adjust(backoff, exc, self.options)
-                logger.warning("%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+                # One line a minute for each kind of request and of trouble, not for each object.
+                topic = (call.attempt.verb, call.attempt.resource, type(exc))
+                is_new = self._logged.is_new(topic, int(time.monotonic() // 60))
+                level = logging.WARNING if is_new else logging.DEBUG
+                logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager
