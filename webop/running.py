@@ -33,7 +33,6 @@ from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
-from webop.logs import limit_repetitions
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
 from webop.reactor.scopes import is_exact
@@ -115,7 +114,6 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
-        limit_repetitions()  # whoever has set up logging
         await run_activity(self.context, Activity.STARTUP)
         try:
             self.webhooks.begin()

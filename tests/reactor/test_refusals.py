@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.operating import (
     RunOperator,
     eventually,
     get_annotations,
+    get_progress,
 )
 from webop.client.api import Client
 
@@ -121,3 +124,33 @@ async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
         await objects.wait_handled("a")
         await objects.pass_fence()
     assert calls.handlers("a") == ["created", "updated", "updated"]
+
+
+@pytest.mark.feature("CFG-38", "SUB-06", "ERR-01")
+async def test_no_retry_is_lost_when_the_errors_of_many_subhandlers_do_not_fit(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retries: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        async def fail_once(param: str, retry: int, **_: Any) -> None:
+            retries[param] += 1
+            if not retry:
+                raise webop.TemporaryError("ж" * 1000, delay=2)
+
+        for number in range(200):
+            webop.subhandler(id=f"{'s' * 60}-{number}", param=f"{number}")(fail_once)
+
+    async with run_operator():
+        await objects.create("a", annotations={"other": "x" * 50_000})
+        raw = await objects.wait("a", lambda raw: len(get_progress(raw)) > 200)
+        records = [json.loads(text) for text in get_progress(raw).values()]
+        await objects.wait_handled("a")
+    assert "Retrying in" not in caplog.text
+    assert set(retries.values()) == {2}
+    assert len(retries) == 200
+    assert {len(record["message"]) for record in records if record["message"][0] == "ж"} == {51}

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -46,7 +47,7 @@ from webop.errors import (
     APIStatusError,
     APIUnauthorizedError,
 )
-from webop.pacing import Backoff
+from webop.pacing import Backoff, Once
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -124,6 +125,7 @@ class Client:
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
         self._lanes = Lanes()
+        self._logged = Once()
 
     async def __aenter__(self) -> Self:
         return self
@@ -195,7 +197,11 @@ class Client:
                     raise
                 if wish is not None and self.options.enforce_retry_after:
                     delay = wish
-                logger.warning("%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+                # One line a minute for each kind of request and of trouble, not for each object.
+                topic = (call.attempt.verb, call.attempt.resource, type(exc))
+                is_new = self._logged.is_new(topic, int(time.monotonic() // 60))
+                level = logging.WARNING if is_new else logging.DEBUG
+                logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager

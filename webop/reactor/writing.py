@@ -130,6 +130,10 @@ async def patch(
         APIError: it is not written, or not all of it.
         LoginError: there are no credentials.
     """
+    if "metadata" in changes:
+        changes = Patch(changes)
+        storage = ctx.operator.settings.persistence.progress_storage
+        storage.fit(body=Body(obj.get_freshest() or {}), patch=changes)
     try:
         return await _patch(ctx, obj, dict(changes), changes.fns, attempts)
     except (TypeError, ValueError):
