@@ -21,8 +21,12 @@ from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
+<<<<<<< HEAD
 from webop.coordination.identities import detect_process_identity
 from webop.errors import ActivityError, LoginError
+=======
+from webop.errors import LoginError
+>>>>>>> h2
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import end_if_cancelled
 from webop.handling.context import OperatorContext
@@ -31,6 +35,7 @@ from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
+from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
 from webop.posting import Poster, current_poster
