@@ -21,12 +21,7 @@ from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
-<<<<<<< HEAD
-from webop.coordination.identities import detect_process_identity
 from webop.errors import ActivityError, LoginError
-=======
-from webop.errors import LoginError
->>>>>>> h2
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import end_if_cancelled
 from webop.handling.context import OperatorContext

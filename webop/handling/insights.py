@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from webop.handling.indexes import Feed
 from webop.objects.resources import Resource
+
+Origin = tuple[str, str, str | None]
+"""Whose objects: the API group, the plural name, and the namespace; None for the whole cluster."""
+
+
+@dataclass(slots=True)
+class Indexed:
+    """The objects of one origin that are in indexes, and the feeds by which they came there."""
+
+    uids: set[str] = field(default_factory=set)
+    feeds: set[Feed] = field(default_factory=set)
 
 
 class Insights:
@@ -14,11 +27,13 @@ class Insights:
     Attributes:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
         groups: API groups that are to be asked about, whatever the handlers are for.
+        indexed: the objects in the indexes; they stay there from one watch to the next one.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
+        self.indexed: dict[Origin, Indexed] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

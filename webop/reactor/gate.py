@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -17,7 +17,6 @@ class Gate(Generic[K]):
 
     def __init__(self) -> None:
         self.pending: set[K] = set()
-        self._is_counted = False
         self._opened = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
 
@@ -26,15 +25,13 @@ class Gate(Generic[K]):
         """Whether handlers may run."""
         return self._opened.is_set()
 
-    def expect(self, keys: Collection[K]) -> None:
-        """Say what is to be waited for; only the first call counts."""
-        if not self._is_counted:
-            self._is_counted = True
-            self.pending = set(keys)
-            self._open_if_complete()
+    def expect(self, keys: Iterable[K]) -> None:
+        """Say which listings must end, instead of those of before; once open, it stays open."""
+        self.pending = set(keys)
+        self._open_if_complete()
 
     def arrive(self, key: K) -> None:
-        """Say that one of the listings has ended, or is not to be waited for."""
+        """Say that one of the listings has ended."""
         self.pending.discard(key)
         self._open_if_complete()
 
@@ -47,7 +44,7 @@ class Gate(Generic[K]):
         await self._opened.wait()
 
     def _open_if_complete(self) -> None:
-        if self._is_counted and not self.pending and not self.is_open:
+        if not self.pending and not self.is_open:
             self._opened.set()
             for listener in self._listeners:
                 listener()

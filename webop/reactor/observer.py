@@ -1,4 +1,4 @@
-"""What there is to watch: the kinds and the namespaces of the cluster, as they come and go.
+"""What to watch: the kinds and the namespaces of the cluster, as they come and go.
 
 The observer discovers the resources that handlers are declared for, and keeps one stream running
 for each of them in each served namespace (chapters "Resource specification" and "Scopes").
@@ -15,36 +15,33 @@ from functools import partial
 
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.errors import APIError
 from webop.handling.context import OperatorContext
+from webop.handling.insights import Indexed
 from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
-from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.gate import Gate
-from webop.reactor.planning import ResourceContext
-from webop.reactor.process import Processor
-from webop.reactor.room import Room, Total
-from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
-from webop.reactor.supervision import keep_running
-from webop.reactor.surroundings import (
+from webop.pacing import Backoff, Once
+from webop.reactor.cluster_changes import (
     DEFINITIONS,
     NAMESPACES,
+    Definitions,
     may_watch,
-    watch_definitions,
     watch_namespaces,
 )
+from webop.reactor.gate import Gate
+from webop.reactor.planning import ResourceContext
+from webop.reactor.room import Room, Total
+from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
+from webop.reactor.stream import Stream, StreamKey
+from webop.reactor.supervision import keep_running
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5  # names in one line of the log
-_SETTLING = 0.2  # seconds; definitions often come in groups, and are served a moment later
-_RESCAN = 5.0  # seconds; after a failed discovery
-_PATIENCE = 10.0  # seconds; then it is told what handlers wait for
-_RESCAN_BROKEN = 10.0  # seconds; while an API group does not answer
-_SECOND_LOOK = 2.0  # seconds; after a change: the API server serves it when it gets to it
-
-StreamKey = tuple[Resource, str | None]
+_SETTLING = 0.2  # seconds; definitions and namespaces often come in groups
+_PATIENCE = 10.0  # seconds; then the log says what handlers wait for
+_RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
+_RESCAN_BROKEN = 10.0  # seconds; at most, while an API group does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,11 @@ class Scope:
 
 class Observer:
     """Keeps the streams equal to what is declared and to what there is.
+
+    Guarantees: one stream works on an object at a time. A stream that is replaced (its resource
+    has got another subresource or another preferred version, or other selectors match it) ends
+    before the next one begins: handlers finish within ``settings.batching.exit_timeout`` or are
+    cancelled, daemons stop as at the exit of the operator.
 
     Args:
         operator: the context of the operator.
@@ -73,79 +75,99 @@ class Observer:
         self._scope = scope
         self._group = group
         self._changed = asyncio.Event()
-        self._streams: dict[StreamKey, asyncio.Task[None]] = {}
-        self._running: dict[StreamKey, Resource] = {}
-        self._listed: set[StreamKey] = set()
-        self._indexing: set[StreamKey] = set()
+        self._definitions = Definitions()
+        self._is_outdated = False
+        self._streams: dict[StreamKey, Stream] = {}
+        self._ending: set[Stream] = set()
+        self._resumed: set[StreamKey] = set()
         self._gate: Gate[StreamKey] = Gate()
         self._broken: frozenset[tuple[str, str]] = frozenset()
-        self._reported: set[tuple[Selector, str]] = set()
+        self._missing: set[Selector] = set()
+        self._reports = Once()
         self._was_synced = False
         self._total = Total()
         self._rooms: dict[str, Room] = {}
-        self.statuses: dict[StreamKey, WatchStatus] = {}
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
         """Observe for ever: discover, adjust the streams, wait for changes of either."""
-        if not self._operator.settings.scanning.disabled:
-            self._spawn(self._watch_definitions, "watch of definitions")
+        is_scanning = not self._operator.settings.scanning.disabled
+        if is_scanning:
+            self._spawn(self._follow_definitions, "watch of definitions")
         await self._begin_with_namespaces()
-        self._spawn(self._tell_of_waiting, "gate")
+        self._spawn(self._report_waiting, "gate")
+        backoff = Backoff(_RESCANS, jitter=0.1)
         while True:
-            pause = _SECOND_LOOK if self._changed.is_set() else None
-            self._changed.clear()
-            if not await self._rescan():
-                pause = _RESCAN
-            elif self._broken:
-                pause = _RESCAN_BROKEN
-            try:
+            is_complete = await self._rescan() and not self._broken
+            if is_scanning and is_complete:
+                is_complete = not self._missing and self._is_up_to_date()
+            pause = None if is_complete else backoff.next()
+            if pause is not None and self._broken:
+                pause = min(pause, _RESCAN_BROKEN)
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._changed.wait()
-                await asyncio.sleep(_SETTLING)
-            except TimeoutError:
-                continue
+                    await self._wait_for_definitions()
+                    backoff.reset()
+
+    async def _wait_for_definitions(self) -> None:
+        """Wait until kinds change; meanwhile, adjust to the namespaces as they change."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SETTLING)
+            self._changed.clear()
+            if self._is_outdated and not self._is_up_to_date():
+                return
+            if self.scanned.is_set():
+                self._adjust()
+
+    def _is_up_to_date(self) -> bool:
+        """Tell whether the known resources are those that are defined, as far as is known."""
+        resources = self._operator.insights.resources
+        return self._definitions.are_shown_by(resources, self._collect_groups())
 
     def list_unindexed(self) -> list[str]:
-        """Return what handlers wait for: the streams that fill the indexes, while they do."""
-        return [] if self._gate.is_open else [_describe(key) for key in self._gate.pending]
+        """Return the streams that have yet to fill the indexes while handlers wait for them."""
+        if self._gate.is_open:
+            return []
+        return [str(stream) for key, stream in self._streams.items() if key in self._gate.pending]
 
     def list_troubles(self) -> list[str]:
         """Return the watches that are not up, and why; those that begin a new turn are fine."""
         is_active = self._operator.duty.is_active
-        waiting = {
-            key: status
-            for key, status in self.statuses.items()
-            if not status.version and (is_active or key in self._indexing)
-        }
+        waiting = [
+            stream
+            for stream in self._streams.values()
+            if not stream.status.version and (is_active or stream.feeds)
+        ]
         self._was_synced = self._was_synced or (self.scanned.is_set() and not waiting)
         return [
-            f"the watch of {resource.name} is not up: {status.error or 'listing'}"
-            for (resource, _), status in waiting.items()
-            if status.error or not self._was_synced
+            f"the watch of {stream.ctx.resource.name} is not up: {stream.status.error or 'listing'}"
+            for stream in waiting
+            if stream.status.error or not self._was_synced
         ]
 
     async def _rescan(self) -> bool:
         """Discover and adjust; tell whether it has worked."""
+        self._is_outdated = False
         try:
             found = await discover(self._client, self._collect_groups())
         except APIError as exc:
-            logger.warning("The resources of the cluster cannot be discovered: %s", exc)
+            logger.warning("Cannot discover the resources of the cluster: %s", exc)
             return False
         known = self._operator.insights.resources
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
         }
         self._operator.insights.update(found.resources | kept)
-        self._tell_of_broken(found.broken)
+        self._report_broken(found.broken)
         self._adjust()
         if not self.scanned.is_set():
-            self._tell_of_start()
+            self._report_start()
         self.scanned.set()
         return True
 
-    def _tell_of_start(self) -> None:
-        """Say once what is served: an operator without a word looks as if it hung."""
+    def _report_start(self) -> None:
+        """Log once what is served: an operator without a word looks as if it hung."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
@@ -153,8 +175,8 @@ class Observer:
             places = _enumerate(self._operator.insights.namespaces or ())
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
-    def _tell_of_broken(self, broken: dict[tuple[str, str], str]) -> None:
-        """Say which API groups do not answer, and when they do again."""
+    def _report_broken(self, broken: dict[tuple[str, str], str]) -> None:
+        """Log which API groups do not answer, and when they do again."""
         for version in sorted(broken.keys() - self._broken):
             name, reason = "/".join(version), broken[version]
             logger.warning(
@@ -175,27 +197,39 @@ class Observer:
         return self._operator.insights.groups.union(group for group in groups if group is not None)
 
     def _adjust(self) -> None:
-        """Start and stop streams."""
-        served = self._serve_selectors()
-        wanted: dict[StreamKey, frozenset[Selector]] = {}
-        for resource, found in served.items():
-            for namespace in self._list_namespaces(resource):
-                wanted[resource, namespace] = frozenset(found)
-        for key in self._streams.keys() - wanted.keys():
-            logger.info("%s is not served any more.", _describe(key))
-            self._stop(key)
-        for key, selectors in wanted.items():
-            running = self._running.get(key)
-            if running is not None and running.subresources != key[0].subresources:
-                self._stop(key)
+        """Start, replace and stop streams."""
+        namespaces = (None,) if self._scope.clusterwide else self._operator.insights.namespaces
+        wanted = {
+            (resource, namespace): (resource, frozenset(selectors))
+            for resource, selectors in self._match_selectors().items()
+            for namespace in (namespaces or () if resource.namespaced else (None,))
+        }
+        for key, stream in list(self._streams.items()):
+            if key not in wanted:
+                logger.info("%s is not served any more.", stream)
+            elif stream.fits(*wanted[key]):
+                continue
+            else:
+                logger.info("%s has changed in the cluster; it is listed anew.", stream)
+            del self._streams[key]
+            if not stream.is_resuming:
+                self._resumed.add(key)
+            stream.is_stopped = True
+            stream.task.cancel()
+            self._ending.add(stream)
+        for key, (resource, selectors) in wanted.items():
             if key not in self._streams:
-                self._start(key, selectors)
-        self._gate.expect(self._indexing)
+                self._start(resource, key[1], selectors)
+        self._gate.expect(
+            key for key, stream in self._streams.items() if stream.feeds and stream.is_resuming
+        )
+        self._clean_indexes()
 
-    def _serve_selectors(self) -> dict[Resource, list[Selector]]:
-        """Match what is declared with what there is; report what is ambiguous or absent."""
-        served: dict[Resource, list[Selector]] = {}
+    def _match_selectors(self) -> dict[Resource, list[Selector]]:
+        """Match what is declared with what there is; log what is ambiguous or absent."""
+        matched: dict[Resource, list[Selector]] = {}
         resources = self._operator.insights.resources
+        self._missing.clear()
         for handler in self._operator.registry.select_resource_handlers():
             selector = handler.selector
             if selector is None:
@@ -205,50 +239,55 @@ class Observer:
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
                 self._report(selector, f"{selector} is ambiguous and is not served: {names}.")
             elif not found and selector.is_specific:
+                self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet; it is served as soon as it is."
                 self._report(selector, text)
+            else:
+                self._reports.forget(selector)
             for resource in found:
-                if _is_watchable(resource):
-                    served.setdefault(resource, []).append(selector)
-        return served
+                if not resource.verbs or {"list", "watch"} <= resource.verbs:
+                    matched.setdefault(resource, []).append(selector)
+        return matched
 
     def _report(self, selector: Selector, text: str) -> None:
-        if (selector, text) not in self._reported:
-            self._reported.add((selector, text))
+        if self._reports.is_new(selector, text):
             logger.warning(text)
 
-    def _list_namespaces(self, resource: Resource) -> Iterable[str | None]:
-        if self._scope.clusterwide or not resource.namespaced:
-            return (None,)
-        return self._operator.insights.namespaces or ()
-
-    def _stop(self, key: StreamKey) -> None:
-        self._streams.pop(key).cancel()
-        self._running.pop(key)
-        self.statuses.pop(key)
-        self._gate.arrive(key)
-
-    def _start(self, key: StreamKey, selectors: Collection[Selector]) -> None:
-        resource, namespace = key
+    def _start(
+        self, resource: Resource, namespace: str | None, selectors: frozenset[Selector]
+    ) -> None:
+        """Start a stream; it begins when all former ones of the same objects have ended."""
         handlers = self._operator.registry.handlers_of(selectors)
-        if not handlers:
-            return
-        logger.debug("%s is served now.", _describe(key))
-        ctx = ResourceContext(
-            self._operator,
-            self._client,
-            resource,
-            handlers,
-            self._open_room(resource),
-            is_late=self.scanned.is_set(),
+        former = [
+            stream
+            for stream in self._ending
+            if stream.origin == (resource.group, resource.plural, namespace)
+        ]
+        is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
+        room = self._open_room(resource)
+        stream = Stream(
+            ResourceContext(
+                self._operator, self._client, resource, handlers, room, is_late=is_late
+            ),
+            namespace,
+            selectors,
+            self._gate,
+            is_resuming=(resource, namespace) not in self._resumed
+            and all(stream.is_resuming for stream in former),
         )
-        if handlers.indexers:
-            self._indexing.add(key)
-        self.statuses[key] = status = WatchStatus()
-        self._running[key] = resource
-        self._streams[key] = self._spawn(
-            partial(self._stream, ctx, namespace, status), f"watch of {_describe(key)}"
-        )
+        logger.debug("%s is served now.", stream)
+        if stream.feeds:
+            indexed = self._operator.insights.indexed.setdefault(stream.origin, Indexed())
+            indexed.feeds |= stream.feeds
+
+        async def run_in_order() -> None:
+            if former:
+                await asyncio.wait([stream.task for stream in former])
+            await keep_running(stream.run, name=f"watch of {stream}")
+
+        self._streams[stream.key] = stream
+        stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
+        stream.task.add_done_callback(lambda _: self._end(stream))
 
     def _open_room(self, resource: Resource) -> Room:
         """Return the room of a kind, for all of its namespaces and versions."""
@@ -262,74 +301,32 @@ class Observer:
             )
         return self._rooms[name]
 
-    def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        return self._group.create_task(keep_running(fn, name=name), name=name)
+    def _end(self, stream: Stream) -> None:
+        if stream in self._ending:  # or else the operator ends, or has no credentials
+            self._ending.remove(stream)
+            self._clean_indexes()
 
-    async def _stream(
-        self, ctx: ResourceContext, namespace: str | None, status: WatchStatus
-    ) -> None:
-        """Feed the objects of one resource in one namespace to their workers."""
-        settings, duty = ctx.operator.settings, ctx.operator.duty
-        if not ctx.handlers.indexers:
-            await self._gate.wait()  # rather than hold all of its objects in memory
-        async with asyncio.TaskGroup() as group:
-            spawn = partial(duty.spawn, group)
-            dispatcher = Dispatcher(
-                Processor(ctx, spawn=spawn),
-                spawn=spawn,
-                gate=self._gate,
-                room=ctx.room,
-                is_resuming=(ctx.resource, namespace) not in self._listed,
-                is_standing_by=not duty.is_active,
-            )
-            try:
-                with duty.subscribed(dispatcher.switch):
-                    await self._feed_in_turns(dispatcher, ctx, namespace, status)
-            except Exception:
-                dispatcher.withdraw()  # all is listed anew
-                raise
-            finally:
-                await dispatcher.drain(settings.batching.exit_timeout)
-                if (ctx.resource, namespace) not in self._streams:
-                    dispatcher.withdraw()
+    def _clean_indexes(self) -> None:
+        """Remove from the indexes what no stream keeps up to date any more.
 
-    async def _feed_in_turns(
-        self,
-        dispatcher: Dispatcher,
-        ctx: ResourceContext,
-        namespace: str | None,
-        status: WatchStatus,
-    ) -> None:
-        """List and watch anew in each turn; while others act, only for the indexes."""
-        duty = ctx.operator.duty
-        while True:
-            if not ctx.handlers.indexers:
-                await duty.wait_until_active()
-            async with duty.turn_of(duty.turn):
-                await self._feed(dispatcher, ctx, namespace, status)
+        The objects are known by the former observer, too, whose credentials were lost.
+        """
+        indexed = self._operator.insights.indexed
+        for origin, entry in list(indexed.items()):
+            streams = [*self._streams.values(), *self._ending]
+            kept = set().union(*(s.feeds for s in streams if s.origin == origin))
+            for feed in entry.feeds - kept:
+                for uid in entry.uids:
+                    feed.forget(uid)
+            entry.feeds &= kept
+            if not kept:
+                del indexed[origin]
 
-    async def _feed(
-        self,
-        dispatcher: Dispatcher,
-        ctx: ResourceContext,
-        namespace: str | None,
-        status: WatchStatus,
-    ) -> None:
-        options = ctx.operator.settings.watching
-        items = watch(ctx.client, ctx.resource, namespace, options, status)
-        async with contextlib.aclosing(items):
-            async for item in items:
-                if isinstance(item, tuple):
-                    await dispatcher.take(*item)
-                elif isinstance(item, ListingStarted):
-                    dispatcher.begin_listing()
-                else:
-                    dispatcher.finish_listing()
-                    self._listed.add((ctx.resource, namespace))
-                    self._gate.arrive((ctx.resource, namespace))
+    def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
+        self._group.create_task(keep_running(fn, name=name), name=name)
 
-    async def _tell_of_waiting(self) -> None:
-        """Say what handlers wait for, if they wait for long."""
+    async def _report_waiting(self) -> None:
+        """Log what handlers wait for, if they wait for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._gate.wait()
@@ -338,11 +335,15 @@ class Observer:
         listed = ", ".join(self.list_unindexed())
         logger.warning("Handlers wait until the indexes are filled with all objects of %s.", listed)
 
-    async def _watch_definitions(self) -> None:
+    async def _follow_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""
         if await may_watch(self._client, DEFINITIONS):
             options = self._operator.settings.watching
-            await watch_definitions(self._client, options, self._changed.set)
+            await self._definitions.follow(self._client, options, self._note_definition)
+
+    def _note_definition(self) -> None:
+        self._is_outdated = True
+        self._changed.set()
 
     async def _begin_with_namespaces(self) -> None:
         """Know the namespaces before the first streams start."""
@@ -367,17 +368,8 @@ class Observer:
             self._changed.set()
 
 
-def _is_watchable(resource: Resource) -> bool:
-    return not resource.verbs or {"list", "watch"} <= resource.verbs
-
-
 def _enumerate(names: Collection[str]) -> str:
     """Return the names for a line of the log; not all of them if there are many."""
     shown = sorted(names)[:_SHOWN]
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join([*shown, *more]) or "nothing yet"
-
-
-def _describe(key: StreamKey) -> str:
-    resource, namespace = key
-    return f"{resource.name} in {namespace}" if namespace else resource.name

@@ -1,0 +1,119 @@
+"""An HTTP relay between an operator and the API server, which answers as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+import ssl
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import httpx
+import orjson
+
+from tests.client.fake_server import read_request, send_response
+from webop.client.credentials import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+class Relay:
+    """What goes through one port.
+
+    Attributes:
+        hidden: API groups that the discovery does not show.
+        is_locked: whether nobody is let in: every request is answered by 401.
+        discoveries: how often ``/apis`` was asked for.
+        url: where it listens.
+    """
+
+    def __init__(self, upstream: httpx.AsyncClient) -> None:
+        self.hidden: set[str] = set()
+        self.is_locked = False
+        self.discoveries = 0
+        self.url = ""
+        self._upstream = upstream
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.tasks: set[asyncio.Task[None] | None] = set()
+
+    @property
+    def info(self) -> ConnectionInfo:
+        """New credentials for the relay, which acts as the administrator then."""
+        return ConnectionInfo(server=self.url, token=secrets.token_hex(8))
+
+    def lock(self) -> None:
+        """Let nobody in any more, and cut all connections."""
+        self.is_locked = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, as ``asyncio.start_server`` calls it."""
+        self.tasks.add(asyncio.current_task())
+        self._writers.add(writer)
+        try:
+            while True:
+                request = await read_request(reader)
+                await send_response(writer, await self._answer(request))
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            self._writers.discard(writer)
+            self.tasks.discard(asyncio.current_task())
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        if self.is_locked:
+            return httpx.Response(401, json={"kind": "Status", "code": 401})
+        if request.url.params.get("watch") == "true":
+            return httpx.Response(200, content=self._watch(request))
+        found = await self._upstream.send(self._readdress(request))
+        if request.url.path != "/apis":
+            return httpx.Response(found.status_code, content=found.content)
+        self.discoveries += 1
+        answer = orjson.loads(found.content)
+        shown = [i for i in answer["items"] if i["metadata"]["name"] not in self.hidden]
+        return httpx.Response(200, content=orjson.dumps(answer | {"items": shown}))
+
+    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        found = await self._upstream.send(self._readdress(request), stream=True)
+        try:
+            async for data in found.aiter_bytes():
+                yield data
+        finally:
+            await found.aclose()
+
+    def _readdress(self, request: httpx.Request) -> httpx.Request:
+        headers = {
+            key: value
+            for key, value in request.headers.items()
+            if key in ("accept", "content-type", "user-agent")
+        }
+        target = request.url.raw_path.decode()
+        return self._upstream.build_request(
+            request.method, target, headers=headers, content=request.content
+        )
+
+
+@contextlib.asynccontextmanager
+async def relay(cluster: LocalCluster) -> AsyncIterator[Relay]:
+    """Run a relay to a cluster."""
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
+    headers = {"Authorization": f"Bearer {cluster.token}", "Accept-Encoding": "identity"}
+    async with httpx.AsyncClient(
+        base_url=cluster.server, headers=headers, verify=context, timeout=None, trust_env=False
+    ) as upstream:
+        relayed = Relay(upstream)
+        listener = await asyncio.start_server(relayed.serve, "127.0.0.1", 0)
+        relayed.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        try:
+            yield relayed
+        finally:
+            listener.close()
+            for task in [task for task in relayed.tasks if task is not None]:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task

@@ -1,0 +1,134 @@
+"""Changes of the cluster itself: custom resource definitions, and namespaces.
+
+The observer follows them (:mod:`webop.reactor.observer`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+from webop.client.api import Client
+from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
+from webop.errors import APIError, APIForbiddenError
+from webop.objects.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+DEFINITIONS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+NAMESPACES = Resource(
+    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
+)
+
+
+async def may_watch(client: Client, resource: Resource) -> bool:
+    """Tell whether the permissions suffice; if not, log what is lost without them."""
+    try:
+        async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
+            await anext(pages)
+    except APIForbiddenError as exc:
+        logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
+        return False
+    except APIError as exc:
+        logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
+    return True
+
+
+class _Look(NamedTuple):
+    """One served version of a custom resource, as selectors and patches see it."""
+
+    version: str
+    shortcuts: frozenset[str]
+    categories: frozenset[str]
+    subresources: frozenset[str]
+
+
+class Definitions:
+    """What the custom resource definitions declare; the discovery shows it some time later."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, frozenset[_Look]] = {}
+
+    async def follow(
+        self, client: Client, options: WatchOptions, on_change: Callable[[], None]
+    ) -> None:
+        """Watch the definitions for ever; call a function when one changes in what matters."""
+        unseen: set[str] = set()
+        async with contextlib.aclosing(watch(client, DEFINITIONS, None, options)) as items:
+            async for item in items:
+                changed: dict[str, frozenset[_Look]] = {}
+                if isinstance(item, ListingStarted):
+                    unseen = set(self._looks)
+                elif isinstance(item, ListingFinished):
+                    changed = dict.fromkeys(unseen, frozenset())
+                else:
+                    event_type, raw = item
+                    name = raw["metadata"]["name"]
+                    unseen.discard(name)
+                    changed[name] = frozenset() if event_type == "DELETED" else _read_looks(raw)
+                if any(look != self._looks.get(name) for name, look in changed.items()):
+                    self._looks |= changed
+                    on_change()
+
+    def are_shown_by(
+        self, resources: Iterable[Resource], groups: Collection[str] | None = None
+    ) -> bool:
+        """Tell whether the discovery, of some groups maybe, has caught up with the definitions."""
+        defined = {
+            name: looks
+            for name, looks in self._looks.items()
+            if groups is None or name.partition(".")[2] in groups
+        }
+        shown: dict[str, set[_Look]] = {name: set() for name in defined}
+        for resource in resources:
+            if (looks := shown.get(f"{resource.plural}.{resource.group}")) is not None:
+                subresources = resource.subresources & {"status", "scale"}
+                look = _Look(
+                    resource.version, resource.shortcuts, resource.categories, subresources
+                )
+                looks.add(look)
+        return shown == defined
+
+
+def _read_looks(definition: dict[str, Any]) -> frozenset[_Look]:
+    """Return what the discovery should show for a definition; nothing before it is established."""
+    status = definition.get("status") or {}
+    conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
+    if conditions.get("Established") != "True":
+        return frozenset()
+    names = status["acceptedNames"]
+    shortcuts = frozenset(names.get("shortNames") or ())
+    categories = frozenset(names.get("categories") or ())
+    return frozenset(
+        _Look(version["name"], shortcuts, categories, frozenset(version.get("subresources") or ()))
+        for version in definition["spec"]["versions"]
+        if version["served"]
+    )
+
+
+async def watch_namespaces(
+    client: Client, options: WatchOptions, on_names: Callable[[Iterable[str]], None]
+) -> None:
+    """Call a function with the names of all namespaces whenever they change, for ever."""
+    names: set[str] = set()
+    is_listing = True
+    async with contextlib.aclosing(watch(client, NAMESPACES, None, options)) as items:
+        async for item in items:
+            if isinstance(item, ListingStarted):
+                names, is_listing = set(), True
+            elif isinstance(item, ListingFinished):
+                is_listing = False
+            else:
+                event_type, raw = item
+                name = raw["metadata"]["name"]
+                names.discard(name) if event_type == "DELETED" else names.add(name)
+            if not is_listing:
+                on_names(names)

@@ -1,0 +1,137 @@
+"""One stream: the objects of one resource in one namespace, listed, watched and worked on.
+
+The observer (:mod:`webop.reactor.observer`) starts, replaces and stops the streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+
+from webop.client.watch import ListingStarted, WatchStatus, watch
+from webop.handling.insights import Origin
+from webop.handling.stopping import DaemonStoppingReason
+from webop.objects.resources import Resource, Selector
+from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.gate import Gate
+from webop.reactor.planning import ResourceContext
+from webop.reactor.process import Processor
+from webop.reactor.tracking import get_uid
+
+StreamKey = tuple[Resource, str | None]
+
+
+class Stream:
+    """Feeds the objects of one resource in one namespace to their workers.
+
+    The indexes keep what a stream has put there when it ends: the next stream of the same objects
+    replaces it object by object, and removes the rest at the end of its listing. So nobody sees
+    an index with gaps meanwhile.
+
+    Args:
+        ctx: the context of the work.
+        namespace: where the objects are; None for the whole cluster.
+        selectors: those of the handlers.
+        gate: opens when handlers may run.
+        is_resuming: whether the objects of the first listing are older than the operator.
+
+    Attributes:
+        origin: the kind and the namespace: streams of equal origin have the same objects.
+        status: how the watch is doing.
+        is_resuming: the same, until that listing has ended.
+        is_stopped: whether the observer has stopped it, and the operator goes on.
+        task: where it runs.
+    """
+
+    task: asyncio.Task[None]
+
+    def __init__(
+        self,
+        ctx: ResourceContext,
+        namespace: str | None,
+        selectors: frozenset[Selector],
+        gate: Gate[StreamKey],
+        *,
+        is_resuming: bool,
+    ) -> None:
+        self.ctx = ctx
+        self.namespace = namespace
+        self.selectors = selectors
+        self.key: StreamKey = (ctx.resource, namespace)
+        self.origin: Origin = (ctx.resource.group, ctx.resource.plural, namespace)
+        self.status = WatchStatus()
+        self.is_resuming = is_resuming
+        self.is_stopped = False
+        self._gate = gate
+        self.feeds = {ctx.operator.indices.feed_of(handler) for handler in ctx.handlers.indexers}
+
+    def __str__(self) -> str:
+        name = self.ctx.resource.name
+        return f"{name} in {self.namespace}" if self.namespace else name
+
+    def fits(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
+        """Tell whether it can go on as the cluster and the matching selectors are now."""
+        return (
+            self.ctx.resource.subresources == resource.subresources and self.selectors == selectors
+        )
+
+    async def run(self) -> None:
+        """List and watch anew in each turn; while others act, only for the indexes."""
+        settings, duty = self.ctx.operator.settings, self.ctx.operator.duty
+        if not self.feeds:
+            await self._gate.wait()  # rather than hold all of its objects in memory
+        async with asyncio.TaskGroup() as group:
+            spawn = partial(duty.spawn, group)
+            dispatcher = Dispatcher(
+                Processor(self.ctx, spawn=spawn),
+                spawn=spawn,
+                gate=self._gate,
+                room=self.ctx.room,
+                is_resuming=self.is_resuming,
+                is_standing_by=not duty.is_active,
+            )
+            try:
+                with duty.subscribed(dispatcher.switch):
+                    while True:
+                        if not self.feeds:
+                            await duty.wait_until_active()
+                        async with duty.turn_of(duty.turn):
+                            await self._feed(dispatcher)
+            finally:
+                if self.is_stopped:
+                    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+                await dispatcher.drain(settings.batching.exit_timeout)
+
+    async def _feed(self, dispatcher: Dispatcher) -> None:
+        operator = self.ctx.operator
+        indexed: set[str] = set()
+        unseen: set[str] = set()
+        if self.feeds:
+            indexed = operator.insights.indexed[self.origin].uids
+        items = watch(
+            self.ctx.client,
+            self.ctx.resource,
+            self.namespace,
+            operator.settings.watching,
+            self.status,
+        )
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, tuple):
+                    event_type, raw = item
+                    if self.feeds and event_type == "DELETED":
+                        indexed.discard(get_uid(raw))
+                    elif self.feeds:
+                        indexed.add(get_uid(raw))
+                        unseen.discard(get_uid(raw))
+                    await dispatcher.take(event_type, raw)
+                elif isinstance(item, ListingStarted):
+                    unseen = set(indexed)
+                    dispatcher.begin_listing()
+                else:
+                    operator.indices.discard_all(unseen)
+                    indexed -= unseen
+                    dispatcher.finish_listing()
+                    self.is_resuming = False
+                    self._gate.arrive(self.key)
