@@ -24,7 +24,7 @@ from webop.coordination.coordinator import Coordinator
 from webop.coordination.identities import detect_process_identity
 from webop.errors import LoginError
 from webop.handling.activities import run_activity
-from webop.handling.cancellation import end_if_cancelled
+from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
@@ -220,7 +220,7 @@ class Operator:
         while True:
             await self.login.logged_in.wait()
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     self.observer = Observer(self.context, client, self.options.scope, group)
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")

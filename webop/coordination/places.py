@@ -34,7 +34,7 @@ from webop.errors import (
     APINotFoundError,
     LoginError,
 )
-from webop.handling.cancellation import end_if_cancelled
+from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings
 
@@ -171,7 +171,7 @@ class Place:
         try:
             while True:
                 try:
-                    async with asyncio.TaskGroup() as group:
+                    async with TaskGroup() as group:
                         group.create_task(self._watch(client), name=f"peering {self}")
                         group.create_task(self._keep_alive(client), name=f"keep-alive {self}")
                 except* LoginError:

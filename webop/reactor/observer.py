@@ -17,6 +17,7 @@ from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.errors import APIError
+from webop.handling.cancellation import TaskGroup
 from webop.handling.context import OperatorContext
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
@@ -251,7 +252,7 @@ class Observer:
         settings, duty = ctx.operator.settings, ctx.operator.duty
         if not ctx.handlers.indexers:
             await self._gate.wait()  # rather than hold all of its objects in memory
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             spawn = partial(duty.spawn, group)
             dispatcher = Dispatcher(
                 Processor(ctx, self._gate, spawn=spawn),
