@@ -23,7 +23,7 @@ from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
 from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
-from webop.handling.cancellation import end_if_cancelled
+from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
@@ -225,7 +225,7 @@ class Operator:
         while True:
             await self.login.logged_in.wait()
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     self.observer = Observer(self.context, client, self.options.scope, group)
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
