@@ -153,4 +153,5 @@ async def test_no_retry_is_lost_when_the_errors_of_many_subhandlers_do_not_fit(
     assert "Retrying in" not in caplog.text
     assert set(retries.values()) == {2}
     assert len(retries) == 200
-    assert {len(record["message"]) for record in records if record["message"][0] == "ж"} == {51}
+    messages = [text for record in records if (text := record.get("message") or "")]
+    assert all(len(text) < 1000 for text in messages if text[0] == "ж")
