@@ -24,6 +24,7 @@ from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
+from webop.reactor.room import Room, Total
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
 
@@ -67,9 +68,9 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
     gate.expect([])
     async with Client(Vault(), settings.networking) as client, asyncio.TaskGroup() as group:
         handlers = registry.handlers_of(registry.collect_selectors())
-        ctx = ResourceContext(operator, client, WIDGETS, handlers)
-        processor = Processor(ctx, gate, spawn=group.create_task)
-        dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate)
+        ctx = ResourceContext(operator, client, WIDGETS, handlers, Room("widgets", Total()))
+        processor = Processor(ctx, spawn=group.create_task)
+        dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate, room=ctx.room)
         for names in (["kept", "vanished"], ["kept"]):
             dispatcher.begin_listing()
             for name in names:

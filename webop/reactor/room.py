@@ -171,9 +171,10 @@ class Room:
         """Return a text that stands for a body; an empty one if too much is kept already."""
         if self._shelved >= _SHELF:
             return b""
-        text = orjson.dumps(raw)
-        if len(text) > _COMPRESSED:
-            text = zlib.compress(text, 1)
+        dumped = orjson.dumps(raw)
+        # Its buffer is larger than the text; a copy is not.
+        is_long = len(dumped) > _COMPRESSED
+        text = zlib.compress(dumped, 1) if is_long else bytes(memoryview(dumped))
         self._shelved += len(text)
         return text
 

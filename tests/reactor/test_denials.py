@@ -1,0 +1,235 @@
+"""Patches that are denied, or are for an object that is gone: nothing is blocked by them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.operating import FINALIZER, Calls, Kind, Objects, RunOperator, eventually
+from webop.client.api import Client
+from webop.errors import APIForbiddenError, APINotFoundError
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+async def _deny(client: Client, objects: Objects, expression: str, reason: str) -> None:
+    """Have the API server refuse what does not fulfil a CEL expression, in this namespace."""
+    name = f"deny-{objects.namespace}"
+    rule = {
+        "apiGroups": [objects.resource.group],
+        "apiVersions": ["*"],
+        "resources": [objects.resource.plural],
+        "operations": ["UPDATE"],
+    }
+    validation = {"expression": expression, "message": "not in this house", "reason": reason}
+    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": objects.namespace}}
+    binding = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": here},
+    }
+    version, metadata = "admissionregistration.k8s.io/v1", {"name": name}
+    for path, kind, spec in (
+        (_POLICIES, "ValidatingAdmissionPolicy", policy),
+        (_BINDINGS, "ValidatingAdmissionPolicyBinding", binding),
+    ):
+        body = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+        await client.request("POST", path, body=body)
+
+
+@pytest.fixture
+async def strict(client: Client, objects: Objects) -> AsyncIterator[Objects]:
+    """Objects whose label "forbidden" is denied by 403, as soon as that is in force."""
+    expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
+    await _deny(client, objects, expression, "Forbidden")
+    await objects.create("probe")
+    for _ in range(2000):
+        try:
+            await objects.patch("probe", {"metadata": {"labels": {"forbidden": "x"}}})
+        except APIForbiddenError:
+            break
+        await objects.patch("probe", {"metadata": {"labels": {"forbidden": None}}})
+        await asyncio.sleep(0.01)
+    yield objects
+    name = f"deny-{objects.namespace}"
+    await client.request("DELETE", f"{_BINDINGS}/{name}")
+    await client.request("DELETE", f"{_POLICIES}/{name}")
+
+
+@pytest.mark.feature("PAT-10", "CON-04", "HND-18")
+async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletion(
+    registry: webop.OperatorRegistry,
+    strict: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("created", kwargs)
+        patch.metadata.labels["forbidden"] = "yes"
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    async with run_operator():
+        await strict.create("a")
+        await strict.wait_handled("a")
+        await strict.patch("a", {"spec": {"x": 1}})
+        await calls.wait("a", "updated")
+        assert FINALIZER in (await strict.get("a"))["metadata"]["finalizers"]
+        await strict.client.delete(strict.resource, strict.namespace, "a")
+        await strict.wait_gone("a")
+    assert calls.handlers("a") == ["created", "updated", "deleted"]
+    assert caplog.text.count("is denied and dropped") == 1
+    assert "not in this house" in caplog.text
+
+
+@pytest.mark.feature("CON-01", "CON-04")
+async def test_an_object_whose_state_cannot_be_stored_is_handled_on_from_memory(
+    client: Client,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+) -> None:
+    """Every patch of the operator is denied; what the user does, is not."""
+
+    @webop.on.create("widgets", registry=registry, id="created", retries=3)
+    async def created(retry: int, **kwargs: Any) -> None:
+        calls.note(f"created {retry}", kwargs)
+        if not retry:
+            raise webop.TemporaryError("once more", delay=0.5)
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(diff: webop.Diff, **kwargs: Any) -> None:
+        calls.note(f"updated {list(diff)}", kwargs)
+
+    expression = (
+        "!has(object.metadata.annotations) || "
+        "!object.metadata.annotations.exists(key, key.startsWith('kopf'))"
+    )
+    await _deny(client, objects, expression, "Forbidden")
+    try:
+        await objects.create("probe")
+        denied = {"metadata": {"annotations": {"kopf.x/y": "z"}}}
+        await eventually_denied(objects, denied)
+        async with run_operator():
+            await objects.create("a", {"x": 0})
+            await calls.wait("a", "created 1")
+            await objects.patch("a", {"spec": {"x": 1}})
+            await eventually(lambda: len(calls.of("a")) == 3)
+    finally:
+        name = f"deny-{objects.namespace}"
+        await client.request("DELETE", f"{_BINDINGS}/{name}")
+        await client.request("DELETE", f"{_POLICIES}/{name}")
+    change = "updated [('change', ('spec', 'x'), 0, 1)]"
+    assert calls.handlers("a") == ["created 0", "created 1", change]
+
+
+async def eventually_denied(objects: Objects, patch: dict[str, Any]) -> None:
+    for _ in range(2000):
+        try:
+            await objects.patch("probe", patch)
+        except APIForbiddenError:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it is not denied")
+
+
+@pytest.mark.feature("CON-04", "RST-01")
+@pytest.mark.parametrize("kind", ["widgets", "gadgets"])
+async def test_a_result_never_lands_on_another_object_of_the_same_name(
+    client: Client,
+    registry: webop.OperatorRegistry,
+    widgets: Kind,
+    gadgets: Kind,
+    webop_namespace: str,
+    run_operator: RunOperator,
+    kind: str,
+) -> None:
+    objects = Objects(client, {"widgets": widgets, "gadgets": gadgets}[kind], webop_namespace)
+    begun: list[str] = []
+    released = asyncio.Event()
+
+    @webop.on.create(kind, registry=registry, id="fn")
+    async def fn(uid: str, spec: webop.Spec, **_: Any) -> str:
+        begun.append(uid)
+        if spec["generation"] == 1:
+            await released.wait()
+        elif len(begun) == 2:
+            raise webop.TemporaryError("The second one is retried.", delay=1)
+        return f"result of {spec['generation']}"
+
+    async with run_operator():
+        first = await objects.create("a", {"generation": 1})
+        await eventually(lambda: len(begun) == 1)
+        await client.delete(objects.resource, objects.namespace, "a")
+        for _ in range(500):
+            try:
+                second = await objects.create("a", {"generation": 2})
+            except Exception:  # noqa: BLE001  the first one is still there
+                await asyncio.sleep(0.01)
+            else:
+                break
+        await eventually(lambda: len(begun) == 2)
+        released.set()
+        await eventually(lambda: len(begun) == 3)
+        raw = await objects.wait_handled("a")
+    assert raw["metadata"]["uid"] == second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert raw["status"] == {"fn": "result of 2"}
+    assert begun == [first["metadata"]["uid"], *[second["metadata"]["uid"]] * 2]
+
+
+@pytest.mark.feature("PAT-13")
+async def test_nothing_is_written_for_an_object_that_is_gone(
+    client: Client, registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> str:
+        begun.set()
+        await released.wait()
+        return "too late"
+
+    async with run_operator():
+        await objects.create("a")
+        await begun.wait()
+        await client.delete(objects.resource, objects.namespace, "a")
+        released.set()
+        await objects.pass_fence()
+    with pytest.raises(APINotFoundError):
+        await objects.get("a")
+
+
+@pytest.mark.feature("CFG-34")
+async def test_handlers_see_no_managed_fields_after_own_patches_either(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    seen: list[bool] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(retry: int, meta: webop.Meta, **_: Any) -> None:
+        seen.append("managedFields" in meta)
+        if not retry:
+            raise webop.TemporaryError("again", delay=0)
+
+    @webop.on.delete("widgets", registry=registry, id="finalizer")
+    async def finalizer(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("a")
+        await objects.wait_handled("a")
+    assert seen == [False, False]
