@@ -35,7 +35,7 @@ from webop.client.streams import (
     LineStream,
     StreamLimits,
     build_refusal,
-    open_response,
+    close_response,
     read_content,
 )
 from webop.client.transport import build_transport
@@ -223,8 +223,18 @@ class Client:
         deadlines = Deadlines(limits)
         session = await self._pool.acquire()
         try:
-            async with open_response(session, call, limits.connect, deadlines) as response:
+            try:
+                async with deadlines.limit():
+                    response = await session.send(call, limits.connect)
+                    if response.status_code >= 300:
+                        raise build_refusal(call, response, await read_content(response))
+            except CONNECTION_ERRORS as exc:
+                raise build_connection_error(call.attempt, exc) from exc
+            try:
                 yield LineStream(call, response, deadlines)
+            finally:
+                with contextlib.suppress(*CONNECTION_ERRORS):
+                    await close_response(response)
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
@@ -241,7 +251,7 @@ class Client:
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)
-        return await self._on_object(resource, Call("GET", path), options)
+        return await self._on_object(resource, Call("GET", path), **options)
 
     async def list_pages(
         self,
@@ -317,7 +327,7 @@ class Client:
         """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         call = Call("PATCH", path, None, encode_body(patch), MERGE_PATCH)
-        return await self._patch(resource, call, options)
+        return await self._patch(resource, call, **options)
 
     async def patch_json(
         self,
@@ -335,13 +345,13 @@ class Client:
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         call = Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH)
-        return await self._patch(resource, call, options)
+        return await self._patch(resource, call, **options)
 
     async def _patch(
-        self, resource: Resource, call: Call, options: ObjectOptions
+        self, resource: Resource, call: Call, **options: Unpack[ObjectOptions]
     ) -> dict[str, Any] | None:
         try:
-            return await self._on_object(resource, call, options)
+            return await self._on_object(resource, call, **options)
         except APINotFoundError as exc:
             # An object that is gone needs no patching. An absent subresource is another matter.
             if exc.details.get("name"):
@@ -349,13 +359,19 @@ class Client:
             raise
 
     async def _on_object(
-        self, resource: Resource, call: Call, options: ObjectOptions
+        self,
+        resource: Resource,
+        call: Call,
+        *,
+        is_queued: bool = False,
+        is_retried: bool = True,
+        keeps_managed_fields: bool = True,
     ) -> dict[str, Any]:
-        if options:
-            lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
-            call = call._replace(is_retried=options.get("is_retried", True), lane=lane)
+        if is_queued or not is_retried:
+            lane = f"{resource.plural}.{resource.group}" if is_queued else None
+            call = call._replace(is_retried=is_retried, lane=lane)
         result: dict[str, Any] = await self.perform(call)
-        if not options.get("keeps_managed_fields", True):
+        if not keeps_managed_fields:
             result["metadata"].pop("managedFields", None)
         return result
 
