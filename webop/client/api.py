@@ -251,7 +251,7 @@ class Client:
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)
-        return await self._on_object(resource, Call("GET", path), **options)
+        return await self._on_object("GET", resource, path, options)
 
     async def list_pages(
         self,
@@ -326,8 +326,7 @@ class Client:
     ) -> dict[str, Any] | None:
         """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call("PATCH", path, None, encode_body(patch), MERGE_PATCH)
-        return await self._patch(resource, call, **options)
+        return await self._patch(resource, path, options, encode_body(patch), MERGE_PATCH)
 
     async def patch_json(
         self,
@@ -344,14 +343,18 @@ class Client:
             APIUnprocessableError: a ``test`` of the patch did not hold.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH)
-        return await self._patch(resource, call, **options)
+        return await self._patch(resource, path, options, encode_body(list(patch)), JSON_PATCH)
 
     async def _patch(
-        self, resource: Resource, call: Call, **options: Unpack[ObjectOptions]
+        self,
+        resource: Resource,
+        path: str,
+        options: ObjectOptions,
+        content: bytes,
+        content_type: str,
     ) -> dict[str, Any] | None:
         try:
-            return await self._on_object(resource, call, **options)
+            return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:
             # An object that is gone needs no patching. An absent subresource is another matter.
             if exc.details.get("name"):
@@ -360,18 +363,18 @@ class Client:
 
     async def _on_object(
         self,
+        method: str,
         resource: Resource,
-        call: Call,
-        *,
-        is_queued: bool = False,
-        is_retried: bool = True,
-        keeps_managed_fields: bool = True,
+        path: str,
+        options: ObjectOptions,
+        content: bytes | None = None,
+        content_type: str = JSON,
     ) -> dict[str, Any]:
-        if is_queued or not is_retried:
-            lane = f"{resource.plural}.{resource.group}" if is_queued else None
-            call = call._replace(is_retried=is_retried, lane=lane)
+        lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
+        is_retried = options.get("is_retried", True)
+        call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
         result: dict[str, Any] = await self.perform(call)
-        if not keeps_managed_fields:
+        if not options.get("keeps_managed_fields", True):
             result["metadata"].pop("managedFields", None)
         return result
 

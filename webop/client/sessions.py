@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 FORGIVENESS = 0.3
 
 
+def _get_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class NetworkOptions(Protocol):
     """What the client needs to know; read at each call, so that live changes count.
 
@@ -84,8 +88,7 @@ class Session:
     async def send(self, call: Call, connect_timeout: float | None) -> httpx.Response:
         """Send a request; take note of whether the API server accepts the credentials."""
         since = self._doubted_since
-        now = asyncio.get_running_loop().time
-        is_decisive = since is not None and now() - since >= FORGIVENESS
+        is_decisive = since is not None and _get_time() - since >= FORGIVENESS
         request = self._build_request(call, connect_timeout)
         response = await self.transport.handle_async_request(request)
         if response.status_code != 401:
@@ -94,7 +97,7 @@ class Session:
                 self.is_refused = False
                 self._vault.confirm()
         elif self._doubted_since in (None, math.inf):
-            self._doubted_since = now()
+            self._doubted_since = _get_time()
         elif is_decisive and since == self._doubted_since:
             self.is_refused = True
         return response
