@@ -141,7 +141,8 @@ class Recovery:
             self.heal()  # it was fine in between, although nothing happened
         self.pause = self._select_pause(exc, duration)
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
-        self._doubts += _is_doubtful(exc)
+        is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
+        self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
         is_lost = isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT
         if is_lost or self._status.state is State.LISTING:
             self._status.state = State.EMPTY
@@ -175,9 +176,3 @@ class Recovery:
         logger.log(
             level, "%s; %s in %.1f s.", message, how, self.pause, exc_info=None if is_known else exc
         )
-
-
-def _is_doubtful(exc: Exception) -> bool:
-    """Tell whether a failure can be due to the version from which the stream was continued."""
-    is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
-    return not is_away and not isinstance(exc, _NO_DOUBT)
