@@ -374,8 +374,8 @@ class Client:
         is_retried = options.get("is_retried", True)
         call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
         result: dict[str, Any] = await self.perform(call)
-        if not options.get("keeps_managed_fields", True):
-            result["metadata"].pop("managedFields", None)
+        if result and not options.get("keeps_managed_fields", True):
+            result.get("metadata", {}).pop("managedFields", None)
         return result
 
     async def _exchange(self, call: Call) -> Any:
