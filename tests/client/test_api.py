@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import itertools
 import json
@@ -303,6 +304,17 @@ async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
             assert 0.3 <= asyncio.get_running_loop().time() - begin < 1.1
     assert not vault.is_empty()
     assert len(server.requests) == 4
+
+
+@in_virtual_time
+async def test_an_answer_of_a_proxy_in_between_is_no_proof_of_good_credentials() -> None:
+    server = Recorder(401, 503, 401, {})
+    infos = [ConnectionInfo("https://host", token=token) for token in ("old", "new")]
+    vault = Vault({"x": dataclasses.replace(infos[0], priority=1), "y": infos[1]})
+    async with connect(server, Networking(error_backoffs=[1]), vault) as client:
+        assert await client.request("GET", "/x") == {}
+    tokens = [request.headers["authorization"] for request in server.requests]
+    assert tokens == ["Bearer old"] * 3 + ["Bearer new"]
 
 
 @in_virtual_time

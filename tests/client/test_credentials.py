@@ -127,7 +127,6 @@ async def test_an_empty_vault_waits_for_the_first_login() -> None:
     await vault.populate({"x": build_info()})
     assert await getting == build_info()
     assert await vault.get() is await vault.get()
-    await vault.wait_for_readiness()
 
 
 @pytest.mark.feature("AUT-17")

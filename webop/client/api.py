@@ -36,7 +36,7 @@ from webop.client.streams import (
     LineStream,
     StreamLimits,
     build_refusal,
-    open_response,
+    close_response,
     read_content,
 )
 from webop.client.transport import build_transport
@@ -229,8 +229,18 @@ class Client:
         deadlines = Deadlines(limits)
         session = await self._pool.acquire()
         try:
-            async with open_response(session, call, limits.connect, deadlines) as response:
+            try:
+                async with deadlines.limit():
+                    response = await session.send(call, limits.connect)
+                    if response.status_code >= 300:
+                        raise build_refusal(call, response, await read_content(response))
+            except CONNECTION_ERRORS as exc:
+                raise build_connection_error(call.attempt, exc) from exc
+            try:
                 yield LineStream(call, response, deadlines)
+            finally:
+                with contextlib.suppress(*CONNECTION_ERRORS):
+                    await close_response(response)
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
@@ -247,7 +257,7 @@ class Client:
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)
-        return await self._on_object(resource, Call("GET", path), options)
+        return await self._on_object("GET", resource, path, options)
 
     async def list_pages(
         self,
@@ -322,8 +332,7 @@ class Client:
     ) -> dict[str, Any] | None:
         """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call("PATCH", path, None, encode_body(patch), MERGE_PATCH)
-        return await self._patch(resource, call, options)
+        return await self._patch(resource, path, options, encode_body(patch), MERGE_PATCH)
 
     async def patch_json(
         self,
@@ -340,14 +349,18 @@ class Client:
             APIUnprocessableError: a ``test`` of the patch did not hold.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH)
-        return await self._patch(resource, call, options)
+        return await self._patch(resource, path, options, encode_body(list(patch)), JSON_PATCH)
 
     async def _patch(
-        self, resource: Resource, call: Call, options: ObjectOptions
+        self,
+        resource: Resource,
+        path: str,
+        options: ObjectOptions,
+        content: bytes,
+        content_type: str,
     ) -> dict[str, Any] | None:
         try:
-            return await self._on_object(resource, call, options)
+            return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:
             # An object that is gone needs no patching. An absent subresource is another matter.
             if exc.details.get("name"):
@@ -355,14 +368,20 @@ class Client:
             raise
 
     async def _on_object(
-        self, resource: Resource, call: Call, options: ObjectOptions
+        self,
+        method: str,
+        resource: Resource,
+        path: str,
+        options: ObjectOptions,
+        content: bytes | None = None,
+        content_type: str = JSON,
     ) -> dict[str, Any]:
-        if options:
-            lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
-            call = call._replace(is_retried=options.get("is_retried", True), lane=lane)
+        lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
+        is_retried = options.get("is_retried", True)
+        call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
         result: dict[str, Any] = await self.perform(call)
-        if not options.get("keeps_managed_fields", True):
-            result["metadata"].pop("managedFields", None)
+        if result and not options.get("keeps_managed_fields", True):
+            result.get("metadata", {}).pop("managedFields", None)
         return result
 
     async def _exchange(self, call: Call) -> Any:

@@ -89,7 +89,13 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     Raises:
         APIConnectionError: it is not a list of objects; something else has answered.
     """
-    if not _is_list(answer):
+    is_list = (
+        isinstance(answer, dict)
+        and isinstance(answer.get("metadata"), dict)
+        and isinstance(answer.get("items", ""), list | None)
+    )
+    if not is_list:
+        # A Status, for example. As an empty list, it would mean that all objects are deleted.
         message = f"Cannot {call.attempt}: the answer is not a list of objects"
         raise APIConnectionError(message)
     items = answer["items"] or []
@@ -101,18 +107,6 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     metadata = answer["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
-
-
-def _is_list(answer: Any) -> bool:
-    """Tell a list from a Status, for example, which would pass for an empty list otherwise.
-
-    To take anything else for a list of nothing means to take all objects for deleted.
-    """
-    return (
-        isinstance(answer, dict)
-        and isinstance(answer.get("metadata"), dict)
-        and isinstance(answer.get("items", ""), list | None)
-    )
 
 
 def _unwrap(value: object) -> object:

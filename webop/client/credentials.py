@@ -214,7 +214,8 @@ class Vault:
         """
         while True:
             if time.time() >= self._expires_at:
-                self._expire()
+                self._lack = "The last ones have expired."
+                self._drop(lambda entry: entry.info.expires_at <= time.time())
             if self._candidates:
                 # The usual case of the hot path, with nothing to choose from.
                 return (
@@ -247,7 +248,10 @@ class Vault:
         mark = _mark(info) if entry is None else entry.mark
         # A late report about replaced credentials says nothing about what is in their file now.
         if entry is not None or mark not in (entry.mark for entry in self._current.values()):
-            self._refuse(mark)
+            if mark not in self._refused:
+                self._refused.append(mark)
+                self.refusals += 1
+            self._drop(lambda entry: entry.mark == mark)
         try:
             return await self.get()
         except LoginError as exc:
@@ -286,10 +290,6 @@ class Vault:
         """Wait until authentication is needed: for the task that runs the login handlers."""
         await self._needed.wait()
 
-    async def wait_for_readiness(self) -> None:
-        """Wait until the authentication under way, if any, is over (whatever its result)."""
-        await self._settled.wait()
-
     def _accept(self, source: Mapping[str, object], *, is_pardoning: bool = False) -> str:
         """Take what is new; return what is wrong with the rest, if there is something."""
         problems: dict[str, None] = {}
@@ -311,27 +311,20 @@ class Vault:
                 problems["The login has brought again what was refused."] = None
             # The same object is kept for the same credentials, so that connections are kept too.
             elif self._current.get(key) != entry:
-                self._current[key] = _renew(entry)
+                if info.ca_path or info.certificate_path or info.private_key_path:
+                    # Other credentials for those who know them with other contents of their files.
+                    entry = entry._replace(info=dataclasses.replace(info))
+                self._current[key] = entry
         self._refresh()
         return " ".join(problems)
 
-    def _refuse(self, mark: _Mark) -> None:
-        if mark not in self._refused:
-            self._refused.append(mark)
-            self.refusals += 1
-        if any(entry.mark == mark for entry in self._current.values()):
-            self._drop(lambda entry: entry.mark == mark)
-
-    def _expire(self) -> None:
-        now = time.time()
-        self._lack = "The last ones have expired."
-        self._drop(lambda entry: entry.info.expires_at <= now)
-
     def _drop(self, is_dropped: Callable[[_Entry], bool]) -> None:
-        self._current = {k: entry for k, entry in self._current.items() if not is_dropped(entry)}
-        self._refresh()
-        if not self._current:
-            self._demand()
+        kept = {key: entry for key, entry in self._current.items() if not is_dropped(entry)}
+        if len(kept) < len(self._current):
+            self._current = kept
+            self._refresh()
+            if not kept:
+                self._demand()
 
     def _refresh(self) -> None:
         infos = [entry.info for entry in self._current.values()]
@@ -360,24 +353,13 @@ def _mark(info: ConnectionInfo) -> _Mark:
     )
 
 
-def _renew(entry: _Entry) -> _Entry:
-    """Make it other credentials for those who may know them with another content of their files."""
-    info = entry.info
-    has_files = info.ca_path or info.certificate_path or info.private_key_path
-    return entry._replace(info=dataclasses.replace(info)) if has_files else entry
-
-
 def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
-    if path:
-        return _read(path)
-    return data.encode() if isinstance(data, str) else data
-
-
-def _read(path: AnyPath) -> bytes | None:
+    if not path:
+        return data.encode() if isinstance(data, str) else data
     try:
         return Path(os.fsdecode(path)).expanduser().read_bytes()
     except OSError:
-        return None  # which is told when it is used
+        return None  # the reason is reported when the file is used
 
 
 def find_server_problem(server: object) -> str:

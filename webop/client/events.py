@@ -78,7 +78,9 @@ def parse_line(line: bytes, attempt: Attempt) -> Line:
         if kind in CHANGES:
             metadata["name"]  # it must be there
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        message = f"Cannot {attempt}: the server has sent no event, but {_quote(line)}"
+        quote = repr(line[:_QUOTE_LIMIT].decode("utf-8", "replace"))
+        quote += "..." if len(line) > _QUOTE_LIMIT else ""
+        message = f"Cannot {attempt}: the server has sent no event, but {quote}"
         raise BrokenStreamError(message) from exc
     return Line(kind, raw, version)
 
@@ -93,8 +95,3 @@ def has_name(raw: Any) -> bool:
     """Tell whether this can be an object of a list."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     return isinstance(metadata, dict) and bool(metadata.get("name"))
-
-
-def _quote(line: bytes) -> str:
-    text = line[:_QUOTE_LIMIT].decode("utf-8", "replace")
-    return repr(text) + ("..." if len(line) > _QUOTE_LIMIT else "")

@@ -1,14 +1,15 @@
-"""What a watch does about failures: how long it pauses, and whether it begins anew.
+"""How a watch is going, and what it does about failures: how long it pauses, where it begins.
 
 Place in the flow: :mod:`webop.client.watch` tells it each failure, and each proof of health.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from webop.client.status import State
 from webop.errors import (
     APIConnectionError,
     APIForbiddenError,
@@ -24,7 +25,6 @@ from webop.pacing import Backoff
 
 if TYPE_CHECKING:
     from webop.client.failures import Attempt
-    from webop.client.status import WatchOptions, WatchStatus
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,66 @@ _NO_DOUBT = (
 
 # Answers of those between here and the API server, or of one that is not ready.
 _AWAY = frozenset({502, 503})
+
+
+class WatchOptions(Protocol):
+    """What a watch needs to know, in seconds; ``settings.watching`` satisfies it. Read live."""
+
+    @property
+    def server_timeout(self) -> float | None:
+        """After how long the server is asked to end each stream."""
+
+    @property
+    def client_timeout(self) -> float | None:
+        """After how long the client ends each stream itself."""
+
+    @property
+    def connect_timeout(self) -> float | None:
+        """The limit for the TCP handshake; by default, as for other requests."""
+
+    @property
+    def reconnect_backoff(self) -> float:
+        """The pause between two streams when nothing is wrong."""
+
+    @property
+    def inactivity_timeout(self) -> float | None:
+        """After how much silence the connection is considered dead."""
+
+    @property
+    def streaming_list(self) -> bool:
+        """Whether existing objects are asked for by streaming lists where there are some."""
+
+    @property
+    def managed_fields(self) -> bool:
+        """Whether ``metadata.managedFields`` are kept in the objects."""
+
+
+class State(enum.Enum):
+    """What a watch does at the moment."""
+
+    EMPTY = "empty"
+    LISTING = "listing"
+    WATCHING = "watching"
+
+
+@dataclasses.dataclass(slots=True)
+class WatchStatus:
+    """How a watch is doing: written by the watch, read by probes and metrics.
+
+    Attributes:
+        state: what it does.
+        is_connected: whether its stream is open now. For some moments in between, and in
+            outages, it is not.
+        failures: how many in a row, up to the last event or bookmark (one comes each minute).
+        error: the last one of them, in words; empty when all is well.
+        version: the resource version that has been reached; empty until the first listing ends.
+    """
+
+    state: State = State.EMPTY
+    is_connected: bool = False
+    failures: int = 0
+    error: str = ""
+    version: str = ""
 
 
 class Recovery:
@@ -81,7 +141,8 @@ class Recovery:
             self.heal()  # it was fine in between, although nothing happened
         self.pause = self._select_pause(exc, duration)
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
-        self._doubts += _is_doubtful(exc)
+        is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
+        self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
         is_lost = isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT
         if is_lost or self._status.state is State.LISTING:
             self._status.state = State.EMPTY
@@ -115,9 +176,3 @@ class Recovery:
         logger.log(
             level, "%s; %s in %.1f s.", message, how, self.pause, exc_info=None if is_known else exc
         )
-
-
-def _is_doubtful(exc: Exception) -> bool:
-    """Tell whether a failure can be due to the version from which the stream was continued."""
-    is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
-    return not is_away and not isinstance(exc, _NO_DOUBT)

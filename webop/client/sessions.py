@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 FORGIVENESS = 0.3
 
 
+def _get_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class NetworkOptions(Protocol):
     """What the client needs to know; read at each call, so that live changes count.
 
@@ -77,26 +81,25 @@ class Session:
         self._vault = vault
         self._base = info.server.rstrip("/")
         self._headers: dict[tuple[str, str | None], httpx.Headers] = {}
-        # Since when nothing but 401 has come, by the loop's clock; infinity for "no answer yet",
-        # None if the last answer was another one.
+        # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
+        # infinity for "no answer yet", None if the last answer was another one.
         self._doubted_since: float | None = math.inf
 
     async def send(self, call: Call, connect_timeout: float | None) -> httpx.Response:
         """Send a request; take note of whether the API server accepts the credentials."""
         since = self._doubted_since
-        now = asyncio.get_running_loop().time
-        is_decisive = since is not None and now() - since >= FORGIVENESS
+        is_decisive = since is not None and _get_time() - since >= FORGIVENESS
         request = self._build_request(call, connect_timeout)
         response = await self.transport.handle_async_request(request)
-        if response.status_code != 401:
-            if self._doubted_since is not None:
-                self._doubted_since = None
-                self.is_refused = False
-                self._vault.confirm()
-        elif self._doubted_since in (None, math.inf):
-            self._doubted_since = now()
-        elif is_decisive and since == self._doubted_since:
-            self.is_refused = True
+        if response.status_code == 401:
+            if self._doubted_since in (None, math.inf):
+                self._doubted_since = _get_time()
+            elif is_decisive and since == self._doubted_since:
+                self.is_refused = True
+        elif self._doubted_since is not None and response.status_code < 500:
+            self._doubted_since = None
+            self.is_refused = False
+            self._vault.confirm()
         return response
 
     def _build_request(self, call: Call, connect_timeout: float | None) -> httpx.Request:

@@ -6,7 +6,6 @@ Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
 from webop.client.failures import CONNECTION_ERRORS, build_connection_error, build_status_error
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import httpx
 
     from webop.client.calls import Call
-    from webop.client.sessions import Session
     from webop.errors import APIStatusError
 
 
@@ -105,32 +103,6 @@ class LineStream:
             raise
         except CONNECTION_ERRORS as exc:
             raise build_connection_error(self._call.attempt, exc) from exc
-
-
-@contextlib.asynccontextmanager
-async def open_response(
-    session: Session, call: Call, connect_timeout: float | None, deadlines: Deadlines
-) -> AsyncIterator[httpx.Response]:
-    """Send a request, give its response to be streamed.
-
-    Raises:
-        APIConnectionError: no connection, or no answer until the deadline.
-        APIStatusError: a status of 300 or above.
-    """
-    response: httpx.Response | None = None
-    try:
-        async with deadlines.limit():
-            response = await session.send(call, connect_timeout)
-            content = await read_content(response) if response.status_code >= 300 else b""
-    except CONNECTION_ERRORS as exc:
-        raise build_connection_error(call.attempt, exc) from exc
-    if response.status_code >= 300:
-        raise build_refusal(call, response, content)
-    try:
-        yield response
-    finally:
-        with contextlib.suppress(*CONNECTION_ERRORS):
-            await close_response(response)
 
 
 async def read_content(response: httpx.Response) -> bytes:

@@ -107,11 +107,15 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the response is to be read and closed by the caller."""
         session = self._session or self._open()
+        key = tuple(request.headers.raw)
+        headers = self._headers.get(key)
+        if headers is None:
+            headers = self._headers[key] = CIMultiDict(request.headers.multi_items())
         try:
             response = await session.request(
                 request.method,
                 URL(str(request.url), encoded=True),
-                headers=self._convert(request.headers),
+                headers=headers,
                 data=request.content or None,
                 timeout=self._get_timeout(request),
                 allow_redirects=False,
@@ -143,13 +147,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             trust_env=self._info.trust_env,
         )
         return self._session
-
-    def _convert(self, headers: httpx.Headers) -> CIMultiDict[str]:
-        key = tuple(headers.raw)
-        converted = self._headers.get(key)
-        if converted is None:
-            converted = self._headers[key] = CIMultiDict(headers.multi_items())
-        return converted
 
     def _get_timeout(self, request: httpx.Request) -> aiohttp.ClientTimeout:
         connect = request.extensions.get("timeout", {}).get("connect")

@@ -38,8 +38,7 @@ from webop.client.events import (
     parse_line,
 )
 from webop.client.failures import parse_attempt
-from webop.client.recovery import Recovery
-from webop.client.status import State, WatchOptions, WatchStatus
+from webop.client.recovery import Recovery, State, WatchOptions, WatchStatus
 from webop.client.streams import LineStream, StreamLimits
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
