@@ -19,7 +19,6 @@ from webop.client.api import Client
 from webop.client.calls import MERGE_PATCH, encode_body
 from webop.client.discovery import discover
 from webop.client.watch import ListingFinished, ListingStarted, watch
-from webop.coordination.access import perform_once
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
     GROUPS,
@@ -30,6 +29,7 @@ from webop.coordination.peers import (
     parse_peers,
     select_rivals,
 )
+from webop.coordination.requests import perform_once
 from webop.errors import (
     APIConflictError,
     APIError,
