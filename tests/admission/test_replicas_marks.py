@@ -30,6 +30,7 @@ TWO = "-----BEGIN CERTIFICATE-----\nCCC\n-----END CERTIFICATE-----"
 def build_mark(**fields: Any) -> Mark:
     chosen: dict[str, Any] = {
         "identity": "user@host/1",
+        "process": "1-2-abcdefabcdef",
         "since": NOW,
         "renewed": NOW,
         "lifetime": 180.0,
@@ -49,6 +50,11 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     read = decode_mark(mark.encode())
     assert read == mark
     assert list(read.served) == ["b.x", "a.x"]
+
+
+def test_a_mark_of_a_version_that_did_not_tell_its_process_is_read() -> None:
+    text = build_mark().encode().replace('"process":"1-2-abcdefabcdef",', "")
+    assert decode_mark(text) == build_mark(process="")
 
 
 def test_a_mark_is_small() -> None:

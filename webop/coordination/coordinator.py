@@ -7,30 +7,11 @@ Flow: :meth:`Coordinator.begin` makes the operator stand by if there is anything
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
 
 from webop.client.api import Client
 from webop.coordination.election import Elector
 from webop.coordination.peering import Peering
 from webop.handling.context import OperatorContext
-
-
-class Arbiter(Protocol):
-    """Somebody whose consent is needed to act."""
-
-    def begin(self) -> None:
-        """Object for the time being, if there is anything to be found out first.
-
-        Raises:
-            ConfigurationError: the settings make no sense.
-        """
-
-    async def run(self, client: Client) -> None:
-        """Object and consent for ever; when cancelled, wait for the end of the work, hand over.
-
-        It returns only if it has no say with these settings.
-        """
 
 
 class Coordinator:
@@ -46,7 +27,7 @@ class Coordinator:
         self._elector = Elector(operator, namespace)
         peering = Peering(operator, self._elector)
         # The elector comes first: it knows the name of the Lease when peering begins.
-        self._arbiters: Sequence[Arbiter] = (self._elector, peering)
+        self._arbiters: tuple[Elector | Peering, ...] = (self._elector, peering)
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:

@@ -25,9 +25,9 @@ import random
 from collections.abc import Callable
 
 from webop.client.api import Client
-from webop.coordination.access import LeaseAccess
 from webop.coordination.holding import Holding
 from webop.coordination.lease import NOTHING, Terms, build_terms
+from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError, LoginError
 from webop.handling.context import OperatorContext

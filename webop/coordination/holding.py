@@ -13,7 +13,6 @@ from typing import Any
 
 from webop.client.events import WatchItem
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions
-from webop.coordination.access import LeaseAccess
 from webop.coordination.lease import (
     Record,
     Sighting,
@@ -25,6 +24,7 @@ from webop.coordination.lease import (
     renew,
     see,
 )
+from webop.coordination.requests import LeaseAccess
 from webop.handling.fence import Fence
 
 _ATTEMPTS = 3  # of a renewal, when others have changed the Lease in what does not matter

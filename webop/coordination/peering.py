@@ -19,7 +19,6 @@ from webop.client.api import Client
 from webop.client.calls import MERGE_PATCH, encode_body
 from webop.client.discovery import discover
 from webop.client.watch import ListingFinished, ListingStarted, watch
-from webop.coordination.access import perform_once
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
     GROUPS,
@@ -30,6 +29,7 @@ from webop.coordination.peers import (
     parse_peers,
     select_rivals,
 )
+from webop.coordination.requests import perform_once
 from webop.errors import (
     APIConflictError,
     APIError,
@@ -61,6 +61,8 @@ class PeeringObject:
     Attributes:
         peers: the others by their identities. The records of an object that was deleted count
             until they expire: those who wrote them are there, and come back if the object does.
+        is_settled: whether others had the chance to see this operator, before it acts.
+        has_record: whether there is a record to be removed in the end.
         problem: which permission is missing, in words.
         moved: set to have the own record renewed now.
     """
@@ -69,26 +71,24 @@ class PeeringObject:
         self.kind = kind
         self.namespace = namespace
         self.peers: dict[str, Peer] = {}
-        self.is_there = False
+        self.is_settled = False
         self.has_record = False
         self.problem = ""
         self.moved = asyncio.Event()
         self._peering = peering
         self._name = peering.settings.name
+        self._is_known = False
         self._uid = ""
         self._deleted: dict[str, Peer] = {}
-        self._is_known = False
-        self._has_spoken = False
         self._once = Once()
 
     def __str__(self) -> str:
         return f"in {self.namespace!r}" if self.namespace else "cluster-wide"
 
     @property
-    def is_settled(self) -> bool:
-        """Whether others have had the chance to see this operator, before it acts."""
-        is_silent = not self.is_there or not self._peering.is_speaker
-        return self._is_known and (is_silent or self._has_spoken)
+    def is_there(self) -> bool:
+        """Whether the object exists."""
+        return self._uid != ""
 
     async def watch(self, client: Client) -> None:
         """Read what others write, for ever; remove the records of the dead."""
@@ -124,12 +124,12 @@ class PeeringObject:
                         backoff.reset()
                     else:
                         pause = min(pause, backoff.next() or 0)
-                    self._has_spoken = True
-                    self._peering.changed.set()
+                self.is_settled = self._is_known
+                self._peering.changed.set()
                 await _within(pause, self.moved.wait())
         finally:
             self._lose()
-            if self.has_record and not self._peering.is_replicated:  # else for the next leader
+            if self.has_record:
                 try:
                     await self._patch(client, {"status": {self._peering.identity: None}})
                 except (APIError, LoginError) as exc:
@@ -137,7 +137,7 @@ class PeeringObject:
 
     def _lose(self) -> None:
         """Accept that the object is gone."""
-        self.is_there, self._uid, self._has_spoken = False, "", False
+        self._uid = ""
         self._peering.changed.set()
 
     async def _look(self, client: Client) -> None:
@@ -153,19 +153,21 @@ class PeeringObject:
                 break  # the kind is not served any more, or not yet: the watch waits for it
             except APIError as exc:
                 self._note_failure("Cannot read the peering", exc)
+                self.moved.set()
                 await asyncio.sleep(backoff.next() or 0)
-                continue
-            for raw in objects:
-                await self._accept(client, raw)
-            break
+            else:
+                for raw in objects:
+                    await self._accept(client, raw)
+                break
         self.problem, self._is_known = "", True
-        self._peering.changed.set()
+        if not self.is_there:
+            self.moved.set()
 
     async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
         """Accept a state of the object; remove the records of the dead from it (PEE-14)."""
         metadata = raw["metadata"]
         if metadata["uid"] != self._uid:
-            self._deleted, self._uid, self.is_there = self.peers, metadata["uid"], True
+            self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
             self.moved.set()
         peers, problems = parse_peers(raw.get("status"))
         for identity, problem in problems.items():
@@ -195,7 +197,7 @@ class PeeringObject:
         """Write the own record; tell whether it has worked."""
         settings = self._peering.settings
         record = build_record(settings.priority, settings.lifetime, time.time())
-        self.has_record = True  # also if the answer is lost
+        self.has_record = not self._peering.is_replicated  # also if the answer is lost
         try:
             is_written = await self._patch(client, {"status": {self._peering.identity: record}})
         except APIError as exc:
@@ -210,7 +212,6 @@ class PeeringObject:
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
             self.problem, self._is_known = str(exc), True
-            self._peering.changed.set()
             return
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
@@ -264,7 +265,7 @@ class Peering:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether there are replicas that share a Lease."""
+        """Whether replicas share a Lease: the record stays for the next leader, or expires."""
         return self._elector.is_enabled
 
     @property
@@ -353,44 +354,42 @@ class Peering:
         return min([_PATIENCE, *(peer.deadline - now for peer in rivals)]) if rivals else None
 
     def _find_obstacle(self, watched: list[PeeringObject]) -> str:
-        """Return which peering object is missing, in words; nothing if none is."""
-        name, kinds = self.settings.name, self._list_kinds()
+        """Return what is missing to meet others everywhere, in words; nothing if all is there."""
+        name = self.settings.name
         if problem := next((found.problem for found in watched if found.problem), ""):
             return f"the peering {name!r} is not accessible: {problem}"
-        found = {found.namespace for found in watched if found.is_there or not found.is_settled}
-        lacking = [namespace for namespace in self._list_namespaces() if namespace not in found]
+        met = {found.namespace for found in watched if found.is_there or not found.is_settled}
+        lacking = [namespace for namespace in self._list_namespaces() if namespace not in met]
         if not lacking:
             return ""
-        if not kinds:
-            kind = build_kinds(clusterwide=self.settings.clusterwide)[0]
-            return (
-                f"there is no kind {kind.kind} in the cluster for the peering {name!r}: "
-                "kubectl apply -f manifests/peering.yaml, from webop's repository, then create "
-                "the object"
-            )
-        where = f" in {_enumerate(map(str, lacking))}" if lacking[0] else ""
-        command = build_creation_command(kinds[0], lacking[0], name)
-        return f"there is no peering object {name!r}{where}: {command}"
+        if kinds := self._list_kinds():
+            where = f" in {_enumerate(map(str, lacking))}" if lacking[0] else ""
+            command = build_creation_command(kinds[0], lacking[0], name)
+            return f"there is no peering object {name!r}{where}: {command}"
+        kind = build_kinds(clusterwide=self.settings.clusterwide)[0].kind
+        return (
+            f"there is no kind {kind} in the cluster for the peering {name!r}: kubectl apply -f "
+            "manifests/peering.yaml, from webop's repository, then create the object"
+        )
 
     def _report_objects(self, watched: list[PeeringObject], obstacle: str) -> None:
         """Log once per change where the operator meets others, and why nowhere."""
         name = self.settings.name
         there = sorted(str(found) for found in watched if found.is_there)
         problems = " ".join(sorted({found.problem for found in watched if found.problem}))
-        level = logging.WARNING
         if obstacle:
             text = f"The operator is paused: {obstacle}"
         elif there:
             text = f"The operator belongs to the peering {name!r} {_enumerate(there)}. {problems}"
-            level = logging.WARNING if problems else logging.INFO
-        elif not self._list_namespaces():
-            return
-        else:
+        elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be looked for" if problems else "is not found"
             text = f"{what} {why}, falling back to the standalone mode. {problems}"
+        else:
+            return
         if self._once.is_new("objects", text):
-            logger.log(level, "%s", text.rstrip())
+            is_fine = there and not obstacle and not problems
+            logger.log(logging.INFO if is_fine else logging.WARNING, "%s", text.rstrip())
 
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:
         """Log once per change who acts; renewals of records are no change."""
@@ -399,7 +398,7 @@ class Peering:
         if not rivals:
             if self._once.forget("rivals"):
                 logger.info("Resuming: no other operator has a higher or the same priority.")
-        elif not self._once.is_new("rivals", (news, rivals[0].priority > priority)):
+        elif not self._once.is_new("rivals", (news, priority)):
             return
         elif rivals[0].priority > priority:
             logger.info("Pausing in favour of %s.", names)
@@ -438,7 +437,7 @@ class Peering:
         """Let what is being done end before others begin, but not for ever."""
         duty = self.operator.duty
         self._object("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
-        if self.is_replicated or not any(found.has_record for found in self._objects.values()):
+        if not any(found.has_record for found in self._objects.values()):
             return
         limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
         await _within(limit, duty.wait_until_idle())

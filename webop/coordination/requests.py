@@ -1,4 +1,4 @@
-"""The one Lease object that an election is about: read, written, watched."""
+"""Requests of coordination, each in one attempt and in time; above all those of the Lease."""
 
 from __future__ import annotations
 
