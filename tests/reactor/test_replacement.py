@@ -185,6 +185,7 @@ async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_changes(
         await change(client, ducks.kind)
         await ducks.delete("doomed")  # before, while or after the old watch ends
         await eventually(lambda: crowd.entries["lingerer"] == 2, "the daemon runs again")
+        await eventually(lambda: crowd.present["lingerer"] == 1, "the former one has ended")
         await ducks.create("new")
         await eventually(lambda: set(index) == {"kept", "lingerer", "new"}, "the index is exact")
         assert len(served) == 2
