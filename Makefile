@@ -1,4 +1,4 @@
-# Everything sets up its own .venv from nothing; PYTHON says which interpreter makes it.
+# Everything sets up its own .venv from nothing. For another Python: make test PYTHON=python3.13 VENV=.venv-3.13
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +40,7 @@ format: $(VENV)/.installed ## Bring the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed ## Measure beside kopf on the same API server; ARGS=--help shows how.
+bench: $(VENV)/.installed ## Measure beside kopf and a Go controller on the same API server; ARGS=--help shows how.
 	@$(BIN)/python -m bench $(ARGS)
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count what fails.
@@ -60,4 +60,4 @@ docs: $(VENV)/.documented ## Build the documentation into site/; broken links ar
 	@$(BIN)/mkdocs build --strict $(ARGS)
 
 clean: ## Remove what was made here (not the cached control plane).
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site
+	rm -rf $(VENV) .venv-newest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site

@@ -1,4 +1,4 @@
-"""webop beside its peer, kopf, on one real API server: CPU time, memory, latency, requests.
+"""webop beside kopf and a Go controller on one real API server: CPU, memory, latency, requests.
 
 ``python -m bench --help`` shows the use, ``docs/bench.md`` says what each figure means. The flow:
 ``__main__`` → a scenario (one file each in ``bench/scenarios``) → ``operators`` (one process of one

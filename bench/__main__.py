@@ -26,6 +26,7 @@ from webop.testing import LocalCluster
 
 _NOTE = """Ratios are of medians, to the side named first: above 1 is more than that side takes.
 Machines are noisy, CPU time too: quote the ratios of one run, not figures of two runs."""
+_NAMED = ", ".join(item.name for item in SCENARIOS.values() if item.by_name_only)
 _EPILOG = f"""scenarios:
 {chr(10).join(f"  {item.name:<9}{item.summary}" for item in SCENARIOS.values())}
 
@@ -34,11 +35,13 @@ sides, which take turns (A B A B):
   kopf     {sides.PEER} from PyPI, in a virtual environment that is made when absent, under
            WEBOP_CACHE or the platform's cache folder; {sides.PEER_VARIABLE}
            names another Python that has it
+  go       {sides.get_go_peer()}, built into the same cache when absent; skipped without Go
 
 examples:
-  python -m bench                                  everything, some thirty minutes
+  python -m bench                                  all but {_NAMED}: some forty minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
+  python -m bench first --objects 2000,6000        one table for each number
 """
 
 
@@ -47,7 +50,7 @@ def main() -> int:
     options = _parse()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        chosen = tuple(sides.build_side(name) for name in options.sides.split(","))
+        chosen = sides.build_sides(options.sides)
         say("starting a local API server")
         with tempfile.TemporaryDirectory(prefix="webop-bench-") as workdir, LocalCluster() as local:
             document = asyncio.run(_run(options, chosen, Path(workdir), local))
@@ -65,20 +68,20 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Compare webop with kopf on one real API server: CPU, memory, latency.",
+        description="Compare webop with its peers on one real API server: CPU, memory, latency.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("scenarios", nargs="*", metavar="SCENARIO", help="what to measure (default: everything)")
-    add("--sides", default="webop,kopf", metavar="A,B", help="who takes part (default: webop,kopf)")
-    add("--repeat", type=int, metavar="N", help="samples per side (default: 3; import: 7)")
-    add("--objects", type=int, metavar="N", help="default: 2000; restart 5000, latency 200")
+    add("scenarios", nargs="*", metavar="SCENARIO", help=f"default: all but {_NAMED}")
+    add("--sides", type=_split, default=[*sides.NAMES], metavar="A,B", help="default: all")
+    add("--repeat", type=int, metavar="N", help="samples per side (default: 1 to 7)")
+    add("--objects", type=_parse_sizes, metavar="N[,N]", help="default: see docs/bench.md")
     add("--status", action="store_true", help="give the resources the status subresource")
-    add("--timeout", type=float, default=180, metavar="S", help="for one sample (default: 180 s)")
+    add("--timeout", type=float, metavar="S", help="for one sample (default: 180 s and more)")
     add("--json", type=Path, metavar="FILE", help="write all samples and the summary there, too")
     options = parser.parse_args()
-    for known, given in ((SCENARIOS, options.scenarios), (sides.NAMES, options.sides.split(","))):
+    for known, given in ((SCENARIOS, options.scenarios), (sides.NAMES, options.sides)):
         if unknown := set(given) - {*known}:
             parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     return options
@@ -95,6 +98,7 @@ async def _run(
         "python": platform.python_version(),
         "webop": importlib.metadata.version("webop"),
         "kopf": sides.PEER,
+        "go": sides.get_go_peer(),
         "status subresource": options.status,
     }
     print(", ".join(f"{key} {value}" for key, value in facts.items()), _NOTE, sep="\n", flush=True)
@@ -103,15 +107,28 @@ async def _run(
         things, empties = Collection(session, "things"), Collection(session, "empties")
         for collection in (things, empties):
             await collection.define(has_status=options.status)
-        for name in options.scenarios or SCENARIOS:
+        for name in options.scenarios or [
+            key for key, item in SCENARIOS.items() if not item.by_name_only
+        ]:
             scenario = SCENARIOS[name]
-            objects = scenario.objects and (options.objects or scenario.objects)
-            bench = Bench(workdir, Path(local.kubeconfig), chosen, things, empties, objects)
-            repeat = options.repeat or scenario.repeat
-            result = await take_turns(scenario, bench, repeat, options.timeout)
-            print(build_table(f"{name}: {scenario.summary}", result), flush=True)
-            document["scenarios"][name] = result
+            sizes = options.objects if any(scenario.sizes) else ()
+            able = tuple(side for side in chosen if side.name in scenario.sides)
+            for objects in sizes or scenario.sizes:
+                bench = Bench(workdir, Path(local.kubeconfig), able, things, empties, objects)
+                repeat, timeout = options.repeat or scenario.repeat, options.timeout
+                result = await take_turns(scenario, bench, repeat, timeout or scenario.timeout)
+                print(build_table(f"{name}: {scenario.summary}", result), flush=True)
+                key = f"{name} {objects}" if objects else name
+                document["scenarios"][key] = result
     return document
+
+
+def _split(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _parse_sizes(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":

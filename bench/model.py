@@ -21,12 +21,11 @@ class BenchError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """One contestant: ``import_line`` for its interpreter, ``argv`` to run it as an operator."""
+    """One contestant: ``argv`` runs it as an operator, ``python`` is its interpreter, if any."""
 
     name: str
-    python: str
-    import_line: str
     argv: tuple[str, ...]
+    python: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,12 +44,17 @@ class Bench:
 class Scenario:
     """One thing to measure: ``measure`` takes one sample of one side.
 
-    ``prepare`` runs once, before the first sample. ``objects`` and ``repeat`` are defaults.
+    ``prepare`` runs once, before the first sample of each size. ``sizes`` (numbers of objects),
+    ``repeat`` and ``timeout`` (seconds for one sample) are defaults. ``sides`` are those that can
+    do the work. A scenario with ``by_name_only`` is no part of "everything".
     """
 
     name: str
     summary: str
     measure: Callable[[Bench, Side], Awaitable[Sample]]
     prepare: Callable[[Bench], Awaitable[None]] | None = None
-    objects: int = 0
+    sizes: tuple[int, ...] = (0,)
     repeat: int = 3
+    timeout: float = 180
+    sides: tuple[str, ...] = ("webop", "kopf")
+    by_name_only: bool = False

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
+import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,7 @@ LOG = "operator.log"  # in the work folder: the output of the newest operator
 _TICKS = os.sysconf("SC_CLK_TCK")
 # An operator is idle when it has taken less than this share of a CPU for some seconds.
 _QUIET_SHARE = 0.01
+_POLL_SECONDS = 0.1
 _STOP_SECONDS = 15.0
 
 
@@ -32,6 +36,10 @@ class Process:
         """Return ms of user and system time since the start, all threads: proc_pid_stat(5)."""
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS * 1e3
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it to this process."""
+        self._process.send_signal(number)
 
     def read_memory(self, field: str = "VmRSS") -> float:
         """Return MB (10^6 bytes) of VmRSS, now, or of VmHWM, the peak: proc_pid_status(5)."""
@@ -60,27 +68,54 @@ class Operator(Process):
                 ticks = int(self._ticks.read_text())
         return ticks
 
-    async def settle(self, seconds: float = 2.0) -> None:
-        """Return when the startup handler has run and the process has been idle for so long.
+    async def wait_started(self) -> None:
+        """Return when the startup handler has run."""
+        await self.wait_for(self._calls)
 
-        Six seconds are enough for both sides to do what they put off till an object is quiet.
+    async def wait_for(self, output: Path) -> None:
+        """Return when the operator has written this file."""
+        while not output.exists():  # noqa: ASYNC240 - a look at a local file
+            await self._pause()
+
+    async def settle(self, seconds: float = 2.0) -> float:
+        """Return when the started operator has been idle for so long; say since when.
+
+        Six seconds are enough for all sides to do what they put off till an object is quiet.
+
+        Returns:
+            The value of ``time.monotonic`` at the beginning of those seconds.
         """
-        quiet = False
-        while not quiet:
-            before = self.read_cpu()
-            await asyncio.sleep(seconds)
-            if self._process.poll() is not None:
-                raise BenchError(f"The operator ended with code {self._process.returncode}.")
-            spent = (self.read_cpu() - before) / 1e3
-            quiet = self._calls.exists() and spent <= seconds * _QUIET_SHARE
+        await self.wait_started()
+        window: deque[tuple[float, float]] = deque()
+        while not window or window[-1][0] - window[0][0] < seconds:
+            window.append((time.monotonic(), self.read_cpu()))
+            while window[-1][1] - window[0][1] > seconds * 1e3 * _QUIET_SHARE:
+                window.popleft()
+            await self._pause()
+        return window[0][0]
+
+    async def wait_killed(self) -> None:
+        """Return when the operator has killed itself, as "record:COUNT" asks."""
+        code = await asyncio.to_thread(self._process.wait)
+        if code != -signal.SIGKILL:
+            raise BenchError(f"The operator ended with code {code}.")
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(_POLL_SECONDS)
+        if self._process.poll() is not None:
+            raise BenchError(f"The operator ended with code {self._process.returncode}.")
 
 
 @contextlib.contextmanager
 def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iterator[Operator]:
     """Run one side with the handlers of the bench for one of its collections.
 
-    There is always one of creations; ``extra`` asks for a "timer" or a "daemon" beside it, or for
-    a "review:PORT": webhooks that are served at a port, with the certificate in the work folder.
+    There is always one of creations; ``extra`` asks for more:
+
+    - "update", "timer", "daemon": such a handler beside it;
+    - "review:PORT": webhooks that are served at a port, with the certificate in the work folder;
+    - "record:COUNT": each call is noted in record.txt; with the last of so many (0: none) in that
+      file, the operator kills itself.
     """
     calls, ticks = bench.workdir / "calls.txt", bench.workdir / "ticks.txt"
     for path in (calls, ticks):

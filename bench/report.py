@@ -14,17 +14,20 @@ def build_summary(samples: dict[str, list[Sample]]) -> dict[str, dict[str, dict[
     The ratio is of medians, to the first side; None without it, or if its median is not positive.
     """
     medians = {
-        side: {figure: statistics.median(row[figure] for row in rows) for figure in rows[0]}
+        side: {
+            figure: statistics.median(row.get(figure, 0) for row in rows)
+            for figure in dict.fromkeys(figure for row in rows for figure in row)
+        }
         for side, rows in samples.items()
         if rows
     }
-    bases = medians.get(next(iter(samples)), {})
+    bases = medians.get(next(iter(samples), ""), {})
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for side, figures in medians.items():
         for figure, median in figures.items():
             base = bases.get(figure, 0)
             summary.setdefault(figure, {})[side] = {
-                "min": min(row[figure] for row in samples[side]),
+                "min": min(row.get(figure, 0) for row in samples[side]),
                 "median": median,
                 "ratio": median / base if base > 0 else None,
             }

@@ -1,8 +1,11 @@
-"""The sides of the comparison: which interpreter runs what."""
+"""The sides of the comparison: which interpreter, or which binary, runs what."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -15,24 +18,62 @@ from bench.model import BenchError, Side
 PEER = "1.45.2"
 OWN_VARIABLE = "WEBOP_BENCH_PYTHON"
 PEER_VARIABLE = "WEBOP_BENCH_PEER_PYTHON"
-NAMES = ("webop", "kopf")
+NAMES = ("webop", "kopf", "go")
 _LINE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _OPTIONS = ("run", "--all-namespaces", "--standalone", "--quiet")
 _HANDLERS = str(Path(__file__).with_name("handlers.py"))
+_GO_SOURCES = Path(__file__).with_name("go")
+_CACHE = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop")) / "bench"
 
 
-def build_side(name: str) -> Side:
-    """Make the side of this name ready to run; the peer may have to be installed first."""
+def build_sides(names: list[str]) -> tuple[Side, ...]:
+    """Make these sides ready to run; the Go peer is skipped, with a line, if it cannot be built."""
+    chosen = tuple(side for name in names if (side := _build_side(name)))
+    if not chosen:
+        raise BenchError("There is no side to measure.")
+    return chosen
+
+
+def _build_side(name: str) -> Side | None:
+    if name == "go":
+        binary = _build_go_peer()
+        return Side(name, (binary,)) if binary else None
     own = os.environ.get(OWN_VARIABLE) or sys.executable
     python = _find_peer() if name == "kopf" else own
-    return Side(name, python, f"import {name}", (python, "-m", name, *_OPTIONS, _HANDLERS))
+    return Side(name, (python, "-m", name, *_OPTIONS, _HANDLERS), python)
+
+
+def get_go_peer() -> str:
+    """Return what the Go peer is made with: the version of controller-runtime."""
+    found = re.search(r"/(controller-runtime \S+)", (_GO_SOURCES / "go.mod").read_text())
+    return found[1] if found else "unknown"
+
+
+def _build_go_peer() -> str | None:
+    """Return the binary, built from these sources once; a failure leaves the others to compete."""
+    sources = [(path.name, path.read_bytes()) for path in sorted(_GO_SOURCES.iterdir())]
+    digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
+    binary = _CACHE / f"go-{digest}" / "peer"
+    if binary.exists():
+        return str(binary)
+    if not (go := shutil.which("go")):
+        print("bench: no Go on PATH: the side go is skipped", file=sys.stderr)
+        return None
+    print(f"bench: building {get_go_peer()} into {binary.parent}, some minutes", file=sys.stderr)
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-o", f"{binary}.part", "."]
+    env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    if subprocess.run(command, cwd=_GO_SOURCES, env=env, check=False, timeout=1200).returncode:
+        print("bench: the build has failed: the side go is skipped", file=sys.stderr)
+        return None
+    Path(f"{binary}.part").replace(binary)
+    return str(binary)
 
 
 def _find_peer() -> str:
     """Return a Python with the pinned kopf: the user's own, or one made from PyPI once."""
     given = os.environ.get(PEER_VARIABLE)
-    cache = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop"))
-    folder = cache / "bench" / f"kopf-{PEER}-python-{_LINE}"
+    folder = _CACHE / f"kopf-{PEER}-python-{_LINE}"
     python = given or str(folder / "bin" / "python")
     if not given and not _has_peer(python):
         print(f"bench: installing kopf {PEER} from PyPI into {folder}", file=sys.stderr)

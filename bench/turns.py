@@ -26,8 +26,10 @@ async def take_turns(
 ) -> dict[str, Any]:
     """Return samples, summary and errors by side; after an error a side takes no further turn."""
     samples: dict[str, list[Sample]] = {side.name: [] for side in bench.sides}
+    if not samples:
+        say(f"{scenario.name}: skipped, it is for {', '.join(scenario.sides)} only")
     errors: dict[str, str] = {}
-    if scenario.prepare:
+    if scenario.prepare and samples:
         say(f"{scenario.name}: preparing")
         try:
             await _bound(scenario.prepare(bench), bench, timeout)

@@ -28,8 +28,6 @@ from webop.client.credentials import ConnectionInfo
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-os.environ["WEBOP_LOG_LIMIT"] = "off"  # tests look for messages that many of them bring about
-
 # Hundreds of commands are run: they are to compile their modules once, not each anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

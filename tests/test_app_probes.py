@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,36 @@ async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
     assert [answer.status_code for answer in answers] == [500, 500, 200]
     assert answers[0].json() == {"error": "The probe has failed in database: No database."}
     assert answers[2].json() == {"database": "fine"}
+
+
+@pytest.mark.feature("PRB-05")
+async def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_has_ended(
+    registry: webop.OperatorRegistry,
+) -> None:
+    released = threading.Event()
+    calls: list[int] = []
+
+    @webop.on.probe(id="database", registry=registry)
+    def check(**_: Any) -> int:
+        calls.append(len(calls))
+        released.wait(30)
+        return len(calls)
+
+    async with serve(registry=registry) as site:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        slow, quick = await asyncio.gather(site.get("/healthz"), site.get("/healthz"))
+        took = clock() - begun
+        released.set()
+        answer = await site.get("/healthz")
+        while answer.status_code == 500:  # as long as the thread takes to end
+            await asyncio.sleep(0.01)
+            answer = await site.get("/healthz")
+    assert 9 < took < 15
+    assert slow.status_code == quick.status_code == 500
+    assert "not ended within 10 s" in slow.json()["error"]
+    assert "an earlier call of database has not ended" in quick.json()["error"]
+    assert (answer.status_code, answer.json()) == (200, {"database": 2})
 
 
 @pytest.mark.feature("PRB-06")

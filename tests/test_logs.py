@@ -223,3 +223,13 @@ def test_formats_are_the_documented_ones() -> None:
     full = "[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s"
     assert LogFormat.FULL.value == full
     assert {item.name for item in LogFormat} == {"PLAIN", "FULL", "JSON"}
+
+
+def test_the_time_of_a_line_is_that_of_the_standard_formatter() -> None:
+    webop.configure()
+    (own,) = [h for h in logging.getLogger().handlers if type(h).__name__ == "_OwnHandler"]
+    usual = logging.Formatter(LogFormat.FULL.value)
+    for moment in (1.0, 1.9996, 1.0, 2.0, 1e9 + 0.007, 1e9 + 0.5):
+        record = logging.LogRecord("n", logging.INFO, "p", 1, "text", (), None)
+        record.created, record.msecs = moment, int(moment % 1 * 1000) + 0.0
+        assert own.format(record) == usual.format(record)

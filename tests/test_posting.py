@@ -235,3 +235,21 @@ def test_outside_of_operators_nothing_is_posted_and_nothing_fails() -> None:
 async def test_objects_that_do_not_exist_yet_have_no_events(posted: Recorder) -> None:
     webop.info({"kind": "Pod", "metadata": {"generateName": "x-"}}, reason="x")
     await posted.wait(0)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"exc_info": True}, {"extra": {"a": 1}}, {"stacklevel": 1}]
+)
+async def test_a_line_about_an_object_is_of_the_place_that_logs_it(
+    logger: webop.ObjectLogger, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    def say() -> None:
+        logger.warning("said", **options)
+        logger.log(logging.WARNING, "said", **options)
+
+    say()
+    first = say.__code__.co_firstlineno
+    assert [(r.pathname, r.lineno, r.funcName) for r in caplog.records] == [
+        (__file__, first + 1, "say"),
+        (__file__, first + 2, "say"),
+    ]

@@ -185,7 +185,12 @@ class Correlator:
 
     def take_in(self, message: Message, now: float) -> None:
         """Decide on a message: it is a new Event, a repetition, or lost."""
-        stream = self._recall_stream(message, now)
+        kind = message.type if message.type in _TYPES else ""
+        identity = (message.reference["uid"], kind)
+        if identity not in self._streams and not self._has_place(message.type):
+            self.losses.note(Loss.QUEUE, now)
+            return
+        stream = self._recall_stream(identity, message.reference, now)
         key = hash((message.type, message.reason, message.text))
         entry = stream.entries.get(key)
         if entry is None or self._is_old(entry, now):
@@ -229,12 +234,12 @@ class Correlator:
         """Whether there is something to be sent as soon as the limit of the operator permits."""
         return bool(self._queue)
 
-    def _recall_stream(self, message: Message, now: float) -> Stream:
-        kind = message.type if message.type in _TYPES else ""
-        identity = (message.reference["uid"], kind)
+    def _recall_stream(
+        self, identity: tuple[str, str], reference: ObjectReference, now: float
+    ) -> Stream:
         stream = self._streams.pop(identity, None)
         if stream is None:
-            stream = Stream(message.reference, TokenBucket(self._settings.object_burst, now))
+            stream = Stream(reference, TokenBucket(self._settings.object_burst, now))
         self._streams[identity] = stream
         limit = self._settings.memory_limit
         while len(self._streams) > limit or (self._remembered > limit and len(self._streams) > 1):

@@ -13,7 +13,7 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,13 +26,13 @@ from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity, ActivityHandler
 from webop.handling.registry import OperatorRegistry
+from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
 _PAUSE = 5.0  # seconds; between attempts of an operator that lives without a cluster, too
-_AT_ONCE = 3.0  # seconds; credentials that are refused sooner after a login have never been good
 _USELESS = (
-    "The login goes on bringing others that are refused, too. Check that they are for this API "
+    "The login keeps bringing credentials that are refused. Check that they are for this API "
     "server, and that it knows their account."
 )
 
@@ -44,8 +44,10 @@ class LoginKeeper:
         1. The first login: what it cannot do now, it could not do in a minute; it fails at once.
         2. The next ones, when everything has expired or is refused: the API calls wait. If a
            source of credentials fails this time, it is tried again for a while.
-        3. With nothing new, the API calls fail, and so does the operator. The same if all that is
-           new is refused at once, again and again; there are pauses between these logins.
+        3. If the login brings nothing but what was refused, although the API server has accepted
+           the operator before, the same is tried again: it may have been the server's fault.
+        4. With nothing to try, the API calls fail, and so does the operator. The same if all that
+           the login brings is refused, again and again; there are pauses between these logins.
 
     Args:
         context: the operator, with its login handlers.
@@ -57,17 +59,23 @@ class LoginKeeper:
         vault: the same.
         wanted: to be set by whoever needs the cluster; before that, nothing is done.
         logged_in: set while there are credentials, as far as is known.
-        problem: why there are no credentials now; an empty string if there are some.
     """
 
     def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
         self.vault = vault
         self.wanted = asyncio.Event()
         self.logged_in = asyncio.Event()
-        self.problem = ""
         self._context = context
         self._is_patient = is_patient
-        self._pauses: Iterator[float] | None = None  # while new credentials are refused at once
+        self._backoff: Backoff | None = None  # while nothing that the login brings is accepted
+        self._problem = ""
+        self._said = Once()
+        self._confirmations = 0  # when the problem was noticed
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be asked of the API server; empty from the next answer on."""
+        return self._problem if self.vault.confirmations == self._confirmations else ""
 
     async def run(self, *, needs_cluster: bool) -> None:
         """Run the login handlers whenever there are no credentials, and need of them.
@@ -90,19 +98,19 @@ class LoginKeeper:
     async def _keep_logged_in(self, *, needs_cluster: bool) -> None:
         insights = self._context.insights
         while True:
-            insights.is_awaited = needs_cluster and not insights.is_known
+            insights.is_awaited = needs_cluster and not insights.is_known and not self.problem
             try:
                 if not self.vault.is_empty():
                     self.logged_in.set()
                     await self._outlast_credentials()
                 await self._log_in()
-                self.problem = ""
             except (LoginError, ActivityError) as exc:
                 if not self._is_patient:
                     raise
                 self.logged_in.clear()
                 insights.is_awaited = False
                 self._report(str(exc))
+                self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
                 await asyncio.sleep(_PAUSE)
 
     async def _outlast_credentials(self) -> None:
@@ -113,15 +121,16 @@ class LoginKeeper:
         Raises:
             LoginError: this was so after each of the pauses.
         """
-        clock = asyncio.get_running_loop().time
-        refusals, since = self.vault.refusals, clock()
+        refusals, confirmations = self.vault.refusals, self.vault.confirmations
         await self.vault.wait_for_emptiness()
-        if self.vault.refusals == refusals or clock() - since > _AT_ONCE:
-            self._pauses = None
+        if self.vault.refusals == refusals or self.vault.confirmations > confirmations:
+            self._backoff = None
             return
-        if self._pauses is None:
-            self._pauses = itertools.chain((0.0,), self._iterate_backoffs())
-        pause = next(self._pauses, None)
+        if self._backoff is None:
+            backoffs = self._context.settings.networking.error_backoffs
+            delays = backoffs if isinstance(backoffs, Iterable) else (backoffs,)
+            self._backoff = Backoff(itertools.chain((0.0,), delays), is_endless=False)
+        pause = self._backoff.next()
         if pause is None:
             await self.vault.populate({}, reason=_USELESS)  # nobody waits for it any more
             raise LoginError(self.vault.explain_emptiness())
@@ -130,13 +139,11 @@ class LoginKeeper:
             logger.warning("%s The login is tried again in %g s.", explanation, pause)
             await asyncio.sleep(pause)
 
-    def _iterate_backoffs(self) -> Iterator[float]:
-        backoffs = self._context.settings.networking.error_backoffs
-        return iter(backoffs if isinstance(backoffs, Iterable) else (backoffs,))
-
     def _report(self, problem: str) -> None:
-        if self.problem != problem:
-            self.problem = problem
+        if not self.problem:
+            self._said = Once()
+        self._problem, self._confirmations = problem, self.vault.confirmations
+        if self._said.is_new(problem):
             logger.warning("%s Only admission and probes are served until then.", problem)
 
     async def _log_in(self) -> None:
@@ -147,17 +154,22 @@ class LoginKeeper:
             ActivityError: a login handler has failed for good.
         """
         is_renewal = self.logged_in.is_set()
-        pauses = self._iterate_backoffs() if is_renewal else ()
-        for pause in itertools.chain(pauses, (None,)):
+        pauses = self._context.settings.networking.error_backoffs if is_renewal else ()
+        backoff = Backoff(pauses, is_endless=False)
+        while True:
             harvest = await self._collect()
             is_fruitful = any(map(self.vault.is_usable, harvest.infos.values()))
-            if is_fruitful or not harvest.failures or pause is None:
+            if is_fruitful or not harvest.failures or (pause := backoff.next()) is None:
                 break
             logger.warning("%s The login is tried again in %g s.", harvest.explain(), pause)
             await asyncio.sleep(pause)
         if is_fruitful and harvest.explain():
             logger.warning("%s There are other credentials to go on with.", harvest.explain())
-        await self.vault.populate(harvest.infos, reason=harvest.explain())
+        # A server that has accepted the operator before may have been wrong to refuse it.
+        is_pardoning = self.vault.confirmations > 0 or not is_renewal
+        await self.vault.populate(
+            harvest.infos, reason=harvest.explain(), is_pardoning=is_pardoning
+        )
         if self.vault.is_empty():
             raise LoginError(self.vault.explain_emptiness())
 

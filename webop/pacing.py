@@ -68,7 +68,7 @@ class Once:
     def __init__(self) -> None:
         self._logged: dict[Hashable, object] = {}
 
-    def is_new(self, topic: Hashable, content: object = True) -> bool:
+    def is_new(self, topic: Hashable, content: object = "logged") -> bool:
         """Tell whether this differs from what was last logged about the topic; remember it."""
         if self._logged.get(topic) == content:
             return False

@@ -51,6 +51,7 @@ _PAUSE_LIMIT = 30.0  # seconds
 _VERSION_OF_MODEL = re.compile(r"^[A-Za-z]*?V\d+((alpha|beta)\d+)?(?=[A-Z])")
 
 logger = logging.getLogger(__name__)
+_LOGGING = logging.LoggerAdapter.info.__code__.co_filename
 _objects_logger = logging.getLogger("webop.objects")
 
 
@@ -85,12 +86,29 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a message, and post it as an Event of the object if it is important enough."""
-        if self.logger.isEnabledFor(level):
-            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # whose line: the caller's
-            super().log(level, msg, *args, **kwargs)
+        """Log a message, and post it as an Event of the object if it is important enough.
+
+        Most messages have no options: their records are made here, as that is much faster.
+        """
+        target = self.logger
+        if target.isEnabledFor(level):
+            text, options = self.process(msg, kwargs)
+            if options.keys() != {"extra"}:
+                options["stacklevel"] = options.get("stacklevel", 1) + 1  # whose line: the caller's
+                target.log(level, text, *args, **options)
+            else:
+                frame = sys._getframe(1)  # noqa: SLF001  as logging itself does
+                while frame.f_code.co_filename == _LOGGING and frame.f_back is not None:
+                    frame = frame.f_back  # out of info(), warning() and so on
+                code = frame.f_code
+                origin = (target.name, level, code.co_filename, frame.f_lineno)
+                extra = options["extra"]
+                record = target.makeRecord(*origin, text, args, None, code.co_name, extra)
+                target.handle(record)
         posting = self._settings.posting
-        if level >= posting.level and posting.enabled and posting.loggers and not self.is_local:
+        if level < posting.level or not posting.enabled or not posting.loggers or self.is_local:
+            return
+        if current_poster.get(None) is not None:
             text = _format(msg, args) or logging.getLevelName(level)
             _post(self.reference, type=_type_of(level), reason="Logging", message=text)
 

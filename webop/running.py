@@ -21,25 +21,25 @@ from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
-from webop.coordination.identities import detect_process_identity
-from webop.errors import LoginError
+from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
-from webop.handling.cancellation import end_if_cancelled
+from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
+from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
-from webop.logs import limit_repetitions
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
+_PROBES_TIMEOUT = 10.0  # seconds; a probe that hangs must not hold up the next ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,6 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
-        limit_repetitions()  # whoever has set up logging
         await run_activity(self.context, Activity.STARTUP)
         try:
             self.webhooks.begin()
@@ -137,11 +136,17 @@ class Operator:
         """Return the results of the probe handlers, not older than ten seconds (PRB-05).
 
         Raises:
-            ActivityError: one of them has failed.
+            ActivityError: one of them has failed, or they take too long.
         """
         async with self._probing:
             if self._probed is None or time.monotonic() - self._probed[0] > _PROBES_VALIDITY:
-                results = await run_activity(self.context, Activity.PROBE)
+                try:
+                    async with asyncio.timeout(_PROBES_TIMEOUT):
+                        results = await run_activity(self.context, Activity.PROBE)
+                except TimeoutError:
+                    raise ActivityError(
+                        f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
+                    ) from None
                 self._probed = (time.monotonic(), results)
         return self._probed[1]
 
@@ -220,7 +225,7 @@ class Operator:
         while True:
             await self.login.logged_in.wait()
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     self.observer = Observer(self.context, client, self.options.scope, group)
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-from bench.scenarios import create, daemon, idle, imports, latency, restart, review, timer
+from bench.scenarios import (
+    create,
+    daemon,
+    first,
+    idle,
+    imports,
+    latency,
+    profile,
+    restart,
+    review,
+    scale,
+    timer,
+)
 
 SCENARIOS = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (create, restart, timer, daemon, review, imports, latency, idle)
+    for module in (
+        create,
+        restart,
+        timer,
+        daemon,
+        review,
+        imports,
+        latency,
+        idle,
+        first,
+        scale,
+        profile,
+    )
 }

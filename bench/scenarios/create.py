@@ -33,5 +33,6 @@ SCENARIO = Scenario(
     name="create",
     summary="objects created as fast as the server takes them, each handled once",
     measure=_measure,
-    objects=2000,
+    sizes=(2000,),
+    sides=("webop", "kopf", "go"),
 )

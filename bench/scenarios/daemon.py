@@ -26,5 +26,5 @@ SCENARIO = Scenario(
     name="daemon",
     summary="one idle async daemon per object, after a restart",
     measure=_measure,
-    objects=2000,
+    sizes=(2000,),
 )

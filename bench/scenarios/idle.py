@@ -14,4 +14,9 @@ async def _measure(bench: Bench, side: Side) -> Sample:
     return {"rss_mb": rss}
 
 
-SCENARIO = Scenario(name="idle", summary="one handler, no objects", measure=_measure)
+SCENARIO = Scenario(
+    name="idle",
+    summary="one handler, no objects",
+    measure=_measure,
+    sides=("webop", "kopf", "go"),
+)

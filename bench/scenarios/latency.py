@@ -43,5 +43,6 @@ SCENARIO = Scenario(
     name="latency",
     summary="one object at a time, from sending its creation to the call of the handler",
     measure=_measure,
-    objects=200,
+    sizes=(200,),
+    sides=("webop", "kopf", "go"),
 )

@@ -47,5 +47,6 @@ SCENARIO = Scenario(
     summary="from the start of the process to idle, with objects that need nothing",
     measure=_measure,
     prepare=_prepare,
-    objects=5000,
+    sizes=(5000,),
+    sides=("webop", "kopf", "go"),
 )

@@ -70,5 +70,5 @@ SCENARIO = Scenario(
     name="review",
     summary="admission reviews over TLS, 16 connections",
     measure=_measure,
-    objects=20_000,
+    sizes=(20_000,),
 )

@@ -27,5 +27,5 @@ SCENARIO = Scenario(
     name="timer",
     summary="one timer per object, called once a second",
     measure=_measure,
-    objects=2000,
+    sizes=(2000,),
 )

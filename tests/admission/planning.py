@@ -49,7 +49,7 @@ class Cluster:
         self.writes = 0
 
     def find(self) -> Configuration:
-        return parse_configuration(self.body, self.now)
+        return parse_configuration(self.body, lambda mark: mark.is_alive(self.now))
 
     def apply(self, found: Configuration, plan: Plan) -> Plan:
         """Do what the API server does with the patch."""
@@ -112,7 +112,7 @@ class Actor:
         self.elsewhere: Mapping[str, Mark] = {}
         self.persistent: tuple[str, ...] = options.get("persistent", ())
         self.webhooks = webhooks
-        self.replica = Replica(build_key(name), name, cluster.now, 180, 60)
+        self.replica = Replica(build_key(name), name, "", cluster.now, 180, 60)
 
     @property
     def offer(self) -> Offer:

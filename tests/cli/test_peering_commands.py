@@ -18,7 +18,7 @@ from tests.cli.invoking import invoke
 from tests.meeting import Meeting, build_record, provide_peerings
 from tests.operating import Objects, RunOperator, build_settings, eventually
 from webop.client.api import Client
-from webop.coordination.identities import detect_own_identity
+from webop.identities import detect_own_identity
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

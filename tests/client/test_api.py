@@ -17,6 +17,7 @@ import pytest
 from tests.client.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
+from webop.client.calls import Call
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.errors import (
     APIConflictError,
@@ -281,15 +282,73 @@ async def test_the_timeouts_of_requests() -> None:
     assert requests[0].extensions["timeout"]["connect"] == 3
 
 
-@pytest.mark.feature("AUT-16")
-async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
-    def handler(request: httpx.Request) -> httpx.Response:
-        ok = request.headers["authorization"] == "Bearer 7"
-        return httpx.Response(200 if ok else 401, content=b"{}")
+def forbid(*tokens: str) -> Handler:
+    """Answer with 401 to these tokens."""
+    refused = {f"Bearer {token}" for token in tokens}
+    return lambda request: httpx.Response(
+        401 if request.headers["authorization"] in refused else 200, content=b"{}"
+    )
 
+
+@pytest.mark.feature("AUT-16")
+@pytest.mark.parametrize("is_retried", [True, False])
+@in_virtual_time
+async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
+    server = Recorder(401, {}, 401, {})
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+    async with connect(server, vault=vault) as client:
+        for _ in range(2):
+            begin = asyncio.get_running_loop().time()
+            assert await client.perform(Call("GET", "/x", is_retried=is_retried)) == {}
+            assert 0.3 <= asyncio.get_running_loop().time() - begin < 1.1
+    assert not vault.is_empty()
+    assert len(server.requests) == 4
+
+
+@in_virtual_time
+async def test_a_moment_of_401_for_many_requests_at_once_is_forgiven() -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 0.25
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(401 if loop.time() < end else 200, content=b"{}")
+
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+    async with connect(handler, vault=vault) as client, asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(client.request("GET", "/x"))
+            await asyncio.sleep(0.02)
+    assert not vault.is_empty()
+
+
+@in_virtual_time
+async def test_a_server_behind_the_api_server_that_refuses_everybody_does_not_end_the_login() -> (
+    None
+):
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401 if request.url.path == "/apis/odd" else 200, content=b"{}")
+
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+
+    async def ask_for_others(client: Client) -> None:
+        while True:
+            await client.request("GET", "/x")
+            await asyncio.sleep(0.05)
+
+    async with connect(handler, Networking(error_backoffs=[1, 2]), vault) as client:
+        others = asyncio.create_task(ask_for_others(client))
+        with pytest.raises(APIUnauthorizedError):
+            await client.request("GET", "/apis/odd")
+        others.cancel()
+    assert not vault.is_empty()
+
+
+@pytest.mark.feature("AUT-16")
+@in_virtual_time
+async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
     infos = {str(i): ConnectionInfo(server="https://host", token=str(i)) for i in range(10)}
     vault = Vault(infos)
-    async with connect(handler, vault=vault) as client:
+    async with connect(forbid(*"012345689"), vault=vault) as client:
         for _ in range(20):
             assert await client.request("GET", "/x") == {}
     assert infos["7"] in vault
@@ -297,12 +356,8 @@ async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
 
 @pytest.mark.feature("AUT-17")
 async def test_requests_freeze_until_there_are_new_credentials() -> None:
-    def handler(request: httpx.Request) -> httpx.Response:
-        ok = request.headers["authorization"] == "Bearer new"
-        return httpx.Response(200 if ok else 401, content=b"{}")
-
     vault = Vault({"x": ConnectionInfo(server="https://host", token="old")})
-    async with connect(handler, vault=vault) as client, asyncio.TaskGroup() as group:
+    async with connect(forbid("old"), vault=vault) as client, asyncio.TaskGroup() as group:
         tasks = [group.create_task(client.request("GET", "/x")) for _ in range(5)]
         await vault.wait_for_emptiness()
         await vault.populate({"x": ConnectionInfo(server="https://host", token="new")})
@@ -426,6 +481,31 @@ async def test_cluster_scoped_resources_have_no_namespace_in_the_path() -> None:
     async with connect(server) as client:
         await client.get(NODES, None, "x")
     assert server.request.url.path == "/base/api/v1/nodes/x"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda c, **options: c.get(CRON, "ns", "x", **options),
+        lambda c, **options: c.patch_merge(CRON, "ns", "x", {}, **options),
+        lambda c, **options: c.patch_json(CRON, "ns", "x", [], **options),
+    ],
+)
+async def test_answers_come_without_managed_fields_if_these_are_not_wanted(
+    ask: Callable[..., Any],
+) -> None:
+    metadata = {"name": "x", "managedFields": [{"manager": "m"}]}
+    async with connect(Recorder({"metadata": metadata})) as client:
+        assert await ask(client) == {"metadata": metadata}
+        assert await ask(client, keeps_managed_fields=False) == {"metadata": {"name": "x"}}
+
+
+async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:
+    server = Recorder(503)
+    async with connect(server, Networking(error_backoffs=[0, 0])) as client:
+        with pytest.raises(APIServerError):
+            await client.patch_merge(CRON, "ns", "x", {}, is_retried=False, is_queued=True)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.feature("PAT-13")

@@ -215,7 +215,7 @@ async def test_credentials_are_tried_by_nothing_but_the_calls_themselves(
         assert (calls, seen) == ([0], [])
         await client.request("GET", "/one")
         await client.request("GET", "/two")
-    assert seen == [("/one", "old"), ("/one", "new"), ("/two", "new")]
+    assert seen == [("/one", "old")] * 2 + [("/one", "new"), ("/two", "new")]
     assert calls == [0, 1]
 
 
@@ -351,12 +351,96 @@ async def test_new_tokens_that_are_refused_at_once_are_asked_for_with_pauses_and
     calls = provide(registry, *(build_info(str(number)) for number in range(100)))
     keeper = build_keeper(registry, error_backoffs=[0.01, 0.02, 0.03])
     async with keeping(keeper) as task:
-        with pytest.raises(webop.LoginError, match="others that are refused, too"):
+        with pytest.raises(webop.LoginError, match="keeps bringing credentials that are refused"):
             await refuse_whatever_comes(keeper.vault)
-        with pytest.raises(webop.LoginError, match="others that are refused, too"):
+        with pytest.raises(webop.LoginError, match="keeps bringing credentials that are refused"):
             await task
     assert len(calls) == 5  # the first one, one more at once, one after each pause
     assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02", "0.03"]
+
+
+class Server:
+    """Accepts the tokens that are good at the moment; counts the requests that it refuses."""
+
+    def __init__(self, keeper: LoginKeeper, *good: str) -> None:
+        self.good = set(good)
+        self.refused = 0
+        transport = httpx.MockTransport(self._answer)
+        self.client = Client(keeper.vault, Networking(), transport_factory=lambda _: transport)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good
+        self.refused += not is_good
+        return httpx.Response(200 if is_good else 401, json={})
+
+
+@pytest.mark.feature("AUT-17")
+async def test_a_token_that_was_refused_for_a_while_is_taken_when_it_is_good_again(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls = provide(registry, build_info("t"))
+    keeper = build_keeper(registry, error_backoffs=[0.1] * 50)
+    server = Server(keeper, "t")
+    async with server.client, keeping(keeper) as task:
+        await server.client.request("GET", "/x")
+        server.good.clear()
+        asking = asyncio.create_task(server.client.request("GET", "/x"))
+        await eventually(lambda: len(calls) > 3)
+        server.good.add("t")
+        await asking
+        assert not task.done()
+
+
+@pytest.mark.feature("AUT-17")
+async def test_a_token_from_before_is_taken_again_after_another_one_was_refused(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, *map(build_info, ("old", "new", "old")))
+    keeper = build_keeper(registry, error_backoffs=[0.1])
+    server = Server(keeper, "old")
+    async with server.client, keeping(keeper):
+        await server.client.request("GET", "/x")
+        server.good = {"new"}
+        await server.client.request("GET", "/x")
+        server.good = {"old"}
+        await server.client.request("GET", "/x")
+    assert server.refused == 4  # each change: once, and once more to be sure
+
+
+@pytest.mark.feature("AUT-17", "AUT-18")
+async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_operator(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = provide(registry, build_info("t"))
+    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02])
+    server = Server(keeper, "t")
+    async with server.client, keeping(keeper) as task:
+        await server.client.request("GET", "/x")
+        server.good.clear()
+        with pytest.raises(webop.LoginError, match=r"HTTP 401.*keeps bringing"):
+            await server.client.request("GET", "/x")
+        with pytest.raises(webop.LoginError, match="keeps bringing"):
+            await task
+    assert len(calls) == 5  # the first one, two more at once, one after each pause
+    assert server.refused == 2 * 5
+    assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02"]
+
+
+async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_again(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provide(registry, build_info("t"))
+    keeper = build_keeper(registry, is_patient=True, error_backoffs=[0.01])
+    server = Server(keeper)
+    async with server.client, keeping(keeper):
+        with pytest.raises(webop.LoginError, match="again what was refused"):
+            await server.client.request("GET", "/x")
+        await eventually(lambda: keeper.problem)
+        server.good.add("t")
+        await eventually(keeper.logged_in.is_set)
+        await server.client.request("GET", "/x")
+        assert not keeper.problem
+    assert caplog.text.count("Only admission") == 1
 
 
 @pytest.mark.feature("AUT-03", "AUT-04")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import datetime as dt
 import json
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,11 +24,11 @@ import webop
 from tests.client.plugins import V1, PluginFolder, build_kubeconfig
 from tests.operating import CRDS, Kind, Objects, build_settings, eventually, operate
 from webop.client.api import Client
-from webop.client.calls import Call
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.lifetimes import parse_certificate_lifetime
 from webop.client.logins import read_service_account
 from webop.controlplane.credentials import CredentialFiles
+from webop.coordination.access import LEASES
 from webop.errors import APIUnauthorizedError
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_signed
@@ -113,14 +117,15 @@ def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) ->
 async def wait_revoked(cluster: LocalCluster, token: str) -> None:
     """Wait until a token is refused: API servers remember for a while that it was good."""
     info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
-    async with Client(Vault({"x": info}), NetworkingSettings()) as client:
-        deadline = time.monotonic() + 25
-        while time.monotonic() < deadline:
+    deadline = time.monotonic() + 25
+    while time.monotonic() < deadline:
+        async with Client(Vault({"x": info}), NetworkingSettings()) as client:
             try:
-                await client.perform(Call("GET", "/api", None, is_trusting=True))
+                async with client.stream("/api"):
+                    pass
             except APIUnauthorizedError:
                 return
-            await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)
     raise AssertionError("the token is still good")
 
 
@@ -383,6 +388,65 @@ async def test_the_work_waits_for_a_login_and_goes_on_after_it(
         gate.set()
         await objects.wait_handled("x")
     assert calls == 2
+
+
+@pytest.mark.feature("AUT-14", "AUT-17", "PRB-05")
+async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_event_loop(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    info: ConnectionInfo,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names, released = [f"slow-{number}" for number in range(6)], threading.Event()
+    begun: list[str] = []
+    logins: list[float] = []
+    named = dataclasses.replace(  # by a name: it is resolved for each new connection
+        info, server=webop_cluster.server.replace("127.0.0.1", "localhost")
+    )
+
+    @webop.on.create("widgets", registry=registry)
+    def create(name: str, **_: Any) -> None:
+        begun.append(name)
+        released.wait(60)
+
+    @webop.on.login(registry=registry)
+    def log_in(**_: Any) -> ConnectionInfo:
+        logins.append(time.monotonic())
+        end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+        return dataclasses.replace(named, expiration=end)
+
+    @webop.on.probe(registry=registry, id="logins")
+    def probe(**_: Any) -> int:
+        return len(logins)
+
+    lease = {"lease_name": "busy", "lease_namespace": objects.namespace, "lease_duration": 3}
+    settings = build_settings(
+        execution={"max_workers": len(names)},
+        leadership={"retry_period": 0.2, "renew_deadline": 2.5, **lease},
+    )
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}/healthz"
+    options: Any = {"namespaces": [objects.namespace], "liveness_endpoint": url, "vault": None}
+    async with operate(info, registry, settings, **options), httpx.AsyncClient() as http:
+        hanging = [asyncio.create_task(asyncio.to_thread(released.wait, 60)) for _ in range(64)]
+        try:
+            for name in names:
+                await objects.create(name)
+            await eventually(lambda: len(begun) == len(names))
+            count = len(logins)
+            await eventually(lambda: len(logins) > count + 3)
+            answer = await http.get(url, timeout=5)
+            holder = (await objects.client.get(LEASES, objects.namespace, "busy"))["spec"]
+        finally:
+            released.set()
+            await asyncio.wait(hanging)
+        for name in names:
+            await objects.wait_handled(name)
+    assert answer.json()["logins"] > count
+    assert holder["leaseTransitions"] == 0
+    assert "lost" not in caplog.text
+    assert sorted(begun) == names
 
 
 @pytest.mark.feature("AUT-18", "AUT-25")

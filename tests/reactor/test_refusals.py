@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.operating import (
     RunOperator,
     eventually,
     get_annotations,
+    get_progress,
 )
 from webop.client.api import Client
 
@@ -62,7 +65,7 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
         raw = await strict.wait_handled("a")
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
-    assert "is refused, and is left out" in caplog.text
+    assert "is denied and dropped" in caplog.text
 
 
 @pytest.mark.feature("CFG-38", "CFG-65", "CON-02")
@@ -97,7 +100,7 @@ async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
 
 
 @pytest.mark.feature("CFG-38")
-async def test_an_object_with_no_room_left_is_left_alone_until_it_changes(
+async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
     registry: webop.OperatorRegistry,
     objects: Objects,
     run_operator: RunOperator,
@@ -108,11 +111,47 @@ async def test_an_object_with_no_room_left_is_left_alone_until_it_changes(
     async def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
     async with run_operator():
         await objects.create("a", annotations={"full": "x" * (LIMIT - len("full") - 10)})
-        await eventually(lambda: "is left alone until its next change" in caplog.text)
-        await objects.pass_fence()
-        assert calls.handlers("a") == ["created"]
+        await eventually(lambda: "Retrying in" in caplog.text)
+        await objects.patch("a", {"spec": {"x": 1}})
+        await calls.wait("a", "updated")
         await objects.patch("a", {"metadata": {"annotations": {"full": None}}})
         await objects.wait_handled("a")
-    assert calls.handlers("a") == ["created", "created"]
+        await objects.pass_fence()
+    assert calls.handlers("a") == ["created", "updated", "updated"]
+
+
+@pytest.mark.feature("CFG-38", "SUB-06", "ERR-01")
+async def test_no_retry_is_lost_when_the_errors_of_many_subhandlers_do_not_fit(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retries: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        async def fail_once(param: str, retry: int, **_: Any) -> None:
+            retries[param] += 1
+            if not retry:
+                raise webop.TemporaryError("ж" * 1000, delay=2)
+
+        for number in range(200):
+            webop.subhandler(id=f"{'s' * 60}-{number}", param=f"{number}")(fail_once)
+
+    async with run_operator():
+        await objects.create("a", annotations={"other": "x" * 50_000})
+        raw = await objects.wait("a", lambda raw: len(get_progress(raw)) > 200)
+        records = [json.loads(text) for text in get_progress(raw).values()]
+        await objects.wait_handled("a")
+    assert "Retrying in" not in caplog.text
+    assert set(retries.values()) == {2}
+    assert len(retries) == 200
+    messages = [text for record in records if (text := record.get("message") or "")]
+    assert all(len(text) < 1000 for text in messages if text[0] == "ж")

@@ -17,8 +17,8 @@ import click
 from webop.cli.choices import DEV_PRIORITY, choose_scope
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.logging import logging_options
-from webop.coordination.identities import detect_own_identity
 from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError, WebopError
+from webop.identities import detect_own_identity
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -322,12 +322,10 @@ def _enumerate(peers: list[Peer]) -> str:
 
 
 def _describe_missing(request: Request, kind: Resource, namespace: str | None) -> str:
-    place = f"namespace: {namespace}, " if namespace else ""
-    return (
-        f"There is no peering {request.peering!r} {_where(namespace)}. If it is to be there: "
-        f"kubectl create -f - <<< '{{apiVersion: {kind.api_version}, kind: {kind.kind}, "
-        f"metadata: {{{place}name: {request.peering}}}}}'"
-    )
+    from webop.coordination.peers import build_creation_command  # noqa: PLC0415  --help is quick
+
+    command = build_creation_command(kind, namespace, request.peering)
+    return f"There is no peering {request.peering!r} {_where(namespace)}. To create it: {command}"
 
 
 def _where(namespace: str | None) -> str:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
@@ -27,7 +29,8 @@ from webop.client.calls import (
     parse_page,
 )
 from webop.client.failures import CONNECTION_ERRORS, build_connection_error
-from webop.client.sessions import Session, SessionPool
+from webop.client.lanes import Lanes
+from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
 from webop.client.streams import (
     Deadlines,
     LineStream,
@@ -44,11 +47,10 @@ from webop.errors import (
     APIStatusError,
     APIUnauthorizedError,
 )
+from webop.pacing import Backoff, Once
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    import httpx
 
     from webop.client.credentials import Vault
     from webop.client.transport import TransportFactory
@@ -62,34 +64,26 @@ PAGE_SIZE = 500
 # tomorrow" must not put an object to sleep.
 _RETRY_AFTER_LIMIT = 60.0
 
+# Seconds, from and to: the pause after a 401, until the same credentials are tried again.
+_SECOND_TRY = (FORGIVENESS, 1.0)
+
 _NO_LIMITS = StreamLimits()
 
 
-class NetworkOptions(Protocol):
-    """What the client needs to know; read at each call, so that live changes count.
+class ObjectOptions(TypedDict, total=False):
+    """How a request about one object is made.
 
-    All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
+    Attributes:
+        is_queued: whether it waits for its turn among the requests about objects of its kind
+            (see :mod:`webop.client.lanes`); by default, it is sent at once.
+        is_retried: whether network errors and 5xx are retried; by default, they are.
+        keeps_managed_fields: whether the answer keeps its ``metadata.managedFields``; by default,
+            it does.
     """
 
-    @property
-    def request_timeout(self) -> float | None:
-        """The limit for a whole regular request with its response."""
-
-    @property
-    def connect_timeout(self) -> float | None:
-        """The limit for the TCP handshake; within the limit of the request anyway."""
-
-    @property
-    def error_backoffs(self) -> float | Iterable[float]:
-        """The pauses between the attempts: one attempt more than pauses."""
-
-    @property
-    def enforce_retry_after(self) -> bool:
-        """Whether the pause that the server asks for counts also when it is a shorter one."""
-
-    @property
-    def trust_env(self) -> bool:
-        """Whether proxies are taken from the environment; read when a connection is opened."""
+    is_queued: bool
+    is_retried: bool
+    keeps_managed_fields: bool
 
 
 class Client:
@@ -98,8 +92,10 @@ class Client:
     Guarantees:
         - Network errors and 5xx are retried with ``options.error_backoffs``; other errors escalate
           at once. Each retry blocks only the one who asks.
-        - A 401 excludes the credentials for good; the request goes on with others, when there are
-          some. If there are none, it fails with LoginError.
+        - After a 401, the same credentials are tried once more. If all requests with them get a 401
+          now, the credentials are excluded, and the request goes on with others. If there are no
+          others, it fails with LoginError.
+        - Requests do not wait for each other, but for those about objects that are queued.
         - One pool of connections per credentials; a pool is closed after its last request when
           its credentials are not valid any more.
 
@@ -128,6 +124,8 @@ class Client:
         self.options = options
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
+        self._lanes = Lanes()
+        self._logged = Once()
 
     async def __aenter__(self) -> Self:
         return self
@@ -177,20 +175,33 @@ class Client:
 
     async def perform(self, call: Call) -> Any:
         """Send a prepared call with retries; see :meth:`request`."""
-        backoffs: Iterator[float] | None = None
+        backoff: Backoff | None = None
         while True:
             try:
-                return await self._exchange(call)
-            except (APIConnectionError, APIServerError) as exc:
+                if call.lane is None:
+                    return await self._exchange(call)
+                if not self._lanes.take(call.lane):
+                    await self._lanes.wait(call.lane)
+                try:
+                    return await self._exchange(call)
+                finally:
+                    self._lanes.leave(call.lane)
+            except (APIConnectionError, APIServerError, APIUnauthorizedError) as exc:
                 if not call.is_retried:
                     raise
-                if backoffs is None:
-                    backoffs = _iterate(self.options.error_backoffs)
-                backoff = next(backoffs, None)
                 if backoff is None:
+                    backoff = Backoff(self.options.error_backoffs, is_endless=False)
+                wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+                delay = backoff.next(wish and min(wish, _RETRY_AFTER_LIMIT))
+                if delay is None:
                     raise
-                delay = _adjust(backoff, exc, self.options)
-                logger.warning("%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+                if wish is not None and self.options.enforce_retry_after:
+                    delay = wish
+                # One line a minute for each kind of request and of trouble, not for each object.
+                topic = (call.attempt.verb, call.attempt.resource, type(exc))
+                is_new = self._logged.is_new(topic, int(time.monotonic() // 60))
+                level = logging.WARNING if is_new else logging.DEBUG
+                logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager
@@ -200,7 +211,6 @@ class Client:
         params: Mapping[str, str] | None = None,
         *,
         limits: StreamLimits = _NO_LIMITS,
-        is_trusting: bool = False,
     ) -> AsyncIterator[LineStream]:
         """Open a stream of lines, such as a watch; there are no retries.
 
@@ -208,7 +218,6 @@ class Client:
             path: from the root of the API server.
             params: the query.
             limits: of the connect, of silence, and in total.
-            is_trusting: do not hold a 401 against the credentials.
 
         Raises:
             TimeoutError: the server was silent for longer than the limit.
@@ -223,15 +232,22 @@ class Client:
             async with open_response(session, call, limits.connect, deadlines) as response:
                 yield LineStream(call, response, deadlines)
         except APIUnauthorizedError as exc:
-            if not is_trusting:
+            if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
             raise
         finally:
             await self._pool.release(session)
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+    async def get(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        **options: Unpack[ObjectOptions],
+    ) -> dict[str, Any]:
         """Read one object."""
-        return await self._on_object("GET", resource, namespace, name)
+        path = resource.get_url(namespace=namespace, name=name)
+        return await self._on_object(resource, Call("GET", path), options)
 
     async def list_pages(
         self,
@@ -240,7 +256,6 @@ class Client:
         limit: int = PAGE_SIZE,
         *,
         is_retried: bool = True,
-        is_trusting: bool = False,
         name: str | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
@@ -250,7 +265,6 @@ class Client:
             namespace: where; None for the whole cluster.
             limit: how many objects there are on a page, at most.
             is_retried: whether network errors and 5xx are retried, as in all requests.
-            is_trusting: do not hold a 401 against the credentials.
             name: of the only object to be read; None for all of them.
 
         Raises:
@@ -263,7 +277,7 @@ class Client:
             params = {"limit": str(limit)} | build_selection(name)
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried, is_trusting=is_trusting)
+            call = Call("GET", path, params, is_retried=is_retried)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:
@@ -273,13 +287,17 @@ class Client:
         self, resource: Resource, namespace: str | None, body: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Create an object, return it as it is in the cluster."""
-        return await self._on_object("POST", resource, namespace, body=body)
+        path = resource.get_url(namespace=namespace)
+        result: dict[str, Any] = await self.request("POST", path, body=body)
+        return result
 
     async def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Replace an object; with its ``resourceVersion``, only if it has not changed (409)."""
-        return await self._on_object("PUT", resource, namespace, name, body=body)
+        path = resource.get_url(namespace=namespace, name=name)
+        result: dict[str, Any] = await self.request("PUT", path, body=body)
+        return result
 
     async def delete(
         self,
@@ -289,7 +307,9 @@ class Client:
         options: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Delete an object, with DeleteOptions if there are some; return it, or a Status."""
-        return await self._on_object("DELETE", resource, namespace, name, body=options)
+        path = resource.get_url(namespace=namespace, name=name)
+        result: dict[str, Any] = await self.request("DELETE", path, body=options)
+        return result
 
     async def patch_merge(
         self,
@@ -298,10 +318,12 @@ class Client:
         name: str,
         patch: Mapping[str, Any],
         subresource: str | None = None,
+        **options: Unpack[ObjectOptions],
     ) -> dict[str, Any] | None:
         """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(Call("PATCH", path, None, encode_body(patch), MERGE_PATCH))
+        call = Call("PATCH", path, None, encode_body(patch), MERGE_PATCH)
+        return await self._patch(resource, call, options)
 
     async def patch_json(
         self,
@@ -310,6 +332,7 @@ class Client:
         name: str,
         patch: Iterable[Mapping[str, Any]],
         subresource: str | None = None,
+        **options: Unpack[ObjectOptions],
     ) -> dict[str, Any] | None:
         """Apply a JSON patch (RFC 6902), return the patched object; None if it is gone.
 
@@ -317,64 +340,59 @@ class Client:
             APIUnprocessableError: a ``test`` of the patch did not hold.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH))
+        call = Call("PATCH", path, None, encode_body(list(patch)), JSON_PATCH)
+        return await self._patch(resource, call, options)
 
-    async def _on_object(
-        self,
-        method: str,
-        resource: Resource,
-        namespace: str | None,
-        name: str | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        path = resource.get_url(namespace=namespace, name=name)
-        content = None if body is None else encode_body(body)
-        result: dict[str, Any] = await self.perform(Call(method, path, None, content))
-        return result
-
-    async def _patch(self, call: Call) -> dict[str, Any] | None:
+    async def _patch(
+        self, resource: Resource, call: Call, options: ObjectOptions
+    ) -> dict[str, Any] | None:
         try:
-            result: dict[str, Any] = await self.perform(call)
+            return await self._on_object(resource, call, options)
         except APINotFoundError as exc:
             # An object that is gone needs no patching. An absent subresource is another matter.
             if exc.details.get("name"):
                 return None
             raise
+
+    async def _on_object(
+        self, resource: Resource, call: Call, options: ObjectOptions
+    ) -> dict[str, Any]:
+        if options:
+            lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
+            call = call._replace(is_retried=options.get("is_retried", True), lane=lane)
+        result: dict[str, Any] = await self.perform(call)
+        if not options.get("keeps_managed_fields", True):
+            result["metadata"].pop("managedFields", None)
         return result
 
     async def _exchange(self, call: Call) -> Any:
-        """Send a call once; again only when the credentials are refused, and there are others."""
+        """Send a call; once more if it gets a 401, and again whenever there are other credentials.
+
+        Raises:
+            APIUnauthorizedError: two times a 401, and other requests are accepted meanwhile.
+        """
+        options = self.options
+        session: Session | None = None
+        is_forgiven = False
         while True:
-            session = await self._pool.acquire()
+            session = await self._pool.acquire(session)
             try:
-                response, content = await self._send(session, call)
+                timeout = call.timeout or options.request_timeout or None
+                async with asyncio.timeout(timeout):
+                    response = await session.send(call, options.connect_timeout)
+                    content = await read_content(response)
                 if response.status_code >= 300:
                     raise build_refusal(call, response, content)
                 return orjson.loads(content) if content else None
             except APIUnauthorizedError as exc:
-                if call.is_trusting:
+                if session.is_refused:
+                    await self.vault.invalidate(session.info, error=exc)
+                elif is_forgiven:
                     raise
-                await self.vault.invalidate(session.info, error=exc)
+                is_forgiven = not session.is_refused
             except (*CONNECTION_ERRORS, orjson.JSONDecodeError) as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
                 await self._pool.release(session)
-
-    async def _send(self, session: Session, call: Call) -> tuple[httpx.Response, bytes]:
-        options = self.options
-        request = session.build_request(call, options.connect_timeout)
-        async with session.gate, asyncio.timeout(call.timeout or options.request_timeout or None):
-            response = await session.transport.handle_async_request(request)
-            return response, await read_content(response)
-
-
-def _iterate(backoffs: float | Iterable[float]) -> Iterator[float]:
-    return iter(backoffs) if isinstance(backoffs, Iterable) else iter((backoffs,))
-
-
-def _adjust(backoff: float, exc: Exception, options: NetworkOptions) -> float:
-    """Return the seconds to wait: what is set, or what the server asks for."""
-    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-    if wish is None:
-        return backoff
-    return wish if options.enforce_retry_after else max(backoff, min(wish, _RETRY_AFTER_LIMIT))
+            if is_forgiven:
+                await asyncio.sleep(random.uniform(*_SECOND_TRY))  # noqa: S311 - no secret

@@ -6,7 +6,6 @@ turns it into an HTTP request with credentials, as often as there are attempts.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request that is not bound to credentials yet.
 
     Attributes:
@@ -34,7 +32,8 @@ class Call:
         accept: the wanted representation of the answer.
         timeout: in seconds, for one attempt; None for what is set for all requests.
         is_retried: whether network errors and 5xx are retried.
-        is_trusting: whether a 401 is not held against the credentials.
+        lane: with which other requests it shares a limit (see :mod:`webop.client.lanes`); None if
+            it must never wait for others.
     """
 
     method: str
@@ -45,7 +44,7 @@ class Call:
     accept: str = JSON
     timeout: float | None = None
     is_retried: bool = True
-    is_trusting: bool = False
+    lane: str | None = None
 
     @property
     def attempt(self) -> Attempt:

@@ -137,7 +137,8 @@ class Vault:
     """The credentials that are valid now, and the meeting point with re-authentication.
 
     Flow:
-        1. API calls take credentials with :meth:`get`, and report a 401 with :meth:`invalidate`.
+        1. API calls take credentials with :meth:`get`; they tell with :meth:`confirm` that the API
+           server accepts them, and with :meth:`invalidate` that it refuses them.
         2. When nothing is left, API calls wait, and :meth:`wait_for_emptiness` returns in the task
            that runs the login handlers.
         3. That task calls :meth:`populate`: with new credentials, the calls go on; with nothing
@@ -146,9 +147,9 @@ class Vault:
     Guarantees:
         - Credentials are drawn at random among those of the highest priority.
         - Expired ones are never returned. They are not held against a later login.
-        - Refused ones are never returned again, even if a login handler brings them again:
-          otherwise, authentication and refusal would go on in circles. Files by their paths are
-          other credentials when their content is another one.
+        - Refused ones are not returned again, even if a login handler brings them again, unless
+          :meth:`populate` pardons them. Files by their paths are other credentials when their
+          content is another one.
         - Nothing is sent to the API server in order to try credentials.
 
     Args:
@@ -156,7 +157,8 @@ class Vault:
             usable ones, the first authentication is not needed.
 
     Attributes:
-        refusals: how many different credentials have been refused.
+        refusals: how often credentials have been refused.
+        confirmations: how often new or doubtful credentials have been accepted by the API server.
     """
 
     def __init__(self, source: Mapping[str, ConnectionInfo] | None = None) -> None:
@@ -165,6 +167,7 @@ class Vault:
         self._refused: collections.deque[_Mark] = collections.deque(maxlen=_REFUSED_LIMIT)
         self._expires_at = float("inf")
         self.refusals = 0
+        self.confirmations = 0
         self._refusal = ""  # why the last ones are not good any more
         self._lack = ""  # why there are no new ones
         self._advice = _ADVICE
@@ -223,10 +226,14 @@ class Vault:
                 raise LoginError(self.explain_emptiness())
             await self._settled.wait()
 
+    def confirm(self) -> None:
+        """Take note that the API server accepts credentials that were new, or in doubt."""
+        self.confirmations += 1
+
     async def invalidate(
         self, info: ConnectionInfo, *, error: BaseException | None = None
     ) -> ConnectionInfo:
-        """Exclude refused credentials (HTTP 401) for good, and return others to go on with.
+        """Exclude refused credentials (HTTP 401), and return others to go on with.
 
         Many requests can report the same credentials at once: only the first one counts.
 
@@ -246,7 +253,13 @@ class Vault:
         except LoginError as exc:
             raise exc from error
 
-    async def populate(self, source: Mapping[str, ConnectionInfo], *, reason: str = "") -> None:
+    async def populate(
+        self,
+        source: Mapping[str, ConnectionInfo],
+        *,
+        reason: str = "",
+        is_pardoning: bool = False,
+    ) -> None:
         """Take the results of login handlers, and let the waiting API calls go on or fail.
 
         Known refused credentials are ignored, and so are expired ones. The credentials under the
@@ -256,11 +269,14 @@ class Vault:
             source: the credentials by keys.
             reason: why the login handlers have brought no more than these, and what to do, for
                 error messages.
+            is_pardoning: whether refused credentials are taken again if there are no others.
 
         Raises:
             TypeError: a login handler has returned something that is not a ConnectionInfo.
         """
-        self._lack = " ".join(filter(None, (reason, self._accept(source))))
+        self._lack = " ".join(
+            filter(None, (reason, self._accept(source, is_pardoning=is_pardoning)))
+        )
         self._advice = "" if reason else _ADVICE
         if self._current:
             self._refusal = self._lack = ""
@@ -274,13 +290,20 @@ class Vault:
         """Wait until the authentication under way, if any, is over (whatever its result)."""
         await self._settled.wait()
 
-    def _accept(self, source: Mapping[str, object]) -> str:
+    def _accept(self, source: Mapping[str, object], *, is_pardoning: bool = False) -> str:
         """Take what is new; return what is wrong with the rest, if there is something."""
         problems: dict[str, None] = {}
+        infos: dict[str, ConnectionInfo] = {}
         for key, info in source.items():
             if not isinstance(info, ConnectionInfo):
                 message = f"Login handlers must return ConnectionInfo or None, not {info!r}."
                 raise TypeError(message)
+            infos[key] = info
+        if is_pardoning and not self._current and not any(map(self.is_usable, infos.values())):
+            self._refused.clear()
+            # Late reports about their first life say nothing about the second one.
+            infos = {key: dataclasses.replace(info) for key, info in infos.items()}
+        for key, info in infos.items():
             entry = _Entry(info, _mark(info))
             if info.expires_at <= time.time():
                 problems[f"The login has brought what expired at {info.expiration}."] = None

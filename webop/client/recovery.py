@@ -6,7 +6,6 @@ Place in the flow: :mod:`webop.client.watch` tells it each failure, and each pro
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING
 
 from webop.client.status import State
@@ -21,6 +20,7 @@ from webop.errors import (
     LoginError,
     WebopError,
 )
+from webop.pacing import Backoff
 
 if TYPE_CHECKING:
     from webop.client.failures import Attempt
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Seconds. The pauses after failures: from the first one, doubled each time, up to the limit.
-_FIRST_BACKOFF = 0.8
+# Seconds. The pauses after failures, each by up to a third longer or shorter: from 0.8 to 30.
+_BACKOFFS = (1.2, 2.4, 4.8, 9.6, 19.2, 22.5)
+_JITTER = 1 / 3
 _BACKOFF_LIMIT = 30.0
 
 # After so many failures in a row of a server that does answer, the resource version itself is
@@ -53,7 +54,6 @@ class Recovery:
 
     Attributes:
         pause: how long to wait now, in seconds.
-        is_refused: whether the last failure was a 401.
     """
 
     def __init__(self, attempt: Attempt, options: WatchOptions, status: WatchStatus) -> None:
@@ -62,16 +62,16 @@ class Recovery:
         self._status = status
         self._doubts = 0
         self._is_gone = False
-        self.is_refused = False
+        self._backoff = Backoff(_BACKOFFS, jitter=_JITTER)
         self.pause = 0.0
 
     def heal(self) -> None:
         """Take note that all is well: forget the failures."""
         if self._status.error:
             logger.info("Back to normal: %s.", self._attempt)
-        self.is_refused = False
         self._is_gone = False
         self._doubts = 0
+        self._backoff.reset()
         self._status.failures = 0
         self._status.error = ""
 
@@ -80,7 +80,6 @@ class Recovery:
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self.heal()  # it was fine in between, although nothing happened
         self.pause = self._select_pause(exc, duration)
-        self.is_refused = isinstance(exc, APIUnauthorizedError)
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
         self._doubts += _is_doubtful(exc)
         is_lost = isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT
@@ -91,16 +90,14 @@ class Recovery:
         self._log(exc)
 
     def _select_pause(self, exc: Exception, duration: float) -> float:
+        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+        pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
             return self._options.reconnect_backoff  # the server is fine: list anew at once
-        # A silence is long enough by itself. Where no bookmarks come, it means nothing but that
-        # nothing happens; then, longer pauses would only delay the next events.
-        is_slow = isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
-        failures = 0 if is_slow else min(self._status.failures, 10)
-        ceiling = min(_BACKOFF_LIMIT, 2 * _FIRST_BACKOFF * 2**failures)
-        pause = random.uniform(ceiling / 2, ceiling)  # noqa: S311 - not for cryptography
-        if isinstance(exc, APIStatusError) and exc.retry_after is not None:
-            return max(pause, min(exc.retry_after, _BACKOFF_LIMIT))
+        if isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT:
+            # A silence is long enough by itself. Where no bookmarks come, it only means that
+            # nothing happens. A longer pause would only delay the next events.
+            return Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         return pause
 
     def _log(self, exc: Exception) -> None:

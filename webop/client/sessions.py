@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode
 
 import httpx
@@ -18,31 +20,86 @@ from webop.errors import LoginError
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.client.api import NetworkOptions
     from webop.client.calls import Call
     from webop.client.credentials import ConnectionInfo, Vault
     from webop.client.transport import TransportFactory
 
-_PARALLEL_REQUESTS = 16
+# Seconds. A server that starts, or an authentication webhook that stumbles, refuses good
+# credentials for a moment. Only a request that is sent later than this can confirm a 401.
+FORGIVENESS = 0.3
+
+
+class NetworkOptions(Protocol):
+    """What the client needs to know; read at each call, so that live changes count.
+
+    All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
+    """
+
+    @property
+    def request_timeout(self) -> float | None:
+        """The limit for a whole regular request with its response."""
+
+    @property
+    def connect_timeout(self) -> float | None:
+        """The limit for the TCP handshake; within the limit of the request anyway."""
+
+    @property
+    def error_backoffs(self) -> float | Iterable[float]:
+        """The pauses between the attempts: one attempt more than pauses."""
+
+    @property
+    def enforce_retry_after(self) -> bool:
+        """Whether the pause that the server asks for counts also when it is a shorter one."""
+
+    @property
+    def trust_env(self) -> bool:
+        """Whether proxies are taken from the environment; read when a connection is opened."""
 
 
 class Session:
-    """A transport with what is the same in all requests made with the same credentials."""
+    """The connections of some credentials, and what the API server thinks of these.
 
-    __slots__ = ("_base", "_headers", "gate", "info", "transport", "users")
+    Attributes:
+        info: the credentials.
+        transport: the connections.
+        users: how many requests and streams are using it.
+        is_refused: whether two requests in a row have got a 401, the second one later than
+            :data:`FORGIVENESS` after the first one, and none another answer in between.
+    """
 
-    def __init__(self, info: ConnectionInfo, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(
+        self, info: ConnectionInfo, transport: httpx.AsyncBaseTransport, vault: Vault
+    ) -> None:
         self.info = info
         self.transport = transport
         self.users = 0
-        # Each connection costs a TLS handshake and some 100 KB; many objects at once need no more
-        # than these for requests. Streams have their own ones.
-        self.gate = asyncio.Semaphore(_PARALLEL_REQUESTS)
+        self.is_refused = False
+        self._vault = vault
         self._base = info.server.rstrip("/")
         self._headers: dict[tuple[str, str | None], httpx.Headers] = {}
+        # Since when nothing but 401 has come, by the loop's clock; infinity for "no answer yet",
+        # None if the last answer was another one.
+        self._doubted_since: float | None = math.inf
 
-    def build_request(self, call: Call, connect_timeout: float | None) -> httpx.Request:
-        """Build the HTTP request for a call."""
+    async def send(self, call: Call, connect_timeout: float | None) -> httpx.Response:
+        """Send a request; take note of whether the API server accepts the credentials."""
+        since = self._doubted_since
+        now = asyncio.get_running_loop().time
+        is_decisive = since is not None and now() - since >= FORGIVENESS
+        request = self._build_request(call, connect_timeout)
+        response = await self.transport.handle_async_request(request)
+        if response.status_code != 401:
+            if self._doubted_since is not None:
+                self._doubted_since = None
+                self.is_refused = False
+                self._vault.confirm()
+        elif self._doubted_since in (None, math.inf):
+            self._doubted_since = now()
+        elif is_decisive and since == self._doubted_since:
+            self.is_refused = True
+        return response
+
+    def _build_request(self, call: Call, connect_timeout: float | None) -> httpx.Request:
         url = self._base + call.path
         if call.params:
             url = f"{url}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
@@ -77,16 +134,12 @@ def _check(info: ConnectionInfo) -> None:
         if problem:
             message = f"The {what} {address!r} {problem}"
             raise LoginError(message)
-    if not _is_for_headers(info.authorization):
+    value = info.authorization
+    if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
         raise LoginError(
             "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
-            "A token that was read from a file is to be stripped"
+            "Strip whitespace from tokens read from files"
         )
-
-
-def _is_for_headers(value: str | None) -> bool:
-    """Tell whether a value can be a header's (RFC 9110, 5.5)."""
-    return value is None or (value.isascii() and value.isprintable())
 
 
 class SessionPool:
@@ -100,12 +153,18 @@ class SessionPool:
         self._transport_factory = transport_factory
         self._sessions: dict[int, Session] = {}
 
-    async def acquire(self) -> Session:
+    async def acquire(self, last: Session | None = None) -> Session:
         """Take valid credentials with their connections; wait for them if there are none.
+
+        Args:
+            last: what to take again if its credentials are still valid.
 
         Raises:
             LoginError: there are no credentials, or they are not usable.
         """
+        if last is not None and last.info in self._vault:
+            last.users += 1
+            return last
         info = await self._vault.get()
         session = self._sessions.get(id(info)) or await self._open(info)
         session.users += 1
@@ -133,7 +192,7 @@ class SessionPool:
         except LoginError as exc:
             next_info = await self._vault.invalidate(info, error=exc)
             return self._sessions.get(id(next_info)) or await self._open(next_info)
-        session = self._sessions[id(info)] = Session(info, transport)
+        session = self._sessions[id(info)] = Session(info, transport, self._vault)
         await self._close_outdated()
         return session
 

@@ -120,8 +120,7 @@ async def open_response(
     response: httpx.Response | None = None
     try:
         async with deadlines.limit():
-            request = session.build_request(call, connect_timeout)
-            response = await session.transport.handle_async_request(request)
+            response = await session.send(call, connect_timeout)
             content = await read_content(response) if response.status_code >= 300 else b""
     except CONNECTION_ERRORS as exc:
         raise build_connection_error(call.attempt, exc) from exc

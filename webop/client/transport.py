@@ -9,16 +9,20 @@ as much time as everything that webop does around a PATCH.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import httpx
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from multidict import CIMultiDict
 from yarl import URL
 
 from webop.client.tls import build_ssl_context
+from webop.own_threads import call_in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -127,6 +131,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
+                resolver=_Resolver(),
                 ssl=self._context,
                 keepalive_timeout=_KEEPALIVE,
                 # Those of cancelled requests say farewell in TLS; close() is not to wait for it.
@@ -153,6 +158,30 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
             self._timeouts[connect] = timeout
         return timeout
+
+
+class _Resolver(AbstractResolver):
+    """Resolves names beside the threads of the event loop, which the user's calls may fill."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        look_up = partial(socket.getaddrinfo, flags=socket.AI_ADDRCONFIG)
+        infos = await call_in_own_thread(look_up, host, port, family, socket.SOCK_STREAM)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0],
+                port=port,
+                family=found,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for found, _, proto, _, address in infos
+        ]
+
+    async def close(self) -> None:
+        """Nothing is kept."""
 
 
 class _Content(httpx.AsyncByteStream):

@@ -197,11 +197,7 @@ class _Watcher:
         """Yield all existing objects; remember the version of the list."""
         # The pauses are up to the watch, and it tells how it is going; hence no retries here.
         pages = self._client.list_pages(
-            self._resource,
-            self._namespace,
-            is_retried=False,
-            is_trusting=not self._recovery.is_refused,
-            name=self.name,
+            self._resource, self._namespace, is_retried=False, name=self.name
         )
         version = ""
         async with aclosing(pages):
@@ -240,14 +236,7 @@ class _Watcher:
             params["resourceVersion"] = self.status.version
         if self._options.server_timeout is not None:
             params["timeoutSeconds"] = str(math.ceil(self._options.server_timeout))
-        # A server that starts, or an authentication webhook that stumbles, can refuse good
-        # credentials once. They are blamed when it happens again after the pause.
-        return self._client.stream(
-            self._path,
-            params,
-            limits=self._build_limits(),
-            is_trusting=not self._recovery.is_refused,
-        )
+        return self._client.stream(self._path, params, limits=self._build_limits())
 
     def begin(self, stream: LineStream) -> None:
         """Take note that the server has accepted the stream."""

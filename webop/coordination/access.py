@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.calls import Call, encode_body
+from webop.client.calls import JSON, Call, encode_body
 from webop.client.watch import State, WatchItem, WatchOptions, WatchStatus, watch
 from webop.errors import APIConflictError, APIConnectionError, APINotFoundError
 from webop.objects.resources import Resource
@@ -83,10 +83,28 @@ class LeaseAccess:
         self, method: str, resource: Resource, name: str | None, content: bytes | None = None
     ) -> Any:
         path = resource.get_url(namespace=self.namespace, name=name)
-        call = Call(method, path, content=content, timeout=self._patience, is_retried=False)
-        try:
-            async with asyncio.timeout(self._patience):  # logins included
-                return await self._client.perform(call)
-        except TimeoutError:
-            message = f"Cannot {call.attempt}: no answer in {self._patience:g} s"
-            raise APIConnectionError(message) from None
+        return await perform_once(self._client, method, path, content, timeout=self._patience)
+
+
+async def perform_once(
+    client: Client,
+    method: str,
+    path: str,
+    content: bytes | None = None,
+    content_type: str = JSON,
+    *,
+    timeout: float,
+) -> Any:
+    """Send a request in one attempt, a login included in its time.
+
+    Raises:
+        APIError: the API server refuses it, or has not answered in time.
+        LoginError: there are no credentials.
+    """
+    call = Call(method, path, None, content, content_type, timeout=timeout, is_retried=False)
+    try:
+        async with asyncio.timeout(timeout):
+            return await client.perform(call)
+    except TimeoutError:
+        message = f"Cannot {call.attempt}: no answer in {timeout:g} s"
+        raise APIConnectionError(message) from None

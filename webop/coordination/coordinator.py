@@ -45,7 +45,8 @@ class Coordinator:
         self._operator = operator
         self._elector = Elector(operator, namespace)
         peering = Peering(operator, self._elector)
-        self._arbiters: Sequence[Arbiter] = (peering, self._elector)
+        # The elector comes first: it knows the name of the Lease when peering begins.
+        self._arbiters: Sequence[Arbiter] = (self._elector, peering)
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:

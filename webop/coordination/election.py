@@ -33,6 +33,7 @@ from webop.errors import APIError, APIForbiddenError, ConfigurationError, LoginE
 from webop.handling.context import OperatorContext
 from webop.handling.fence import Fence, fence_offspring, read_clock
 from webop.handling.stopping import DaemonStoppingReason
+from webop.pacing import Once
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Elector:
         clock: in seconds, monotonic, also while the machine sleeps.
 
     Attributes:
-        lease: the namespace and the name of the Lease; None before the namespace is known.
+        lease: the namespace and the name of the Lease; empty before :meth:`run`.
     """
 
     def __init__(
@@ -71,12 +72,11 @@ class Elector:
         self._lost = ""
         self._failure: LoginError | None = None
         self._trouble = ""
-        self._told_of: type[APIError] | None = None
-        self._told = NOTHING
+        self._once = Once()
         self._is_leading = False
         self._turned = asyncio.Event()
         self._renewed = asyncio.Event()
-        self.lease: tuple[str, str] | None = None
+        self.lease = ""
 
     @property
     def is_enabled(self) -> bool:
@@ -98,7 +98,7 @@ class Elector:
         """Return the role of this replica in words, for people; nothing if there is no Lease."""
         if not self.is_enabled:
             return ""
-        lease = "/".join(self.lease or (self._settings.lease_name or "",))
+        lease = self.lease or self._settings.lease_name
         if self._is_leading:
             return f"leading by the lease {lease}"
         record = NOTHING if self._holding is None else self._holding.seen.record
@@ -150,7 +150,7 @@ class Elector:
 
     async def campaign(self, access: LeaseAccess, terms: Terms) -> None:
         """Do so with a certain Lease."""
-        self.lease = (access.namespace, access.name)
+        self.lease = str(access)
         self._holding = holding = Holding(access, terms, self._operator.identity, self._fence)
         watchdog = Watchdog(self._fence, self._bite)
         watchdog.start()
@@ -185,8 +185,8 @@ class Elector:
     def _tell_of_holder(self, holding: Holding) -> None:
         """Say whom this replica stands by for, once for each."""
         record = holding.seen.record
-        if record.holder and not holding.is_own and not record.is_of_term(self._told):
-            self._told = record
+        term = (record.holder, record.acquired_at)
+        if record.holder and not holding.is_own and self._once.is_new("holder", term):
             logger.info("Standing by: the lease %s is %s.", holding, record)
 
     async def _lead(self, holding: Holding, terms: Terms, group: asyncio.TaskGroup) -> None:
@@ -347,13 +347,14 @@ class Elector:
             text = (
                 f"{text.rstrip('.')}. Needed are get, create and update, best also list and watch."
             )
-        if type(exc) is not self._told_of:
+        if self._once.is_new("trouble", type(exc)):
             logger.warning("The lease %s cannot be %s: %s", holding, what, text)
-        self._trouble, self._told_of = text, type(exc)
+        self._trouble = text
 
     def _ease(self) -> None:
         """Forget the trouble: it works."""
-        self._trouble, self._told_of = "", None
+        self._trouble = ""
+        self._once.forget("trouble")
 
 
 async def _wait_for(event: asyncio.Event, timeout: float) -> None:

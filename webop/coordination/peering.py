@@ -1,8 +1,8 @@
 """Peering: operators notice each other, and the one with the highest priority acts.
 
-Flow of :meth:`Peering.run`: kinds and namespaces come and go → one :class:`Place` for each
-peering object → :func:`~webop.coordination.peers.judge` → the objection or the consent (chapter
-"Peering").
+Flow of :meth:`Peering.run`: kinds and namespaces come and go → a :class:`PeeringObject` for the
+cluster, or for each served namespace → :func:`~webop.coordination.peers.select_rivals` → the
+objection or the consent (chapter "Peering").
 """
 
 from __future__ import annotations
@@ -10,30 +10,221 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
+import random
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from typing import Any
 
 from webop.client.api import Client
+from webop.client.calls import MERGE_PATCH, encode_body
 from webop.client.discovery import discover
-from webop.coordination.peers import GROUPS, Peer, Verdict, build_kinds, judge
-from webop.coordination.places import Elector, Member, Place
-from webop.errors import APIError
+from webop.client.watch import ListingFinished, ListingStarted, watch
+from webop.coordination.access import perform_once
+from webop.coordination.election import Elector
+from webop.coordination.peers import (
+    GROUPS,
+    Peer,
+    build_creation_command,
+    build_kinds,
+    build_record,
+    parse_peers,
+    select_rivals,
+)
+from webop.errors import (
+    APIConflictError,
+    APIError,
+    APIForbiddenError,
+    APINotFoundError,
+    LoginError,
+)
 from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
+from webop.identities import is_former_self
 from webop.objects.resources import Resource
+from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
-PlaceKey = tuple[Resource, str | None]
-
-_WHO = "peering"
+_HEADROOM = (5.0, 10.0)  # seconds; records are renewed so much earlier than they expire
+_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
+_TIMEOUT = 5.0  # seconds; of a request
 _DAEMONS_TIMEOUT = 5.0  # seconds; for daemons on the way out
 _UNWINDING = 1.0  # seconds; for what was cancelled
 _POLLING = 10.0  # seconds; for a kind that must be there
 _PATIENCE = 30.0  # seconds; clocks can be set while somebody waits for the end of a record
-_MOMENT = 0.1  # seconds
 _SHOWN = 5  # names in one line of the log
+
+
+class PeeringObject:
+    """A peering object, which comes and goes: the records of others, and the own one in it.
+
+    Attributes:
+        peers: the others by their identities. The records of an object that was deleted count
+            until they expire: those who wrote them are there, and come back if the object does.
+        problem: which permission is missing, in words.
+        moved: set to have the own record renewed now.
+    """
+
+    def __init__(self, kind: Resource, namespace: str | None, peering: Peering) -> None:
+        self.kind = kind
+        self.namespace = namespace
+        self.peers: dict[str, Peer] = {}
+        self.is_there = False
+        self.has_record = False
+        self.problem = ""
+        self.moved = asyncio.Event()
+        self._peering = peering
+        self._name = peering.settings.name
+        self._uid = ""
+        self._deleted: dict[str, Peer] = {}
+        self._is_known = False
+        self._has_spoken = False
+        self._once = Once()
+
+    def __str__(self) -> str:
+        return f"in {self.namespace!r}" if self.namespace else "cluster-wide"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether others have had the chance to see this operator, before it acts."""
+        is_silent = not self.is_there or not self._peering.is_speaker
+        return self._is_known and (is_silent or self._has_spoken)
+
+    async def watch(self, client: Client) -> None:
+        """Read what others write, for ever; remove the records of the dead."""
+        await self._look(client)
+        is_listed = False
+        options = self._peering.operator.settings.watching
+        items = watch(client, self.kind, self.namespace, options, name=self._name)
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, ListingStarted):
+                    is_listed = False
+                elif isinstance(item, ListingFinished):
+                    if not is_listed:
+                        self._lose()
+                elif item[0] == "DELETED":
+                    self._lose()
+                else:
+                    is_listed = True
+                    await self._accept(client, item[1])
+
+    async def keep_alive(self, client: Client) -> None:
+        """Keep the own record, for ever; when cancelled, remove it (PEE-15)."""
+        backoff = Backoff(_PAUSES)
+        try:
+            while True:
+                self.moved.clear()
+                pause: float | None = None
+                if self.is_there and self._peering.is_speaker:
+                    lifetime = self._peering.settings.lifetime
+                    headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all at once
+                    pause = max(0.5, lifetime / 2, lifetime - headroom)
+                    if await self._renew(client):
+                        backoff.reset()
+                    else:
+                        pause = min(pause, backoff.next() or 0)
+                    self._has_spoken = True
+                    self._peering.changed.set()
+                await _within(pause, self.moved.wait())
+        finally:
+            self._lose()
+            if self.has_record and not self._peering.is_replicated:  # else for the next leader
+                try:
+                    await self._patch(client, {"status": {self._peering.identity: None}})
+                except (APIError, LoginError) as exc:
+                    logger.warning("Cannot remove the own record %s: %s", self, exc)
+
+    def _lose(self) -> None:
+        """Accept that the object is gone."""
+        self.is_there, self._uid, self._has_spoken = False, "", False
+        self._peering.changed.set()
+
+    async def _look(self, client: Client) -> None:
+        """Find out for the first time whether it is there; a watch does not report a 403."""
+        backoff = Backoff(_PAUSES)
+        while True:
+            try:
+                pages = client.list_pages(
+                    self.kind, self.namespace, is_retried=False, name=self._name
+                )
+                objects = [raw async for page in pages for raw in page.items]
+            except APINotFoundError:
+                break  # the kind is not served any more, or not yet: the watch waits for it
+            except APIError as exc:
+                self._note_failure("Cannot read the peering", exc)
+                await asyncio.sleep(backoff.next() or 0)
+                continue
+            for raw in objects:
+                await self._accept(client, raw)
+            break
+        self.problem, self._is_known = "", True
+        self._peering.changed.set()
+
+    async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
+        """Accept a state of the object; remove the records of the dead from it (PEE-14)."""
+        metadata = raw["metadata"]
+        if metadata["uid"] != self._uid:
+            self._deleted, self._uid, self.is_there = self.peers, metadata["uid"], True
+            self.moved.set()
+        peers, problems = parse_peers(raw.get("status"))
+        for identity, problem in problems.items():
+            if self._once.is_new(("record", identity), problem):
+                text = "Ignoring the record of %r in the peering %r %s: %s."
+                logger.warning(text, identity, self._name, self, problem)
+        now, own = time.time(), self._peering.identity
+        dead = {
+            identity
+            for identity, peer in peers.items()
+            if identity != own and (peer.deadline <= now or is_former_self(identity))
+        }
+        known = {**self._deleted, **peers}
+        self.peers = {identity: known[identity] for identity in known.keys() - dead}
+        self._peering.changed.set()
+        if not dead:
+            return
+        version = {"resourceVersion": metadata["resourceVersion"]}
+        try:
+            await self._patch(client, {"metadata": version, "status": dict.fromkeys(dead)})
+        except APIConflictError:
+            return  # the next event shows what it is now
+        except APIError as exc:
+            logger.debug("Cannot remove the records of the dead %s: %s", self, exc)
+
+    async def _renew(self, client: Client) -> bool:
+        """Write the own record; tell whether it has worked."""
+        settings = self._peering.settings
+        record = build_record(settings.priority, settings.lifetime, time.time())
+        self.has_record = True  # also if the answer is lost
+        try:
+            is_written = await self._patch(client, {"status": {self._peering.identity: record}})
+        except APIError as exc:
+            self._note_failure("No keep-alive, which others notice in the end, in the peering", exc)
+            return False
+        self.problem = ""
+        self._once.forget("failure")
+        if not settings.stealth:
+            logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
+        return is_written
+
+    def _note_failure(self, what: str, exc: APIError) -> None:
+        if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
+            self.problem, self._is_known = str(exc), True
+            self._peering.changed.set()
+            return
+        level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
+        logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
+
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> bool:
+        """Patch the object, in one attempt; tell whether it is there."""
+        subresource = "status" if "status" in self.kind.subresources else None
+        path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
+        content = encode_body(patch)
+        try:
+            await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
+        except APINotFoundError:
+            return False
+        return True
 
 
 class Peering:
@@ -50,27 +241,43 @@ class Peering:
     Args:
         operator: the context of the operator.
         elector: who chooses among the replicas of the operator, which are one peer together.
+
+    Attributes:
+        changed: set when there is anything to be decided anew.
     """
 
     def __init__(self, operator: OperatorContext, elector: Elector) -> None:
-        self._operator = operator
-        self._settings = operator.settings.peering
+        self.operator = operator
+        self.settings = operator.settings.peering
+        self.changed = asyncio.Event()
         self._elector = elector
-        self._member = Member(operator.settings, operator.identity, elector)
-        self._changed = asyncio.Event()
         self._polled: frozenset[Resource] = frozenset()
-        self._places: dict[PlaceKey, Place] = {}
-        self._tasks: dict[PlaceKey, asyncio.Task[None]] = {}
+        self._objects: dict[tuple[Resource, str | None], PeeringObject] = {}
+        self._tasks: dict[tuple[Resource, str | None], list[asyncio.Task[None]]] = {}
         self._has_decided = False
-        self._said: dict[str, object] = {}
+        self._once = Once()
+
+    @property
+    def identity(self) -> str:
+        """The name of the own record: replicas that share a Lease are one peer."""
+        return f"lease/{self._elector.lease}" if self.is_replicated else self.operator.identity
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether there are replicas that share a Lease."""
+        return self._elector.is_enabled
+
+    @property
+    def is_speaker(self) -> bool:
+        """Whether this process keeps the record, not another replica."""
+        return self._elector.is_leading or not self.is_replicated
 
     def begin(self) -> None:
         """Object until it is known whether there are others."""
-        if self._settings.standalone:
-            return
-        self._operator.insights.demand(GROUPS)
-        self._operator.insights.subscribe(self._changed.set)
-        self._start_anew()
+        if not self.settings.standalone:
+            self.operator.insights.demand(GROUPS)
+            self.operator.insights.subscribe(self.changed.set)
+            self._object("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
         """Decide for ever; when cancelled, wait for the end of the work, remove the records.
@@ -78,206 +285,179 @@ class Peering:
         Raises:
             LoginError: there are no credentials.
         """
-        if self._settings.standalone:
+        if self.settings.standalone:
             return
-        self._start_anew()
+        self._has_decided = False  # these can be other credentials, for another cluster
+        self._objects.clear()
+        self._tasks.clear()
+        self._object("the other operators are not known yet")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_namespaces(), name="namespaces for peering")
             group.create_task(self._follow_leadership(), name="leadership for peering")
             group.create_task(self._look_for_kinds(client), name="kinds for peering")
             try:
                 while True:
-                    self._changed.clear()
+                    self.changed.clear()
                     self._adjust(group, client)
-                    pause = self._decide()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await self._changed.wait()
+                    await _within(self._decide(), self.changed.wait())
             finally:
                 await self._finish_work()
-
-    def _start_anew(self) -> None:
-        """Know nothing: it may be another cluster, with other credentials."""
-        self._has_decided = False
-        self._places.clear()
-        self._tasks.clear()
-        self._object("it is not known yet which other operators there are")
 
     def _adjust(self, group: asyncio.TaskGroup, client: Client) -> None:
         """Watch the peering objects of the kinds and the namespaces that there are."""
         served = self._list_namespaces()
-        wanted = {(kind, namespace) for kind in self._list_kinds() for namespace in served}
+        wanted = {(kind, namespace): kind for kind in self._list_kinds() for namespace in served}
         for key in self._tasks.keys() - wanted:
-            self._tasks.pop(key).cancel()
-        for key in [key for key in self._places if key[1] not in served]:
-            del self._places[key]  # what it knows counts as long as the namespace is served
-        for key in wanted - self._tasks.keys():
-            place = self._places.get(key) or Place(*key, self._member, self._changed.set)
-            self._places[key] = place
-            self._tasks[key] = group.create_task(place.run(client), name=f"peering {place}")
+            for task in self._tasks.pop(key):
+                task.cancel()
+        for key in [key for key in self._objects if key[1] not in served]:
+            del self._objects[key]  # its records count as long as the namespace is served
+        for key, kind in wanted.items():
+            found = self._objects.setdefault(key, PeeringObject(*key, self))
+            found.kind = kind  # which can have got a status endpoint since
+            if key not in self._tasks:
+                self._tasks[key] = [
+                    group.create_task(found.watch(client), name=f"peering {found}"),
+                    group.create_task(found.keep_alive(client), name=f"keep-alive {found}"),
+                ]
 
     def _list_kinds(self) -> list[Resource]:
         """Return the peering kinds that the cluster has: one, or none; two in a migration."""
-        insights = self._operator.insights
-        kinds = build_kinds(clusterwide=self._settings.clusterwide)
-        polled = {kind: kind for kind in self._polled}
-        return [
-            insights.find(kind) if insights.has(kind) else polled[kind]
-            for kind in kinds
-            if insights.has(kind) or kind in polled
-        ]
+        kinds = build_kinds(clusterwide=self.settings.clusterwide)
+        known = self.operator.insights.resources | self._polled
+        return [found for kind in kinds for found in known if found == kind]
 
-    def _list_namespaces(self) -> Iterable[str | None]:
-        if self._settings.clusterwide:
-            return (None,)
-        return sorted(self._operator.insights.namespaces or ())
+    def _list_namespaces(self) -> list[str | None]:
+        if self.settings.clusterwide:
+            return [None]
+        return [*sorted(self.operator.insights.namespaces or ())]
 
     def _decide(self) -> float | None:
         """Object or consent; return the seconds until that may change by itself."""
-        places = [self._places[key] for key in self._tasks]
-        identity = self._member.identity
-        if identity is None:
-            return _MOMENT
-        if not self._has_decided and not self._is_ready(places):
+        insights, priority, now = self.operator.insights, self.settings.priority, time.time()
+        watched = [self._objects[key] for key in self._tasks]
+        is_scope_known = self.settings.clusterwide or insights.namespaces is not None
+        is_known = insights.is_known and is_scope_known and all(o.is_settled for o in watched)
+        if not self._has_decided and not is_known:
             return None
         self._has_decided = True
-        now = time.time()
-        peers = [peer for place in self._places.values() for peer in place.peers]
-        verdict = judge(peers, identity, self._settings.priority, now)
-        obstacle = self._find_obstacle(places)
-        self._tell_of_places(places, obstacle)
-        self._tell_of_peers(verdict)
-        reasons = [*([obstacle] if obstacle else []), *map(str, verdict.higher or verdict.equal)]
-        if reasons:
+        peers = [peer for found in self._objects.values() for peer in found.peers.values()]
+        rivals = select_rivals(peers, self.identity, priority, now)
+        obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
+        self._report_objects(watched, obstacle)
+        self._report_rivals(rivals)
+        if reasons := [*filter(None, [obstacle]), *map(str, rivals)]:
             self._object("; ".join(reasons))
         else:
-            self._operator.duty.consent(_WHO)
-        return None if math.isinf(verdict.ends_at) else min(_PATIENCE, verdict.ends_at - now)
+            self.operator.duty.consent("peering")
+        return min([_PATIENCE, *(peer.deadline - now for peer in rivals)]) if rivals else None
 
-    def _is_ready(self, places: list[Place]) -> bool:
-        """Tell whether all is known that has to be known before anything is done."""
-        insights = self._operator.insights
-        is_scope_known = self._settings.clusterwide or insights.namespaces is not None
-        is_known = insights.is_known and is_scope_known
-        return is_known and all(place.is_settled for place in places)
-
-    def _find_obstacle(self, places: list[Place]) -> str:
-        """Return what is missing, in words, if there must be a peering object; or nothing."""
-        if not self._settings.mandatory:
+    def _find_obstacle(self, watched: list[PeeringObject]) -> str:
+        """Return which peering object is missing, in words; nothing if none is."""
+        name, kinds = self.settings.name, self._list_kinds()
+        if problem := next((found.problem for found in watched if found.problem), ""):
+            return f"the peering {name!r} is not accessible: {problem}"
+        found = {found.namespace for found in watched if found.is_there or not found.is_settled}
+        lacking = [namespace for namespace in self._list_namespaces() if namespace not in found]
+        if not lacking:
             return ""
-        there = {place.namespace for place in places if place.is_there}
-        pending = {place.namespace for place in places if not place.is_settled}
-        lacking = [ns for ns in self._list_namespaces() if ns not in there | pending]
-        problems = [place.problem for place in places if place.problem]
-        if problems:
-            return f"the peering {self._settings.name!r} is not accessible: {problems[0]}"
-        if lacking and not self._list_kinds():
-            kind = build_kinds(clusterwide=self._settings.clusterwide)[0]
+        if not kinds:
+            kind = build_kinds(clusterwide=self.settings.clusterwide)[0]
             return (
-                f"there is no kind {kind.kind} in the cluster for the peering "
-                f"{self._settings.name!r}: kubectl apply -f manifests/peering.yaml, from "
-                "webop's repository, then create the object"
+                f"there is no kind {kind.kind} in the cluster for the peering {name!r}: "
+                "kubectl apply -f manifests/peering.yaml, from webop's repository, then create "
+                "the object"
             )
-        return self._describe_lacking(lacking) if lacking else ""
-
-    def _describe_lacking(self, lacking: list[str | None]) -> str:
-        kind = self._list_kinds()[0]
-        namespace = f"namespace: {lacking[0]}, " if lacking[0] else ""
-        command = (
-            f"kubectl create -f - <<< '{{apiVersion: {kind.api_version}, kind: {kind.kind}, "
-            f"metadata: {{{namespace}name: {self._settings.name}}}}}'"
-        )
         where = f" in {_enumerate(map(str, lacking))}" if lacking[0] else ""
-        return f"there is no peering object {self._settings.name!r}{where}: {command}"
+        command = build_creation_command(kinds[0], lacking[0], name)
+        return f"there is no peering object {name!r}{where}: {command}"
 
-    def _tell_of_places(self, places: list[Place], obstacle: str) -> None:
-        """Say once per change with whom it talks, and why with nobody."""
-        name = self._settings.name
-        there = sorted(str(place) for place in places if place.is_there)
-        problems = " ".join(sorted({place.problem for place in places if place.problem}))
+    def _report_objects(self, watched: list[PeeringObject], obstacle: str) -> None:
+        """Log once per change where the operator meets others, and why nowhere."""
+        name = self.settings.name
+        there = sorted(str(found) for found in watched if found.is_there)
+        problems = " ".join(sorted({found.problem for found in watched if found.problem}))
+        level = logging.WARNING
         if obstacle:
-            text, level = f"The operator is paused: {obstacle}", logging.WARNING
+            text = f"The operator is paused: {obstacle}"
         elif there:
             text = f"The operator belongs to the peering {name!r} {_enumerate(there)}. {problems}"
             level = logging.WARNING if problems else logging.INFO
-        elif not self._settings.clusterwide and not self._operator.insights.namespaces:
+        elif not self._list_namespaces():
             return
         else:
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be looked for" if problems else "is not found"
             text = f"{what} {why}, falling back to the standalone mode. {problems}"
-            level = logging.WARNING
-        self._say("places", level, text.rstrip())
+        if self._once.is_new("objects", text):
+            logger.log(level, "%s", text.rstrip())
 
-    def _tell_of_peers(self, verdict: Verdict) -> None:
-        """Say once per change who acts."""
-        key = verdict.key
-        if self._said.get("peers", Verdict().key) == key:
+    def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:
+        """Log once per change who acts; renewals of records are no change."""
+        news = [(peer.identity, peer.priority, peer.message) for peer in rivals]
+        priority, names = self.settings.priority, _enumerate(map(str, rivals))
+        if not rivals:
+            if self._once.forget("rivals"):
+                logger.info("Resuming: no other operator has a higher or the same priority.")
+        elif not self._once.is_new("rivals", (news, rivals[0].priority > priority)):
             return
-        self._said["peers"] = key
-        if verdict.higher:
-            logger.info("Pausing in favour of %s.", _enumerate_peers(verdict.higher))
-        elif verdict.equal:
+        elif rivals[0].priority > priority:
+            logger.info("Pausing in favour of %s.", names)
+        else:
             logger.warning(
                 "Pausing, as all of them do: the priority %d is also that of %s. Give operators "
                 "different priorities (--priority), or replicas of one a Lease (--lease).",
-                self._settings.priority,
-                _enumerate_peers(verdict.equal),
+                *(priority, names),
             )
-        else:
-            logger.info("Resuming: no other operator has a higher or the same priority any more.")
-
-    def _say(self, topic: str, level: int, text: str) -> None:
-        if self._said.get(topic) != text:
-            self._said[topic] = text
-            logger.log(level, "%s", text)
 
     async def _follow_namespaces(self) -> None:
         known: frozenset[str] | None = None
-        while not self._settings.clusterwide:
-            known = await self._operator.insights.wait_for_namespaces(known)
-            self._changed.set()
+        while not self.settings.clusterwide:
+            known = await self.operator.insights.wait_for_namespaces(known)
+            self.changed.set()
 
     async def _follow_leadership(self) -> None:
-        """Have a new leader speak at once."""
+        """Have a new leader renew the record at once."""
         is_leading = self._elector.is_leading
-        while self._elector.is_enabled:
+        while self.is_replicated:
             is_leading = await self._elector.wait_for_change(was_leading=is_leading)
-            for place in self._places.values():
-                place.wake()
-            self._changed.set()
+            for found in self._objects.values():
+                found.moved.set()
+            self.changed.set()
 
     async def _look_for_kinds(self, client: Client) -> None:
-        """Find a kind that must be there even if changes of kinds go unnoticed otherwise."""
-        while self._settings.mandatory:
+        """Find a kind that must be there, also without the permission to watch definitions."""
+        while self.settings.mandatory:
             await asyncio.sleep(_POLLING)
-            if self._operator.insights.is_known and not self._list_kinds():
+            if self.operator.insights.is_known and not self._list_kinds():
                 with contextlib.suppress(APIError):
                     self._polled = (await discover(client, GROUPS)).resources
-                    self._changed.set()
+                    self.changed.set()
 
     async def _finish_work(self) -> None:
         """Let what is being done end before others begin, but not for ever."""
-        self._object("the operator is leaving", DaemonStoppingReason.OPERATOR_EXITING)
-        if not any(place.has_record for place in self._places.values()):
+        duty = self.operator.duty
+        self._object("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
+        if self.is_replicated or not any(found.has_record for found in self._objects.values()):
             return
-        limit = self._operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
-        if not await self._is_idle_within(limit):
-            logger.warning("The work has not ended in %g s; what is left is cancelled.", limit)
-            self._operator.duty.cancel()
-            await self._is_idle_within(_UNWINDING)
-
-    async def _is_idle_within(self, limit: float) -> bool:
-        """Wait for the end of the work; tell whether it has come."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit):
-                await self._operator.duty.wait_until_idle()
-        return self._operator.duty.is_idle
+        limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
+        await _within(limit, duty.wait_until_idle())
+        if not duty.is_idle:
+            logger.warning("The work has not ended in %g s. Cancelling what is left.", limit)
+            duty.cancel()
+            await _within(_UNWINDING, duty.wait_until_idle())
 
     def _object(
         self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
     ) -> None:
-        self._operator.duty.object(_WHO, why, reason)
+        self.operator.duty.object("peering", why, reason)
+
+
+async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
+    """Wait for something, for so many seconds at most."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await awaitable
 
 
 def _enumerate(names: Iterable[str]) -> str:
@@ -285,7 +465,3 @@ def _enumerate(names: Iterable[str]) -> str:
     known = list(names)
     more = [f"{len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
     return ", ".join([*known[:_SHOWN], *more])
-
-
-def _enumerate_peers(peers: Iterable[Peer]) -> str:
-    return _enumerate(map(str, peers))

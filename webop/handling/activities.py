@@ -17,6 +17,7 @@ from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
 from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.handling.terms import Terms
+from webop.handling.threads import count_abandoned
 from webop.lifecycles import all_at_once
 
 
@@ -30,6 +31,12 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         ActivityError: at least one has failed for good; the others were called all the same.
     """
     handlers = list(_tell_apart(operator.registry.select_activities(activity)))
+    hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
+    if hung and activity is Activity.PROBE:  # each further call could take a thread for good
+        raise ActivityError(
+            f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended. "
+            f"Set a time limit for what it waits for"
+        )
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
         memo=operator.memos.operator_memo,

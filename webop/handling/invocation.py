@@ -18,13 +18,22 @@ from typing import Any
 
 from webop.errors import HandlerTimeoutError
 from webop.handling.causes import Cause, DiffCause, ResourceCause
-from webop.handling.handlers import DaemonHandler, Handler, ResourceHandler, WebhookHandler
+from webop.handling.handlers import (
+    Activity,
+    ActivityHandler,
+    DaemonHandler,
+    Handler,
+    ResourceHandler,
+    WebhookHandler,
+)
 from webop.handling.policy import Attempt
 from webop.handling.progress import HandlerState
 from webop.handling.terms import Terms
-from webop.handling.threads import Pool, call_in_thread
+from webop.handling.threads import NO_POOL, Pool, call_in_thread
 from webop.objects.owners import owner_of_the_moment
 from webop.settings import OperatorSettings
+
+_VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
 
 
 @dataclass(slots=True)
@@ -107,6 +116,8 @@ async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
 def _choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
     if isinstance(handler, WebhookHandler):
         return settings.admission
+    if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
+        return NO_POOL
     return settings.background if isinstance(handler, DaemonHandler) else settings.execution
 
 

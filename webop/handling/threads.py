@@ -1,9 +1,10 @@
 """Sync functions in threads: pools for handlers, daemons and admission, so that none starves.
 
 A daemon keeps its thread as long as it runs; in a pool shared with handlers, a few of them would
-be the end of all sync handlers. Reviews have deadlines, and wait for neither. A pool that is full
-is told about, with figures. A thread cannot be stopped: a call that nobody waits for any more
-keeps its thread until it ends, and is counted until then.
+be the end of all sync handlers. Reviews have deadlines, and wait for neither. Logins and probes
+wait for nothing: each call has a thread of its own. A full pool is logged, with figures. A thread
+cannot be stopped: a call that nobody waits for any more keeps its thread until it ends, and is
+counted until then.
 """
 
 from __future__ import annotations
@@ -15,20 +16,47 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.fence import current_fence
 from webop.handling.stopping import SyncDaemonStopped
-from webop.settings import PoolSection
+from webop.own_threads import OwnThreads
+from webop.settings.sections import Threads
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
+_CROWD = 100  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
-Pool = PoolSection
+
+class Pool(Protocol):
+    """Where sync functions of one kind run: most are groups of settings."""
+
+    @property
+    def threads(self) -> Threads:
+        """What the threads are for."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where calls are submitted to."""
+
+    @property
+    def max_workers(self) -> int | None:
+        """How many calls can run at once; None for no limit."""
+
+
+class _NoPool:
+    """A thread for each call: what keeps the operator alive must not wait for other calls."""
+
+    threads = Threads("activities", "logins and probes", "")
+    executor: Executor = OwnThreads("webop-activities")
+    max_workers: int | None = None
+
+
+NO_POOL: Pool = _NoPool()
 
 
 class _Usage:
@@ -64,6 +92,12 @@ def count_abandoned(fn: Callable[..., Any]) -> int:
     return _abandoned[fn] if _abandoned else 0
 
 
+def is_crowded(pool: Pool) -> bool:
+    """Tell whether so many calls wait for a thread that no more work for it should be begun."""
+    usage, size = _usages.get(pool.executor), pool.max_workers
+    return usage is not None and size is not None and usage.calls > size + _CROWD
+
+
 async def call_in_thread(
     fn: Callable[..., Any],
     kwargs: Mapping[str, Any],
@@ -74,9 +108,7 @@ async def call_in_thread(
     A daemon that is told to stop before there was a thread for it is not called at all.
     """
     executor = pool.executor
-    usage = _usages.get(executor)
-    if usage is None:
-        usage = _usages.setdefault(executor, _Usage())
+    usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
     submitted = executor.submit(contextvars.copy_context().run, _call, fn, kwargs)
     usage.add(pool)
     if (fence := current_fence.get()) is not None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
-from webop.logs.repetitions import limit_repetitions
 
 _TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore")
 
@@ -45,7 +44,6 @@ def configure(
     root.setLevel(level)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
-    limit_repetitions()
 
 
 @contextlib.contextmanager
@@ -58,7 +56,6 @@ def preserve() -> Iterator[None]:
     try:
         yield
     finally:
-        limit_repetitions()  # what is left out is told where it belongs
         for added in _list_own_handlers():
             root.removeHandler(added)
         for handler in handlers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import logging
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +34,16 @@ class TextFormatter(logging.Formatter):
     def __init__(self, fmt: str, *, has_prefix: bool) -> None:
         super().__init__(fmt)
         self._has_prefix = has_prefix
+        self._second = (-1, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """Return the time as the base does, but format each second only once."""
+        number, text = self._second
+        if number != int(record.created):
+            number = int(record.created)
+            text = time.strftime(datefmt or self.default_time_format, self.converter(number))
+            self._second = number, text
+        return f"{text},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  as in the base
         """Return the line without the traceback."""
@@ -69,7 +80,8 @@ class JSONFormatter(logging.Formatter):
             line["request"] = request
         if record.exc_info:
             line["exc_info"] = self.formatException(record.exc_info)
-        line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        if not vars(record).keys() <= _STANDARD:
+            line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
         return _dump(line)
 
 

@@ -10,16 +10,13 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webop.handling.handlers import BackgroundHandler
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason, Stopper
 from webop.objects.body import Body, build_object_reference
 from webop.settings import BackgroundSettings
-
-if TYPE_CHECKING:
-    from webop.reactor.tracking import Tracked
 
 logger = logging.getLogger(__name__)
 
@@ -83,36 +80,60 @@ class BackgroundTask:
     1. The flag ``stopped`` is set; ``cancellation_backoff`` seconds pass. Without it, a moment
        passes (``settings.background.instant_exit_…``): who waits for the flag ends by itself.
     2. If there is a ``cancellation_timeout``: an async daemon is cancelled; so many seconds pass.
-    3. Then it is abandoned: the object is let go. Without the timeout it is waited for, and told
-       about every ``cancellation_polling`` seconds.
+    3. Then it is abandoned: the object is let go. Without the timeout it is waited for, and logged
+       every ``cancellation_polling`` seconds.
+
+    Args:
+        background: what it is a part of.
+        handler: the daemon or timer.
+        settings: ``settings.background``.
+        name: of the object, for the log.
+        on_end: called with the reasons when the object is rid of it.
     """
 
-    __slots__ = ("_alarm", "_obj", "_settings", "handler", "stopper", "task")
+    __slots__ = (
+        "_alarm",
+        "_background",
+        "_name",
+        "_on_end",
+        "_settings",
+        "handler",
+        "stopper",
+        "task",
+    )
 
     def __init__(
-        self, obj: Tracked, handler: BackgroundHandler, settings: BackgroundSettings
+        self,
+        background: Background,
+        handler: BackgroundHandler,
+        settings: BackgroundSettings,
+        *,
+        name: str,
+        on_end: Callable[[DaemonStoppingReason], None],
     ) -> None:
         self.handler = handler
         self.stopper = Stopper()
         self.task: asyncio.Task[None] | None = None
-        self._obj = obj
+        self._background = background
+        self._name = name
+        self._on_end = on_end
         self._settings = settings
         self._alarm: asyncio.Handle | None = None
+        background.tasks[handler.id] = self
 
     def __str__(self) -> str:
-        return f"{self.handler} of {self._obj}"
+        return f"{self.handler} of {self._name}"
 
     @property
     def _reference(self) -> dict[str, Any]:
         """What gives a message the reference of the object."""
-        background = self._obj.background
-        return {} if background is None else {"k8s_ref": build_object_reference(background.body)}
+        return {"k8s_ref": build_object_reference(self._background.body)}
 
     def start(
         self, spawn: Callable[..., asyncio.Task[None]], run: Coroutine[Any, Any, None]
     ) -> None:
         """Start it in a task group; its end is noticed at once."""
-        self.task = task = spawn(run, name=f"{self.handler.id} of {self._obj}")
+        self.task = task = spawn(run, name=f"{self.handler.id} of {self._name}")
         task.add_done_callback(self._end)
 
     def stop(self, reason: DaemonStoppingReason) -> None:
@@ -163,9 +184,8 @@ class BackgroundTask:
         warnings.warn(message, ResourceWarning, stacklevel=1)
 
     def _end(self, _task: asyncio.Task[None]) -> None:
-        background = self._obj.background
-        if not self.stopper and background is not None:
-            background.finished |= {self.handler.id}
+        if not self.stopper:
+            self._background.finished |= {self.handler.id}
         self.stopper.note(DaemonStoppingReason.DONE)
         if self._alarm is not None:
             self._alarm.cancel()
@@ -173,9 +193,6 @@ class BackgroundTask:
 
     def _leave(self) -> None:
         """Take it off the object, and have the object looked at: it may be waiting for this."""
-        background = self._obj.background
-        if background is not None and background.tasks.get(self.handler.id) is self:
-            del background.tasks[self.handler.id]
-            if DaemonStoppingReason.OPERATOR_PAUSING in self.stopper.reason:
-                self._obj.is_provided = False  # the pause may have ended before it
-            self._obj.wake()
+        if self._background.tasks.get(self.handler.id) is self:
+            del self._background.tasks[self.handler.id]
+            self._on_end(self.stopper.reason)

@@ -10,19 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from webop.errors import APIError, LoginError
 from webop.handling.execute import deliver_results, execute
 from webop.handling.handlers import Reason
-from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
-from webop.reactor.application import save_patch
+from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext
-from webop.reactor.tracking import Cycle, Tracked
+from webop.reactor.tracking import Cycle, Tracked, Work
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +35,43 @@ _TITLES = {
 }
 
 
-async def handle_change(ctx: ResourceContext, obj: Tracked, plan: Plan) -> float | None:
+async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Plan) -> float | None:
     """Call the handlers that are due, and note how far they have come.
 
     Returns:
         Seconds until the next handler is due; None if all are finished.
     """
-    cause, storage = plan.cause, ctx.operator.settings.persistence.progress_storage
+    cause, settings = plan.cause, ctx.operator.settings
+    storage = settings.persistence.progress_storage
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
     progress = Progress.restore(
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
-    cycle = obj.cycle = _adjust_cycle(plan, progress)
+    cycle = work.cycle = _adjust_cycle(plan, progress)
+    terms = Terms(
+        settings,
+        lifecycle=ctx.operator.lifecycle,
+        window=settings.execution.commit_window,
+        commit=partial(_commit, ctx, obj, cycle),
+    )
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
-    outcomes = await _execute(ctx, obj, plan, progress)
+    called = [handler for handler in plan.handlers if handler.id in progress]
+    outcomes = await execute(
+        [handler for handler in called if handler.id not in cycle.bases], cause, progress, terms
+    )
+    for handler in called:
+        if handler.id in cycle.bases:  # it hears of what it has missed
+            missed = cause.since(cycle.bases[handler.id])
+            outcomes |= await execute([handler], missed, progress, terms)
     obj.restore(state)
     cycle.essence = essence.restore()
     deliver_results(outcomes, cause.patch)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
     if progress.is_finished:
-        _conclude(ctx, obj, plan, progress, body)
+        _conclude(ctx, plan, progress, body, cycle.essence)
+        work.is_released = cause.reason is Reason.DELETE
+        work.cycle = None
+        obj.initial = False
     else:
         if cause.reason in (Reason.CREATE, Reason.UPDATE):
             progress.mark(outcomes, build_mark(cycle.essence))
@@ -62,47 +79,28 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, plan: Plan) -> float
     return progress.delay
 
 
-async def _execute(
-    ctx: ResourceContext, obj: Tracked, plan: Plan, progress: Progress
-) -> dict[str, Outcome]:
-    """Call the handlers; those that are behind the others hear of what they have missed."""
-    settings = ctx.operator.settings
-    terms = Terms(
-        settings,
-        lifecycle=ctx.operator.lifecycle,
-        window=settings.execution.commit_window,
-        commit=partial(_commit, ctx, obj),
-    )
-    bases = {} if obj.cycle is None else obj.cycle.bases
-    called = [handler for handler in plan.handlers if handler.id in progress]
-    behind = [handler for handler in called if handler.id in bases]
-    others = [handler for handler in called if handler.id not in bases]
-    outcomes = await execute(others, plan.cause, progress, terms)
-    for handler in behind:
-        cause = plan.cause.since(bases[handler.id])
-        outcomes |= await execute([handler], cause, progress, terms)
-    return outcomes
-
-
 async def _commit(
-    ctx: ResourceContext, obj: Tracked, finished: Mapping[str, HandlerState], patch: Patch
+    ctx: ResourceContext,
+    obj: Tracked,
+    cycle: Cycle,
+    finished: Mapping[str, HandlerState],
+    patch: Patch,
 ) -> None:
     """Write down what is finished while a slower handler runs; it is written again later."""
-    body = Body(obj.get_freshest() or {})
-    storage = ctx.operator.settings.persistence.progress_storage
     progress = Progress(dict(finished))
-    if obj.cycle is not None and obj.cycle.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.mark(finished, build_mark(obj.cycle.essence))
-    progress.store(body=body, patch=patch, storage=storage)
+    if cycle.reason in (Reason.CREATE, Reason.UPDATE):
+        progress.mark(finished, build_mark(cycle.essence))
+    storage = ctx.operator.settings.persistence.progress_storage
+    progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
     try:
-        await save_patch(ctx, obj, patch)
+        await writing.patch(ctx, obj, patch)
     except (APIError, LoginError) as exc:
         said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
         logger.debug(said, obj, exc, extra=extra)
 
 
 def _conclude(
-    ctx: ResourceContext, obj: Tracked, plan: Plan, progress: Progress, body: Body
+    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, essence: Any
 ) -> None:
     """End the cycle: what was handled is remembered on the object, the progress is not."""
     cause, persistence = plan.cause, ctx.operator.settings.persistence
@@ -114,12 +112,8 @@ def _conclude(
         succeeded, failed = progress.count()
         title = _TITLES[cause.reason].capitalize()
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
-    essence = cause.new if obj.cycle is None else obj.cycle.essence
     if cause.reason is not Reason.DELETE and cause.old != essence:
         persistence.diffbase_storage.store(body=body, patch=cause.own, essence=essence)
-    obj.is_released = cause.reason is Reason.DELETE
-    obj.cycle = None
-    obj.initial = False
 
 
 def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:

@@ -1,7 +1,7 @@
 """From events of one stream to work on objects: keyed, newest state wins, one worker per object.
 
 All changes of state happen in sync methods; the workers do the I/O. An object without work has
-no task, and no body in memory.
+no task, and no body in memory; one that waits for room has no task, and a text for its body.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
+from webop.pacing import Once
 from webop.reactor.gate import Gate
-from webop.reactor.tracking import Tracked, get_uid, parse_version
+from webop.reactor.planning import Plan
+from webop.reactor.room import Room, Total
+from webop.reactor.tracking import NOTHING, Phase, Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
 _NAMED = 3  # of the daemons that hang
 _RELEASED_AT_ONCE = 100
+_EVENTS = 20  # that wait to be shown, of one object
 
 
 class ObjectProcessor(Protocol):
@@ -34,11 +39,17 @@ class ObjectProcessor(Protocol):
     async def index(self, raw: dict[str, Any]) -> None:
         """Bring the indexes up to a state of an object."""
 
-    def has_work(self, obj: Tracked) -> bool:
-        """Tell cheaply whether there is anything to be done about the newest state."""
+    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Call the handlers of raw events."""
 
-    async def process(self, obj: Tracked) -> float | None:
+    def plan(self, obj: Tracked) -> Plan | None:
+        """Return what is to be done about the newest state; None if nothing is."""
+
+    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Do it; return the seconds after which to come back even if nothing changes."""
+
+    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+        """Return a state that had to be dropped from memory; None if it cannot be had."""
 
     def withdraw(self, obj: Tracked) -> None:
         """Take an object that is gone, or is not watched any more, out of the indexes."""
@@ -53,13 +64,14 @@ class Dispatcher:
     Guarantees:
         One object is never worked on twice at once. A state that comes while its object is being
         worked on is worked on next; states in between may be skipped, the last one never is.
-        While it stands by, nothing is begun, and only the indexes are kept up.
+        Raw events are shown in order, beside all other work on the object.
+        While others act on the objects, nothing is begun, and only the indexes are kept up.
 
     Args:
         processor: what is done about objects.
         spawn: starts a task in the task group of the stream.
         gate: opens when handlers may run; until then, objects are held.
-        limit: how many objects are worked on at once; None for no limit.
+        room: of the kind: how many objects are worked on at once.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
         is_standing_by: whether others act on the objects until :meth:`switch` is called.
@@ -69,24 +81,25 @@ class Dispatcher:
         self,
         processor: ObjectProcessor,
         *,
-        spawn: Callable[..., asyncio.Task[None]],
+        spawn: Callable[..., asyncio.Task[Any]],
         gate: Gate[Any],
-        limit: int | None = None,
+        room: Room,
         is_resuming: bool = True,
         is_standing_by: bool = False,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
         self._gate = gate
+        self._room = room
+        self._event_room = Room("events", Total())
         self._held: dict[str, Tracked] = {}
-        self._limit = limit
         self._objects: dict[str, Tracked] = {}
-        self._ready: deque[Tracked] = deque()
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Task[Any]] = set()
         self._is_closing = False
         self._is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_standing_by = is_standing_by
+        self._once = Once()
         self.epoch = 0
         self.has_indexes = processor.has_indexes
         if not gate.is_open:
@@ -103,21 +116,24 @@ class Dispatcher:
         """Find those that were not seen: they were deleted while nobody watched."""
         unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
         for obj in unseen:
-            if obj.event_type != "DELETED":
+            if not obj.is_gone:
                 self.feed("DELETED", obj.get_freshest() or _build_tombstone(obj))
         self._is_complete = True
         self._is_resuming = self._is_standing_by
         self._release()
 
     def switch(self, reason: DaemonStoppingReason | None) -> None:
-        """Stand by, for a reason that daemons are told; or, with None, begin to act.
+        """Leave the objects to others, for a reason that daemons get; or, with None, begin to act.
 
-        All is to be listed anew then: what others have done about the objects is to be seen.
+        All objects must be listed anew then: what others have done about them must be seen.
         """
-        if reason is None:
-            self._resume()
-        else:
+        if reason is not None:
             self._pause(reason)
+            return
+        self._is_standing_by = False
+        self._is_resuming = True
+        for obj in self._objects.values():
+            obj.version = 0
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Take in a listed object or an event; a listing fills the indexes on the way."""
@@ -136,8 +152,8 @@ class Dispatcher:
             obj = Tracked(self, uid, raw, initial=initial)
             self._objects[uid] = obj
         obj.seen = self.epoch
-        if self._processor.wants_every_event and not self._is_standing_by:
-            obj.events = [*(obj.events or ()), (event_type, raw)]
+        if self._processor.wants_every_event and not self._is_stopped:
+            self._keep_event(obj, event_type, raw)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not self._is_indexing
@@ -146,30 +162,34 @@ class Dispatcher:
                 if obj.background is not None:
                     obj.background.stop(DaemonStoppingReason.RESOURCE_DELETED)
             self.check(obj)
-        elif obj.events:
-            self.check(obj)
 
     def check(self, obj: Tracked) -> None:
-        """Start a worker if there is work and nobody is at it."""
-        if obj.is_busy or self._is_closing:
-            return
-        if self._is_standing_by:
-            self._lay_down(obj)
-            return
-        if self._is_holding and not obj.is_unindexed:
-            self._held[obj.uid] = obj
+        """Decide what happens next to an object, unless somebody works on it."""
+        if obj.phase is Phase.WORKING or self._is_closing:
             return
         if obj.timer is not None:
             obj.timer.cancel()
             obj.timer = None
-        if not self._processor.has_work(obj):
+        if self._is_standing_by:
+            self._lay_down(obj)
+        elif obj.is_gone:
             self._settle(obj)
-            return
-        obj.is_busy = True
-        if self._limit is not None and len(self._workers) >= self._limit:
-            self._ready.append(obj)
+        elif obj.is_unindexed:
+            self._start(obj, self._index(obj), lambda: None)
+        elif self._is_holding:
+            obj.phase = Phase.HELD
+            self._held[obj.uid] = obj
+            self._pack(obj)
+        elif rest := obj.find_rest():
+            self._come_back(obj, rest)
+        elif self._room.is_free or (obj.work or NOTHING).pending is not None:
+            self._begin(obj)
         else:
-            self._workers.add(self._spawn(self._work(obj), name=obj.uid))
+            if obj.phase is not Phase.WAITING:
+                obj.phase = Phase.WAITING
+                is_urgent = obj.event_type is not None
+                self._room.wait(self._begin_waiting, obj, is_urgent=is_urgent)
+            self._pack(obj)
 
     async def drain(self, timeout: float) -> None:
         """Let the handlers under way finish, and record it; nothing new is begun.
@@ -200,8 +220,13 @@ class Dispatcher:
                 ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
             )
 
+    def withdraw(self) -> None:
+        """Take all objects out of the indexes: nobody watches them any more."""
+        for obj in self._objects.values():
+            self._processor.withdraw(obj)
+
     def _stop_daemons(self) -> list[asyncio.Task[None]]:
-        """Ask all daemons and timers to stop; return those that are yet to end."""
+        """Ask all daemons and timers to stop; return those that have not ended yet."""
         stopping: list[asyncio.Task[None]] = []
         for obj in self._objects.values():
             if obj.background is not None:
@@ -212,34 +237,16 @@ class Dispatcher:
         """Begin nothing any more; let the handlers under way finish, ask daemons to stop."""
         self._is_standing_by = True
         self._held.clear()
-        for obj in self._ready:
-            obj.is_busy = False
-        self._ready.clear()
         for obj in list(self._objects.values()):
-            if obj.timer is not None:
-                obj.timer.cancel()
-                obj.timer = None
             if obj.background is not None:
                 obj.background.stop(reason)
-            if not obj.is_busy:
-                self._lay_down(obj)
-
-    def _resume(self) -> None:
-        """Begin to act: every object counts as changed when it is listed next."""
-        self._is_standing_by = False
-        self._is_resuming = True
-        for obj in self._objects.values():
-            obj.version = 0
+            self.check(obj)
 
     def _lay_down(self, obj: Tracked) -> None:
-        """Leave an object to others."""
-        obj.abandon()
+        """Leave an object to others, who go on with it from what is stored."""
+        obj.events = None
+        obj.work = None
         self._settle(obj)
-
-    def withdraw(self) -> None:
-        """Take all objects out of the indexes: nobody watches them any more."""
-        for obj in self._objects.values():
-            self._processor.withdraw(obj)
 
     @property
     def _is_indexing(self) -> bool:
@@ -253,12 +260,20 @@ class Dispatcher:
         """Whether it is too early for handlers."""
         return not self._gate.is_open or (self.has_indexes and not self._is_complete)
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether nothing new may be begun."""
+        return self._is_closing or self._is_standing_by
+
     def _release(self) -> None:
         """Begin with the objects that were held, with breaks for others."""
         if self._is_holding or self._is_closing:
             return
         for uid in [*itertools.islice(self._held, _RELEASED_AT_ONCE)]:
-            self.check(self._held.pop(uid))
+            obj = self._held.pop(uid)
+            if obj.events:
+                self._spy_soon(obj)
+            self.check(obj)
         if self._held:
             asyncio.get_running_loop().call_soon(self._release)
 
@@ -272,51 +287,164 @@ class Dispatcher:
             return True
         return event_type is None and version < obj.version and obj.epoch < self.epoch
 
-    async def _work(self, obj: Tracked) -> None:
-        """Work on an object until nothing is left, then on those that wait for a free worker."""
-        try:
-            await self._work_on(obj)
-            while self._ready and not self._is_stopped:
-                await self._work_on(self._ready.popleft())
-        finally:
-            # At once: an object that comes now must not count on a worker that has left.
-            worker: Any = asyncio.current_task()
-            self._workers.discard(worker)
+    def _pack(self, obj: Tracked) -> None:
+        """Keep a text in place of the body."""
+        if obj.raw is not None and not obj.is_view:
+            self._room.drop(obj.text)
+            obj.text, obj.raw = self._room.pack(obj.raw), None
 
-    @property
-    def _is_stopped(self) -> bool:
-        """Whether nothing new is to be begun."""
-        return self._is_closing or self._is_standing_by
+    def _begin_waiting(self, obj: Tracked) -> None:
+        """Begin with an object whose turn it is, unless it does not wait any more."""
+        if obj.phase is Phase.WAITING:
+            if self._is_stopped:
+                obj.phase = Phase.IDLE
+            else:
+                self._begin(obj)
 
-    async def _work_on(self, obj: Tracked) -> None:
+    def _begin(self, obj: Tracked) -> None:
+        """Start a worker if there is anything to do."""
+        if obj.raw is None and obj.text:
+            obj.raw = self._room.unpack(obj.text)
+            obj.text = None
+        plan: Plan | None = None
+        if obj.text is None:  # else it must be read first
+            try:
+                plan = self._processor.plan(obj)
+            except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
+                plan = None
+            else:
+                if plan is None and (obj.work or NOTHING).pending is None:
+                    self._settle(obj)
+                    return
+        self._room.enter()
+        self._start(obj, self._work(obj, plan), self._room.leave)
+
+    def _start(
+        self, obj: Tracked, coroutine: Coroutine[Any, Any, float | None], leave: Callable[[], None]
+    ) -> None:
+        """Have a task work on an object; its end is noticed even if it never begins."""
+        obj.phase = Phase.WORKING
+        task = self._spawn(coroutine, name=obj.uid)
+        self._workers.add(task)
+        task.add_done_callback(partial(self._finish, obj, leave))
+
+    async def _index(self, obj: Tracked) -> float:
+        """Bring the indexes up to the newest state, before anything else is done about it."""
+        while obj.is_unindexed and obj.raw is not None and not obj.is_gone:
+            obj.is_unindexed = False
+            await self._processor.index(obj.raw)
+        obj.is_unindexed = False
+        obj.is_dirty = True  # it is still to be handled
+        return 0
+
+    async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
+        """Work on an object until nothing is left; return when to come back."""
         delay: float | None = 0
-        try:
-            while (obj.is_dirty or obj.events or delay == 0) and not self._is_stopped:
-                obj.is_dirty = False
-                delay = await self._processor.process(obj)
-        finally:
-            obj.is_busy = False  # also if it is cancelled, as at the end of a lease
-            if self._is_standing_by:
-                self._lay_down(obj)
+        while (obj.is_dirty or delay == 0) and not self._is_stopped:
+            obj.is_dirty = False
+            delay = await self._processor.process(obj, plan)
+            plan = None
+        return delay
+
+    def _finish(
+        self, obj: Tracked, leave: Callable[[], None], task: asyncio.Task[float | None]
+    ) -> None:
+        """Decide what comes after the work."""
+        self._workers.discard(task)
+        leave()
+        obj.phase = Phase.IDLE
+        has_failed = task.cancelled() or task.exception() is not None
+        delay = None if has_failed else task.result()
         if self._is_standing_by:
-            return
-        if delay is None or obj.event_type == "DELETED":
+            self._lay_down(obj)
+        elif obj.is_dirty and not self._is_closing and not has_failed:
+            self.check(obj)
+        elif delay is None or obj.is_gone or self._is_closing:
             self._settle(obj)
         else:
-            loop = asyncio.get_running_loop()
-            obj.timer = loop.call_later(delay, self._wake, obj)
+            self._come_back(obj, delay)
+
+    def _come_back(self, obj: Tracked, delay: float) -> None:
+        """Have the object looked at after a while, even if nothing happens."""
+        obj.phase = Phase.RESTING
+        obj.timer = asyncio.get_running_loop().call_later(delay, self._wake, obj)
+        self._pack(obj)
 
     def _wake(self, obj: Tracked) -> None:
         obj.timer = None
         obj.is_dirty = True
+        if obj.work is not None:
+            obj.work.paused_until = 0.0
         self.check(obj)
 
     def _settle(self, obj: Tracked) -> None:
         """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
-        obj.relax()
-        if obj.event_type == "DELETED" and not obj.has_background:
+        obj.phase = Phase.IDLE
+        obj.raw = None
+        self._room.drop(obj.text)
+        obj.text = None
+        obj.is_dirty = False
+        obj.is_provided = True
+        if obj.work is not None and obj.work.is_over:
+            obj.work = None
+        if obj.background is not None and not obj.background.tasks:
+            obj.background = obj.background.without_body()
+        if obj.is_gone and not obj.has_background and not obj.events and obj.spying is None:
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj)
+
+    def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Have an event shown to the handlers of events; of too many, the oldest is skipped."""
+        text = self._event_room.pack(raw)  # handlers get a copy that they may modify
+        if obj.events is None:
+            obj.events = deque()
+        if len(obj.events) >= _EVENTS:
+            self._event_room.drop(obj.events.popleft()[1])
+            if self._once.is_new("skipped"):
+                logger.warning(
+                    "Events of %s come faster than they are handled: of more than %d, the oldest "
+                    "are skipped. It is not logged again for this kind.",
+                    obj,
+                    _EVENTS,
+                )
+        obj.events.append((event_type, text))
+        if self._is_holding:
+            self._held[obj.uid] = obj
+        elif obj.spying is None and len(obj.events) == 1:
+            self._spy_soon(obj)
+
+    def _spy_soon(self, obj: Tracked) -> None:
+        if self._event_room.is_free:
+            self._spy(obj)
+        else:
+            self._event_room.wait(self._spy, obj, is_urgent=obj.event_type is not None)
+
+    def _spy(self, obj: Tracked) -> None:
+        if obj.events and obj.spying is None and not self._is_stopped:
+            self._event_room.enter()
+            obj.spying = self._spawn(self._show_events(obj), name=obj.uid)
+            self._workers.add(obj.spying)
+            obj.spying.add_done_callback(partial(self._finish_spying, obj))
+
+    async def _show_events(self, obj: Tracked) -> None:
+        """Show the events of an object, one after another."""
+        while obj.events and not self._is_stopped:
+            event_type, text = obj.events.popleft()
+            raw = self._event_room.unpack(text) if text else await self._processor.read(obj)
+            if raw is not None:
+                with self._event_room.running_handlers():
+                    await self._processor.show_event(obj, event_type, raw)
+
+    def _finish_spying(self, obj: Tracked, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        self._event_room.leave()
+        obj.spying = None
+        if obj.events and not task.cancelled():
+            self._spy_soon(obj)
+            return
+        obj.events = None
+        if obj.is_gone:
+            self.check(obj)
 
 
 def _build_tombstone(obj: Tracked) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from webop.errors import APIError
 from webop.handling.context import OperatorContext
 from webop.handling.indexes import Feed
 from webop.handling.insights import Indexed, Origin
+from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
 from webop.pacing import Backoff, Once
 from webop.reactor.cluster_changes import (
@@ -30,6 +31,7 @@ from webop.reactor.cluster_changes import (
 )
 from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
+from webop.reactor.room import Room, Total
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.stream import Stream, StreamKey
 from webop.reactor.supervision import keep_running
@@ -84,6 +86,8 @@ class Observer:
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
+        self._total = Total()
+        self._rooms: dict[str, Room] = {}
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
@@ -260,8 +264,11 @@ class Observer:
             if stream.origin == (resource.group, resource.plural, namespace)
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
+        room = self._open_room(resource)
         stream = Stream(
-            ResourceContext(self._operator, self._client, resource, handlers, is_late=is_late),
+            ResourceContext(
+                self._operator, self._client, resource, handlers, room, is_late=is_late
+            ),
             namespace,
             selectors,
             self._gate,
@@ -281,6 +288,18 @@ class Observer:
         self._streams[stream.key] = stream
         stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
         stream.task.add_done_callback(lambda _: self._end(stream))
+
+    def _open_room(self, resource: Resource) -> Room:
+        """Return the room of a kind, for all of its namespaces and versions."""
+        settings, name = self._operator.settings, f"{resource.plural}.{resource.group}".rstrip(".")
+        if name not in self._rooms:
+            self._rooms[name] = Room(
+                name,
+                self._total,
+                limit=settings.batching.worker_limit,
+                is_crowded=lambda: is_crowded(settings.execution),
+            )
+        return self._rooms[name]
 
     def _end(self, stream: Stream) -> None:
         if stream in self._ending:  # or else the operator ends, or has no credentials

@@ -23,7 +23,8 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
-from webop.reactor.tracking import Cycle, Tracked
+from webop.reactor.room import Room
+from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
@@ -34,14 +35,16 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``is_late`` tells that the resource or the namespace came while the operator was running: what
-    was never handled in it is new, and not resumed, even if it came before the watch of it.
+    ``room`` is shared by all namespaces of a kind. ``is_late`` tells that the resource or the
+    namespace came while the operator was running: what was never handled in it is new, and not
+    resumed, even if it came before the watch of it.
     """
 
     operator: OperatorContext
     client: Client
     resource: Resource
     handlers: ResourceHandlers
+    room: Room
     is_late: bool = False
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
@@ -88,30 +91,31 @@ class Plan:
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     """Return what is to be done about the newest state of an object; None if nothing is."""
-    if obj.raw is None or obj.event_type == "DELETED":
+    if obj.raw is None or obj.is_gone:
         return None
+    work = obj.work or NOTHING
     plan = Plan(detect_cause(ctx, obj, Body(obj.raw)))
     wanted = _select_background(ctx, obj, plan.cause)
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
     if plan.finalizers is None and obj.is_view:
-        plan.has_changes = obj.is_released  # a daemon has ended: nothing else is new
+        plan.has_changes = work.is_released  # a daemon has ended: nothing else is new
     elif plan.finalizers is None:
-        plan.has_changes = _plan_changes(ctx, obj, plan)
+        plan.has_changes = _plan_changes(ctx, work.cycle, plan)
     return plan or None
 
 
-def _plan_changes(ctx: ResourceContext, obj: Tracked, plan: Plan) -> bool:
+def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool:
     """Find the handlers of the change; tell whether there is anything to be done about it."""
     cause = plan.cause
-    if cause.reason is Reason.NOOP and obj.cycle is not None:
-        plan.cycle = obj.cycle  # back where it was, but some have seen it elsewhere
+    if cause.reason is Reason.NOOP and cycle is not None:
+        plan.cycle = cycle  # back where it was, but some have seen it elsewhere
         return True
     if cause.reason not in _HANDLED or not ctx.handlers.changes:
         return False
     plan.handlers = ctx.handlers.select_changes(cause)
-    if obj.cycle is not None and obj.cycle.reason is cause.reason:
-        _continue_cycle(ctx, plan, obj.cycle)
+    if cycle is not None and cycle.reason is cause.reason:
+        _continue_cycle(ctx, plan, cycle)
     return bool(plan.handlers) or _is_worth_noting(ctx, cause) or _has_leftovers(ctx, cause)
 
 

@@ -1,13 +1,14 @@
 """What is done about one object when it has changed: the whole story on one screen.
 
-Flow: :meth:`Processor.process` → :func:`webop.handling.execute.execute` → the user's function.
+Flow: :meth:`Processor.process` → :func:`webop.reactor.cycles.handle_change` →
+:func:`webop.handling.execute.execute` → the user's function.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,51 +18,63 @@ from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.indexing import index_object
-from webop.handling.policy import Outcome
 from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Terms
-from webop.objects.body import Body, RawEvent
-from webop.objects.fields import Snapshot
+from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
-from webop.reactor.application import apply_finalizers, save_patch
 from webop.reactor.cycles import handle_change
-from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan, ResourceContext, make_plan
-from webop.reactor.saving import catch_up, is_refused, release, save_changes
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import Tracked, get_uid
+from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid
+from webop.reactor.writing import (
+    Failure,
+    find_pause,
+    judge,
+    put_finalizers,
+    read,
+    release,
+    save,
+    save_pending,
+)
 
 logger = logging.getLogger(__name__)
+
+_HEAD_START = 0.05  # seconds; for handlers of an event, before the change is handled
 
 
 class Processor:
     """The work on the objects of one resource; see :class:`webop.reactor.dispatcher`."""
 
-    def __init__(
-        self, ctx: ResourceContext, gate: Gate[Any], *, spawn: Callable[..., asyncio.Task[None]]
-    ) -> None:
+    def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
         self.wants_every_event = bool(ctx.handlers.events)
         self.has_indexes = bool(ctx.handlers.indexers)
-        self._gate = gate
         self._spawn = spawn
         settings = ctx.operator.settings
         self._event_terms = Terms(settings, default_errors=ErrorsMode.IGNORED)
         self._index_terms = replace(self._event_terms, success_level=logging.DEBUG)
 
-    def has_work(self, obj: Tracked) -> bool:
-        """Tell whether anything is to be done about the newest state of an object."""
-        if obj.events or obj.unsaved is not None or obj.is_unindexed:
-            return True
-        try:
-            obj.plan = make_plan(self.ctx, obj)
-        except Exception:  # noqa: BLE001  a filter has failed: it is reported in process()
-            return True
-        if obj.plan is None:
+    def plan(self, obj: Tracked) -> Plan | None:
+        """Return what is to be done about the newest state of an object; None if nothing is.
+
+        Raises:
+            Exception: a filter has failed.
+        """
+        plan = make_plan(self.ctx, obj)
+        if plan is None:
             obj.initial = False
-        return obj.plan is not None
+        return plan
+
+    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+        """Return a state that had to be dropped from memory; None if it cannot be had."""
+        try:
+            return await read(self.ctx, obj)
+        except (APIError, LoginError) as exc:
+            said, extra = "An event of %s is skipped: %s", self.ctx.refer_to(obj)
+            logger.warning(said, obj, exc, extra=extra)
+            return None
 
     async def index(self, raw: dict[str, Any]) -> None:
         """Bring the indexes up to a state of an object; errors of indexers end here."""
@@ -86,66 +99,52 @@ class Processor:
         """Drop what else is remembered of an object that is gone."""
         self.ctx.operator.memos.forget(obj.uid)
 
-    async def process(self, obj: Tracked) -> float | None:
+    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Do what is to be done about the newest state of an object.
 
-        Guarantees: errors of the API server, of filters, and of the framework itself end here;
-        the object is come back to after ``settings.batching.error_delays``, and what happens to
-        it until then is only shown to the handlers of raw events.
+        Guarantees: errors of the API server, of filters, and of the framework itself end here.
+        The object is worked on again after a pause; what happens to it until then is only shown
+        to the handlers of raw events.
+
+        Args:
+            obj: the object.
+            plan: what is to be done, if that is known already.
 
         Returns:
             The seconds after which to come back even if nothing changes; None if there is no need.
         """
         try:
+            if obj.text is not None:  # the state had to be dropped from memory
+                raw = await read(self.ctx, obj)
+                obj.text = None
+                if raw is not None:
+                    obj.accept(obj.event_type, raw)
+                    obj.is_dirty = False
             if obj.is_unindexed:
                 obj.is_unindexed = False
-                if obj.raw is not None and obj.event_type != "DELETED":
+                if obj.raw is not None and not obj.is_gone:
                     await self.index(obj.raw)
-            await self._gate.wait()
-            await self._show_events(obj)
-            if rest := obj.find_rest():
-                return rest
-            await catch_up(self.ctx, obj)
-            plan = self._take_plan(obj)
+            if obj.spying is not None:
+                await asyncio.wait({obj.spying}, timeout=_HEAD_START)
+            pending = (obj.work or NOTHING).pending
+            if pending is not None and not pending.is_denied:
+                await save_pending(self.ctx, obj)
+            if plan is None or plan.cause.body.raw is not obj.raw:
+                plan = self.plan(obj)
+            delay = None
             if plan is None:
-                delay, obj.initial = None, False
+                await save_pending(self.ctx, obj)
             else:
                 delay = await self._carry_out(obj, plan)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
-            return self._throttle(obj, exc)
-        obj.error_delays = None
+            return self._rest(obj, exc)
+        if obj.work is not None:
+            obj.work.backoff, obj.work.paused_until = None, 0.0
         return delay
-
-    def _take_plan(self, obj: Tracked) -> Plan | None:
-        """Return the plan that started the work if it is still for the newest state."""
-        plan, obj.plan = obj.plan, None
-        if plan is not None and plan.cause.body.raw is obj.raw:
-            return plan
-        return make_plan(self.ctx, obj)
 
     async def _carry_out(self, obj: Tracked, plan: Plan) -> float | None:
         """Call the handlers, record their progress, and write it all down in one patch."""
-        cause = plan.cause
-        self._adjust_background(obj, plan)
-        if cause.reason is Reason.DELETE and obj.is_released:
-            await release(self.ctx, obj)
-            return None
-        if plan.finalizers is not None:
-            added = len(plan.finalizers) > len(cause.body.meta.finalizers)
-            cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-            await apply_finalizers(self.ctx, obj, cause.body, plan.finalizers)
-            return None
-        if not plan.has_changes:
-            obj.initial = False
-            return None
-        delay = await handle_change(self.ctx, obj, plan)
-        await save_changes(self.ctx, obj, cause)
-        if obj.is_released:
-            await release(self.ctx, obj)
-        return delay
-
-    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
-        """Stop and start daemons and timers; those to be started wait for the finalizer."""
+        cause, work = plan.cause, obj.open_work()
         running = {} if obj.background is None else obj.background.tasks
         for key in plan.stopped:
             if key in running:
@@ -154,51 +153,68 @@ class Processor:
             for handler in plan.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
             obj.is_provided = True
+        if cause.reason is Reason.DELETE and work.is_released:
+            await release(self.ctx, obj)
+        elif plan.finalizers is not None:
+            added = len(plan.finalizers) > len(cause.body.meta.finalizers)
+            cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
+            await put_finalizers(self.ctx, obj, cause.body, plan.finalizers)
+        elif not plan.has_changes:
+            obj.initial = False
+        else:
+            with self.ctx.room.running_handlers():
+                delay = await handle_change(self.ctx, obj, work, plan)
+            await save(self.ctx, obj, Pending(cause.patch, cause.own))
+            if work.is_released:
+                await release(self.ctx, obj)
+            return delay
+        return None
 
-    async def _show_events(self, obj: Tracked) -> None:
+    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and forgotten (HND-27)."""
-        events, obj.events = obj.events or (), None
-        for event_type, raw in events:
-            body = Body(raw)
-            event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
-            cause = EventCause(
-                logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
-                memo=self.ctx.operator.memos.recall(obj.uid),
-                indices=self.ctx.operator.indices,
-                resource=self.ctx.resource,
-                body=body,
-                patch=Patch(body=body),
-                type=event_type,
-                event=event,
-            )
-            handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
-            if not handlers:
-                continue
-            state = Snapshot(raw)
-            outcomes: dict[str, Outcome] = await execute(
-                handlers, cause, Progress.start(handlers), self._event_terms
-            )
-            obj.restore(state)
-            deliver_results(outcomes, cause.patch)
-            if cause.patch and event_type != "DELETED":
-                try:
-                    await save_patch(self.ctx, obj, cause.patch)
-                except (APIError, LoginError) as exc:
-                    cause.logger.warning("The patch of event handlers is not applied: %s", exc)
+        body = Body(raw)
+        event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
+        cause = EventCause(
+            logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
+            memo=self.ctx.operator.memos.recall(obj.uid),
+            indices=self.ctx.operator.indices,
+            resource=self.ctx.resource,
+            body=body,
+            patch=Patch(body=body),
+            type=event_type,
+            event=event,
+        )
+        handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
+        progress = Progress.start(handlers)
+        deliver_results(await execute(handlers, cause, progress, self._event_terms), cause.patch)
+        if not cause.patch or event_type == "DELETED":
+            return
+        try:
+            await save(self.ctx, obj, Pending(cause.patch, Patch()))
+        except (APIError, LoginError) as exc:
+            cause.logger.warning("The patch of event handlers is not written yet: %s", exc)
+            obj.wake()
 
-    def _throttle(self, obj: Tracked, exc: Exception) -> float | None:
-        """Leave an object alone for a while after an error that is not of its handlers."""
-        delays: float | Iterable[float] = self.ctx.operator.settings.batching.error_delays
-        delay = None if is_refused(exc) else obj.throttle(delays)
-        pause = "until its next change" if delay is None else f"for {delay:g} seconds"
-        expected = isinstance(exc, (APIError, LoginError))
-        logger.error(
-            "%s %s is left alone %s: %s",
+    def _rest(self, obj: Tracked, exc: Exception) -> float | None:
+        """Choose the pause of an object after an error that is not of its handlers; log it."""
+        delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
+        if delay is not None and not (work.pending is not None and work.pending.is_denied):
+            work.paused_until = asyncio.get_running_loop().time() + delay
+        hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
+        is_expected = isinstance(exc, (APIError, LoginError))
+        is_away = is_expected and judge(exc) is not Failure.DENIED
+        failures = 0 if work.backoff is None else work.backoff.failures
+        level = logging.WARNING if is_away else logging.ERROR
+        if is_away and (self.ctx.room.is_failing or failures > 1):
+            level = logging.DEBUG  # it is logged for the kind, or was for the object
+        logger.log(
+            level,
+            "%s %s: %s %s",
             self.ctx.resource.kind or self.ctx.resource.plural,
             obj,
-            pause,
-            exc if expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
-            exc_info=None if expected else exc,
+            exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
+            hope,
+            exc_info=None if is_expected else exc,
             extra=self.ctx.refer_to(obj),
         )
         return delay

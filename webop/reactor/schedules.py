@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from webop.errors import APIConflictError, APIError, APIUnprocessableError, LoginError
+from webop.errors import APIConflictError, APIError, LoginError
 from webop.handling.causes import BackgroundCause
 from webop.handling.execute import attempt, deliver_results
 from webop.handling.handlers import BackgroundHandler, TimerHandler
@@ -21,7 +21,7 @@ from webop.handling.policy import Outcome
 from webop.handling.progress import HandlerState, now
 from webop.handling.stopping import (
     AsyncDaemonStopped,
-    DaemonStopped,
+    DaemonStoppingReason,
     Stopper,
     SyncDaemonStopped,
 )
@@ -29,10 +29,10 @@ from webop.handling.terms import Terms
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
-from webop.reactor.application import REFUSALS, apply_transformations, save_patch
+from webop.reactor import writing
 from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import Tracked
+from webop.reactor.tracking import Pending, Tracked
 
 _GLANCE = 0.1  # seconds; between two looks for a change where any change is idle enough
 
@@ -57,33 +57,23 @@ class Run:
                 deliver_results({self.handler.id: outcome}, self.cause.patch)
 
     async def save(self) -> None:
-        """Write the patch and clear it; what came too late is carried over (PAT-06, PAT-07)."""
-        patch = self.cause.patch
-        fns = list(patch.fns)
-        patch.fns.clear()
+        """Write the patch and clear it; functions that came too late are kept (PAT-06, PAT-07)."""
+        patch, obj = self.cause.patch, self.obj
+        merged, fns = Patch(dict(patch)), list(patch.fns)
+        patch.clear()
         try:
-            if patch:
-                await save_patch(self.ctx, self.obj, patch)
-                patch.clear()
+            if merged:
+                await writing.save(self.ctx, obj, Pending(merged, Patch()))
             if fns:
-                await apply_transformations(self.ctx, self.obj, fns)
+                await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=1)
+        except APIConflictError as exc:
+            patch.fns.extend(fns)
+            self.cause.logger.debug("%s", exc)
         except (APIError, LoginError) as exc:
             self.cause.logger.warning("The patch of %s is not written: %s", self.handler, exc)
-            is_refused = getattr(exc, "status", 0) in REFUSALS
-            if is_refused:
-                patch.clear()  # it would be refused again
-            if not is_refused or _is_outdated(exc):
+            if writing.judge(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
-        except (TypeError, ValueError) as exc:
-            said = "A function in the patch of %s has left what JSON cannot hold: %s"
-            self.cause.logger.warning(said, self.handler, exc)
-
-
-def _is_outdated(exc: Exception) -> bool:
-    """Tell whether the object was only newer than expected; what is invalid has causes."""
-    return isinstance(exc, APIConflictError) or (
-        isinstance(exc, APIUnprocessableError) and not exc.details.get("causes")
-    )
+            obj.wake()  # what is kept is written by whoever works on the object
 
 
 def start_in_background(
@@ -102,8 +92,16 @@ def start_in_background(
     elif not obj.background.tasks:
         obj.background.show(clone(obj.raw))
     background = obj.background
-    item = BackgroundTask(obj, handler, operator.settings.background)
-    background.tasks[handler.id] = item
+
+    def end(reason: DaemonStoppingReason) -> None:
+        if DaemonStoppingReason.OPERATOR_PAUSING in reason:
+            obj.is_provided = False  # the pause may have ended before it
+        obj.wake()
+
+    item = BackgroundTask(
+        background, handler, operator.settings.background, name=str(obj), on_end=end
+    )
+    stopper = item.stopper
     cause = BackgroundCause(
         logger=ObjectLogger(body=background.body, settings=operator.settings),
         memo=operator.memos.recall(obj.uid),
@@ -111,16 +109,12 @@ def start_in_background(
         resource=ctx.resource,
         body=background.body,
         patch=Patch(body=background.body),
-        stopped=_build_flag(handler, item.stopper),
+        stopped=AsyncDaemonStopped(stopper) if is_async(handler.fn) else SyncDaemonStopped(stopper),
     )
     is_timer = isinstance(handler, TimerHandler)
     terms = Terms(operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO)
-    run = Run(ctx, obj, background, handler, item.stopper, cause, terms)
+    run = Run(ctx, obj, background, handler, stopper, cause, terms)
     item.start(spawn, run_in_background(run))
-
-
-def _build_flag(handler: BackgroundHandler, stopper: Stopper) -> DaemonStopped:
-    return AsyncDaemonStopped(stopper) if is_async(handler.fn) else SyncDaemonStopped(stopper)
 
 
 async def run_in_background(run: Run) -> None:

@@ -10,6 +10,7 @@ import contextlib
 from functools import partial
 
 from webop.client.watch import ListingStarted, WatchStatus, watch
+from webop.handling.cancellation import TaskGroup
 from webop.handling.insights import Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
@@ -81,13 +82,13 @@ class Stream:
         settings, duty = self.ctx.operator.settings, self.ctx.operator.duty
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             spawn = partial(duty.spawn, group)
             dispatcher = Dispatcher(
-                Processor(self.ctx, self._gate, spawn=spawn),
+                Processor(self.ctx, spawn=spawn),
                 spawn=spawn,
                 gate=self._gate,
-                limit=settings.batching.worker_limit,
+                room=self.ctx.room,
                 is_resuming=self.is_resuming,
                 is_standing_by=not duty.is_active,
             )

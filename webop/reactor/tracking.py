@@ -2,33 +2,72 @@
 
 Little, on purpose: bodies are dropped as soon as there is nothing to do, so that an idle object
 costs a few hundred bytes.
+
+Who changes what: :class:`Tracked` itself and its :class:`Phase` are changed by the dispatcher, and
+by the answers to own patches; ``work`` by whoever works on the object; ``background`` by its
+daemons and timers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import enum
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
-from webop.objects.patch import Patch
-
-if TYPE_CHECKING:
-    from webop.reactor.background import Background
-    from webop.reactor.planning import Plan
+from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
+from webop.pacing import Backoff
+from webop.reactor.background import Background
 
 
 class Keeper(Protocol):
-    """Who keeps the object, and sees to it that somebody works on it."""
+    """Who keeps the object, and has somebody work on it."""
 
     epoch: int
     has_indexes: bool
 
     def check(self, obj: Tracked) -> None:
-        """Start work on the object if there is any, and nobody is at it."""
+        """Decide what happens next to an object."""
+
+
+class Phase(enum.Enum):
+    """What happens to an object at the moment."""
+
+    IDLE = enum.auto()
+    """Nothing; there is no body in memory."""
+    HELD = enum.auto()
+    """It is too early for handlers: the indexes are not filled."""
+    WAITING = enum.auto()
+    """It waits for room; there is a text in place of the body."""
+    WORKING = enum.auto()
+    """One task works on it."""
+    RESTING = enum.auto()
+    """It is looked at again at a certain time, or when it changes."""
+
+
+class Pending(NamedTuple):
+    """What is not written yet.
+
+    Attributes:
+        wanted: what handlers want changed.
+        own: what the framework keeps.
+        is_denied: whether the API server has refused it for good. Then newer states are handled
+            nevertheless; they are seen as if it were written.
+    """
+
+    wanted: Patch
+    own: Patch
+    is_denied: bool = False
+
+    def followed_by(self, other: Pending) -> Pending:
+        """Return both as one."""
+        fns: list[PatchFn] = [*self.wanted.fns, *other.wanted.fns]
+        wanted = Patch(merge_patches(self.wanted, other.wanted), fns=fns)
+        return Pending(wanted, Patch(merge_patches(self.own, other.own)), other.is_denied)
 
 
 @dataclass(slots=True)
@@ -51,51 +90,80 @@ class Cycle:
     bases: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Work:
+    """How far the work on an object has come; None of it survives the process.
+
+    Attributes:
+        cycle: the handling cycle under way.
+        is_released: whether all deletion handlers have finished, so that the object may go.
+        pending: what could not be written.
+        backoff: the pauses after errors that are not of handlers; None if the last one is over.
+        paused_until: by the loop's clock, the end of such a pause.
+    """
+
+    cycle: Cycle | None = None
+    is_released: bool = False
+    pending: Pending | None = None
+    backoff: Backoff | None = None
+    paused_until: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to remember."""
+        is_blank = self.cycle is None and self.pending is None and self.backoff is None
+        return is_blank and not self.is_released
+
+
+NOTHING = Work()
+"""What is remembered where there is nothing to remember; it must not be changed."""
+
+
 class Tracked:
     """One object of one watched resource.
 
     Attributes:
-        raw: the newest known state; None when there is nothing to do about it.
-        event_type: the type of the event that brought ``raw``.
+        phase: what happens to it at the moment.
+        raw: the newest known state, if it is needed; None when there is nothing to do about it.
+        text: what stands for ``raw`` while the object waits or rests; empty if it must be read
+            again.
+        event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
-        initial: whether the object was there before the operator and is yet to be resumed.
+        seen: the last listing in which the object was.
+        initial: whether the object was there before the operator and must still be resumed.
+        is_dirty: whether a newer state has come since the work on it began.
+        is_unindexed: whether the indexes do not know the newest state.
+        is_provided: whether the daemons that the newest state asks for were started; those that
+            end later are not started again before there is another event.
+        work: how far the work has come, while there is some.
         events: the events not yet shown to the handlers of events.
-        plan: what is to be done about ``raw``, if it was found out already.
-        unsaved: what is to be written before anything else, as the API server was away.
-        is_released: whether all deletion handlers have finished, so that the object may go.
-        is_provided: whether the daemons that ``raw`` asks for were started; those that end later
-            are not started again before there is another event.
-        is_unindexed: whether the indexes are to be told of ``raw``.
+        spying: the task that shows them.
         background: its daemons and timers, if it has any.
-        paused_until: by the loop's clock, the end of the pause after an error of the framework.
+        timer: when it is looked at again.
     """
 
     __slots__ = (
         "background",
-        "cycle",
         "epoch",
-        "error_delays",
         "event_type",
         "events",
         "initial",
-        "is_busy",
         "is_dirty",
         "is_provided",
-        "is_released",
         "is_unindexed",
         "keeper",
         "name",
         "namespace",
-        "news",
-        "paused_until",
-        "plan",
+        "phase",
         "raw",
         "seen",
+        "spying",
+        "text",
         "timer",
         "uid",
-        "unsaved",
         "version",
+        "work",
     )
 
     def __init__(self, keeper: Keeper, uid: str, raw: dict[str, Any], *, initial: bool) -> None:
@@ -104,43 +172,40 @@ class Tracked:
         self.namespace: str | None = raw["metadata"].get("namespace")
         self.name: str = raw["metadata"]["name"]
         self.initial = initial
+        self.phase = Phase.IDLE
         self.raw: dict[str, Any] | None = None
+        self.text: bytes | None = None
         self.event_type: RawEventType = None
         self.version = 0
         self.epoch = -1
         self.seen = -1
-        self.is_busy = False
         self.is_dirty = False
-        self.events: list[tuple[RawEventType, dict[str, Any]]] | None = None
-        self.cycle: Cycle | None = None
-        self.plan: Plan | None = None
-        self.unsaved: Patch | None = None
-        self.is_released = False
-        self.is_provided = False
         self.is_unindexed = False
+        self.is_provided = False
+        self.work: Work | None = None
+        self.events: deque[tuple[RawEventType, bytes]] | None = None
+        self.spying: asyncio.Task[None] | None = None
         self.background: Background | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.error_delays: Iterator[float] | None = None
-        self.paused_until = 0.0
-        self.news: asyncio.Event | None = None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Take over a newer state."""
+        """Accept a newer state."""
+        pending = None if self.work is None else self.work.pending
+        if pending is not None and pending.is_denied:
+            raw = apply_merge_patch(raw, pending.own)
         self.event_type = event_type
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
         self.is_provided = False
         if self.background is not None and self.background.tasks:
-            self.background.show(clone(raw))  # theirs to spoil
-        if self.news is not None:
-            self.news.set()
+            self.background.show(clone(raw))  # a copy that handlers may modify
 
     def accept_own(self, raw: dict[str, Any]) -> None:
-        """Take over the answer to a patch of ours, unless something newer is known already."""
+        """Accept the answer to a patch of ours, unless something newer is known already."""
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
@@ -151,7 +216,7 @@ class Tracked:
     def wake(self) -> None:
         """Have the object looked at as it is: something in its background has ended."""
         if self.event_type != "DELETED" and self.background is not None:
-            if self.raw is None:
+            if self.raw is None and self.text is None:
                 self.raw = self.background.raw
             self.is_dirty = True
         self.keeper.check(self)
@@ -163,8 +228,13 @@ class Tracked:
 
     @property
     def has_background(self) -> bool:
-        """Whether daemons or timers run for it, or are yet to end."""
+        """Whether daemons or timers run for it, or have not ended yet."""
         return self.background is not None and bool(self.background.tasks)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to be deleted: nothing must be written for it any more."""
+        return self.event_type == "DELETED"
 
     def restore(self, snapshot: Snapshot) -> None:
         """Undo what handlers have changed in place in the newest known state, if it still is."""
@@ -172,61 +242,31 @@ class Tracked:
             self.raw = snapshot.restore()
 
     def get_freshest(self) -> dict[str, Any] | None:
-        """Return the newest known state; None if there is none, or if the object is gone."""
-        if self.event_type == "DELETED":
+        """Return the newest known state; None if there is none in memory, or it is gone."""
+        if self.is_gone:
             return None
         if self.raw is None and self.background is not None:
             return self.background.raw or None
         return self.raw
 
-    def relax(self) -> None:
-        """Free what is not needed while there is nothing to do."""
-        self.raw = None
-        self.is_dirty = False
-        self.is_provided = True
-        if self.background is not None and not self.background.tasks:
-            self.background = self.background.without_body()
+    def open_work(self) -> Work:
+        """Return what is remembered of the work on it."""
+        if self.work is None:
+            self.work = Work()
+        return self.work
 
-    def abandon(self) -> None:
-        """Forget how far the work on it has come: others go on with it from what is stored."""
-        self.events = None
-        self.cycle = None
-        self.plan = None
-        self.unsaved = None
-        self.is_released = False
-        self.error_delays = None
-        self.paused_until = 0.0
-
-    async def wait_for_news(self, timeout: float | None) -> bool:
-        """Wait for a state that differs from the present one; tell whether it has come."""
-        self.news = asyncio.Event()
-        try:
-            async with asyncio.timeout(timeout):
-                await self.news.wait()
-        except TimeoutError:
-            return False
-        else:
-            return True
-        finally:
-            self.news = None
-
-    def throttle(self, delays: float | Iterable[float]) -> float | None:
-        """Return the pause after one more error of the framework; None if there are to be none."""
-        if self.error_delays is None:
-            self.error_delays = repeat_last(delays)
-        delay = next(self.error_delays, None)
-        if delay is not None:
-            self.paused_until = asyncio.get_running_loop().time() + delay
-        return delay
+    def keep_pending(self, pending: Pending) -> None:
+        """Remember what could not be written, after what is remembered already."""
+        work = self.open_work()
+        work.pending = pending if work.pending is None else work.pending.followed_by(pending)
+        if pending.is_denied and self.raw is not None:
+            self.raw = apply_merge_patch(self.raw, pending.own)
 
     def find_rest(self) -> float:
         """Return the seconds that are left of the pause after an error; 0 if there is none."""
-        if not self.paused_until:
+        if self.work is None or not self.work.paused_until:
             return 0
-        rest = self.paused_until - asyncio.get_running_loop().time()
-        if rest <= 0:
-            self.paused_until = 0.0
-        return max(0, rest)
+        return max(0, self.work.paused_until - asyncio.get_running_loop().time())
 
 
 def get_uid(raw: dict[str, Any]) -> str:
@@ -240,12 +280,3 @@ def parse_version(raw: dict[str, Any]) -> int:
     """Return the resource version as a number: they can be compared since Kubernetes 1.35."""
     version = raw.get("metadata", {}).get("resourceVersion", "")
     return int(version) if version.isdecimal() else 0
-
-
-def repeat_last(delays: float | Iterable[float]) -> Iterator[float]:
-    """Iterate over the delays, then repeat the last one for ever."""
-    last: float | None = None
-    for last in (delays,) if isinstance(delays, (int, float)) else delays:
-        yield last
-    while last is not None:
-        yield last

@@ -25,6 +25,7 @@ from pyngrok.log import NgrokLog
 from pyngrok.process import NgrokProcess
 
 from webop.errors import ConfigurationError
+from webop.own_threads import call_in_own_thread
 
 if TYPE_CHECKING:
     import os
@@ -94,7 +95,7 @@ class NgrokAgent:
         """
         path = self._config.ngrok_path
         try:
-            await asyncio.to_thread(_install, self._config)
+            await call_in_own_thread(_install, self._config)
             return await self._call_open(upstream)
         except TimeoutError:
             raise ConfigurationError(
@@ -113,7 +114,7 @@ class NgrokAgent:
             complaint = _complaints.get(self._process, "")
             return f"The ngrok agent has ended (exit code {code}). {complaint}".rstrip()
         if time.monotonic() - self._listed_at > _LISTING_PERIOD:
-            if not await asyncio.to_thread(self._is_listed):
+            if not await call_in_own_thread(self._is_listed):
                 return f"The ngrok agent has no tunnel of {self._url} any more."
             self._listed_at = time.monotonic()
         return None
@@ -121,11 +122,11 @@ class NgrokAgent:
     async def close(self) -> None:
         """Close the tunnel, and end the agent if it has no others; nothing happens otherwise."""
         if self._process is not None:
-            await asyncio.to_thread(self._close)
+            await call_in_own_thread(self._close)
 
     async def _call_open(self, upstream: str) -> str:
         """Open the tunnel in a thread; when cancelled, wait for it: what it opens is closed."""
-        call = asyncio.create_task(asyncio.to_thread(self._open, upstream))
+        call = asyncio.create_task(call_in_own_thread(self._open, upstream))
         try:
             async with asyncio.timeout(_START_LIMIT):
                 return await asyncio.shield(call)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
+from webop.own_threads import call_in_own_thread
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.certificates import contexts
@@ -178,8 +179,8 @@ class WebhookServer(ClosableServer):
         Yields:
             The authorities for the clients to trust, in PEM; None for the default ones.
         """
-        current = await asyncio.to_thread(self._read_material)
-        own = await asyncio.to_thread(self._make_certificate, context, current)
+        current = await call_in_own_thread(self._read_material)
+        own = await call_in_own_thread(self._make_certificate, context, current)
         if context is not None and current.cert is not None:
             self._use_certificate(context, current.cert, current.key, self.password)
         yield add_bundle(current.bundle, own)
@@ -242,7 +243,7 @@ class WebhookServer(ClosableServer):
 
         hosting = self._hosting
         # Files are read in a thread: those of networked disks can take long.
-        context = await asyncio.to_thread(self._build_context)
+        context = await call_in_own_thread(self._build_context)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
         async with contextlib.aclosing(self._watch_certificate(context)) as bundles:
@@ -345,7 +346,7 @@ class WebhookServer(ClosableServer):
     async def _read_again(self, current: Material) -> Material:
         """Read the files; keep what is known if they are not usable, as when half-written."""
         try:
-            return await asyncio.to_thread(self._read_material)
+            return await call_in_own_thread(self._read_material)
         except ConfigurationError as error:
             logger.warning("The changed files of the webhook server are left out: %s", error)
             return current
@@ -356,7 +357,7 @@ class WebhookServer(ClosableServer):
         if bundle is None:
             logger.warning("There are no authorities to save to cadump=%r.", str(self.cadump))
         else:
-            await asyncio.to_thread(contexts.write_file, self.cadump, bundle, "cadump")
+            await call_in_own_thread(contexts.write_file, self.cadump, bundle, "cadump")
 
 
 class WebhookK3dServer(WebhookServer):

@@ -259,7 +259,7 @@ class PersistenceSettings(Section):
     diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
     """Where the last handled state is kept."""
     consistency_timeout: Seconds | None = 5.0
-    """How long a conflict waits for the newer state."""
+    """Accepted for compatibility: the newest state is read at once when a patch conflicts."""
 
 
 class OperatorSettings(Section):

@@ -43,7 +43,7 @@ async def test_garbage_in_the_status_is_told_once_and_ignored(
         await eventually(lambda: "'z'" in log.text)
         await objects.pass_fence()
     for identity in ("kopf", "x", "y", "z"):
-        assert log.text.count(f"The record of {identity!r}") == 1
+        assert log.text.count(f"Ignoring the record of {identity!r}") == 1
     assert "Traceback" not in log.text
     assert set(await meeting.read()) == {"kopf", "x", "y", "z"}
 

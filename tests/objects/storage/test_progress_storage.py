@@ -9,6 +9,7 @@ import pytest
 
 from webop.objects.body import Body, BodyEssence
 from webop.objects.patch import Patch, apply_merge_patch
+from webop.objects.storage.compaction import measure_others
 from webop.objects.storage.progress import (
     AnnotationsProgressStorage,
     MultiProgressStorage,
@@ -71,6 +72,83 @@ def test_the_text_of_an_error_is_kept_up_to_a_limit(
         assert record is not None
         assert len(record["message"]) == kept
         assert record["message"].endswith("ж" if size <= 1000 else "ж…")
+
+
+LIMIT = 262_144  # bytes; of all annotations of an object (Kubernetes API, meta/v1 ObjectMeta)
+
+
+def fill(
+    storage: ProgressStorage, count: int, message: str, others: int, *, stored: int = 0
+) -> tuple[dict[str, Any], Patch]:
+    """Return an object and a complete patch for it: so many records, so many bytes of others'."""
+    annotations = {"other": "x" * (others - len("other")), "kopf.zalando.org/note": '{"message":1}'}
+    raw: dict[str, Any] = {"metadata": {"annotations": annotations}}
+    record: Any = {**RECORD, "message": message}
+    for number in range(stored):
+        patch = Patch()
+        storage.store(key=f"stored-{number}", record=record, body=Body(raw), patch=patch)
+        raw = apply_merge_patch(raw, patch)
+    patch = Patch({"metadata": {"labels": {"a": "b"}}})
+    for number in range(count):
+        storage.store(key=f"{'f' * 60}-{number}", record=record, body=Body(raw), patch=patch)
+    return raw, patch
+
+
+@pytest.mark.feature("CFG-68")
+@pytest.mark.parametrize("storage", [AnnotationsProgressStorage(), SmartProgressStorage()])
+@pytest.mark.parametrize(
+    ("count", "stored", "letter", "others", "kept"),
+    [
+        (1, 0, "x", 0, 1000),
+        (90, 0, "x", 0, 1000),  # each has two names
+        (90, 0, "x", 120_000, 200),
+        (90, 0, "ж", 0, 200),
+        (200, 0, "x", 0, 200),
+        (200, 0, "\x00", 0, 50),  # six characters each in JSON
+        (200, 0, "x", 100_000, 50),
+        (200, 0, "x", 162_000, 0),
+        (5, 0, "x", 258_000, 50),
+        (20, 190, "x", 0, 200),  # those that are stored make room, too
+        (190, 190, "x", 50_000, 50),
+        (5, 0, "x", LIMIT, 0),  # there is no room for anything
+    ],
+)
+def test_messages_are_the_shorter_the_less_room_there_is(
+    storage: ProgressStorage, count: int, stored: int, letter: str, others: int, kept: int
+) -> None:
+    raw, patch = fill(storage, count, letter * 1000, max(others, 10), stored=stored)
+    before = copy.deepcopy(raw)
+    shared = patch["metadata"]
+    original = copy.deepcopy(patch)
+
+    storage.fit(body=Body(raw), patch=patch)
+
+    assert raw == before
+    assert shared == original["metadata"]  # it may be a part of the patch of the handlers
+    fitted = apply_merge_patch(raw, patch)
+    annotations = fitted["metadata"].pop("annotations")
+    assert fitted == {"metadata": {"labels": {"a": "b"}}}
+    assert annotations["kopf.zalando.org/note"] == '{"message":1}'
+    total = measure_others({}, {"metadata": {"annotations": annotations}}, ())
+    assert total <= LIMIT or others == LIMIT
+    keys = [f"{'f' * 60}-{number}" for number in range(count)]
+    keys += [f"stored-{number}" for number in range(stored)]
+    body = Body({"metadata": {"annotations": annotations}})
+    records: list[Any] = [storage.fetch(key=key, body=body) for key in keys]
+    messages = {record.pop("message", None) for record in records}
+    shortened = letter * kept + ("…" if 0 < kept < 1000 else "")
+    assert messages == {shortened or None}
+    assert all({**record, "message": CONTENT["message"]} == CONTENT for record in records)
+
+
+def test_a_patch_without_annotations_of_a_full_object_stays_as_it_is() -> None:
+    storage = SmartProgressStorage()
+    raw, patch = fill(storage, 200, "x" * 1000, 10)
+    full = apply_merge_patch(raw, patch)
+    for content in ({}, {"status": {"x": 1}}, {"metadata": {"annotations": None}}):
+        patch = Patch(content)
+        storage.fit(body=Body(full), patch=patch)
+        assert patch == content
 
 
 @pytest.mark.feature("CFG-58", "CFG-59", "CFG-60", "CFG-61", "CFG-68", "REF-55", "REF-57", "REF-58")

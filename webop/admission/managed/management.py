@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +47,7 @@ from webop.errors import (
 )
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.identities import detect_process
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
@@ -241,9 +241,11 @@ class ConfigurationManager:
 
         Processes can have the identity of their pod in common.
         """
+        process = str(detect_process())
         return Replica(
-            key=build_key(f"{self._operator.identity}/{os.getpid()}"),
+            key=build_key(f"{self._operator.identity}/{process}"),
             identity=self._operator.identity,
+            process=process,
             since=self._clock.tell(),
             lifetime=self._lifetime,
             renewal=self._renewal,

@@ -52,6 +52,7 @@ class Mark:
         address: where it is reached, as a ``clientConfig`` without a path and authorities.
             Several replicas behind one Service have the same: then calls meet any of them.
         served: its webhooks by their names, in order.
+        process: which process it is (:mod:`webop.identities`).
         authorities: whom to trust for it: certificates in PEM.
         definitions: webhooks that are not in force as it has them, by name, without
             ``clientConfig``: so that whoever can, puts them in force.
@@ -63,6 +64,7 @@ class Mark:
     lifetime: float
     address: Json
     served: Mapping[str, Served]
+    process: str = ""
     authorities: tuple[str, ...] = ()
     definitions: Mapping[str, Json] = field(default_factory=dict)
 
@@ -83,6 +85,7 @@ class Mark:
         }
         document = {
             "identity": self.identity,
+            "process": self.process,
             "since": self.since.isoformat(),
             "renewed": self.renewed.isoformat(),
             "lifetime": self.lifetime,
@@ -100,6 +103,7 @@ def decode_mark(text: str) -> Mark | None:
         document = orjson.loads(text)
         return Mark(
             identity=str(document["identity"]),
+            process=str(document.get("process") or ""),
             since=_parse_time(document["since"]),
             renewed=_parse_time(document["renewed"]),
             lifetime=float(document["lifetime"]),

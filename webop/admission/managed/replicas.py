@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,7 @@ class Replica:
 
     key: str
     identity: str
+    process: str
     since: dt.datetime
     lifetime: float
     renewal: float
@@ -130,13 +131,15 @@ def build_offer(
     return Offer(address, authorities, served, definitions, frozenset(persistent))
 
 
-def parse_configuration(body: Mapping[str, Any] | None, now: dt.datetime) -> Configuration:
+def parse_configuration(
+    body: Mapping[str, Any] | None, is_alive: Callable[[Mark], bool]
+) -> Configuration:
     """Return what there is in an object of the API server; None stands for no object."""
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
     found = {k: decode_mark(text) for k, text in annotations.items() if k.startswith(PREFIX)}
-    alive = {k: mark for k, mark in found.items() if mark is not None and mark.is_alive(now)}
+    alive = {k: mark for k, mark in found.items() if mark is not None and is_alive(mark)}
     return Configuration(
         version=body["metadata"]["resourceVersion"],
         marks=alive,
@@ -164,6 +167,7 @@ def plan_presence(
     """
     mine = Mark(
         identity=replica.identity,
+        process=replica.process,
         since=replica.since,
         renewed=now,
         lifetime=replica.lifetime,

@@ -26,6 +26,7 @@ from webop.admission.managed.replicas import (
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
 from webop.handling.handlers import WebhookType
+from webop.identities import is_former_self
 from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,10 @@ class SharedConfigurations:
         raise self._build_conflict("others change it all the time")
 
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
-        return parse_configuration(await self._patch(kind, {}), now)
+        def is_alive(mark: Mark) -> bool:
+            return mark.is_alive(now) and not is_former_self(mark.process)
+
+        return parse_configuration(await self._patch(kind, {}), is_alive)
 
     async def _check_unchanged(
         self, kind: WebhookType, found: Configuration, now: dt.datetime

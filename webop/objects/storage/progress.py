@@ -19,11 +19,13 @@ from webop.objects.fields import (
     build_without,
     clone,
     ensure,
+    is_mapping,
     parse_field,
     remove,
     resolve,
 )
 from webop.objects.storage.codec import build_place, decode, encode
+from webop.objects.storage.compaction import ANNOTATIONS_LIMIT, measure, measure_others
 from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from webop.objects.body import Body, BodyEssence
     from webop.objects.patch import Patch
 
-_MESSAGE_LIMIT: Final = 1000  # characters
+_ANNOTATIONS: Final = ("metadata", "annotations")
+_MESSAGE_LIMITS: Final = (1000, 200, 50, 0)
+"""Characters of a message: as many as fit, and never more than the first of them."""
 
 
 class ProgressRecord(TypedDict, total=False):
@@ -111,6 +115,14 @@ class ProgressStorage(ABC):
     def flush(self) -> None:  # noqa: B027  # documented as optional to override
         """Write what is held back, if anything is."""
 
+    def fit(self, *, body: Body, patch: Patch) -> None:  # noqa: B027  # optional to override
+        """Make room in a complete patch, just before it is written, if the records need it.
+
+        Args:
+            body: the object as it is now.
+            patch: everything that is written, whoever wants it.
+        """
+
     def _own(self, essence: BodyEssence) -> dict[str, Any]:
         return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
 
@@ -140,7 +152,7 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the annotation."""
         raw = get_raw(body)
-        annotations = resolve(raw, ("metadata", "annotations")) or {}
+        annotations = resolve(raw, _ANNOTATIONS) or {}
         for name in self.make_keys(key, body=raw):
             text = annotations.get(name)
             record = (
@@ -154,23 +166,22 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         """Put the record into the patch."""
-        content = {k: val for k, val in _shorten(record).items() if self.verbose or val is not None}
-        text = encode(content)
+        text = self._encode(record, _MESSAGE_LIMITS[0])
         raw = get_raw(body)
         for name in self.make_keys(key, body=raw):
-            ensure(patch, ("metadata", "annotations", name), text)
+            ensure(patch, (*_ANNOTATIONS, name), text)
         self.store_marker(body=raw, patch=patch)
 
     def purge(self, *, key: str, body: Body, patch: Patch) -> None:
         """Delete the annotation, if it is there."""
         raw = get_raw(body)
         for name in self.make_keys(key, body=raw):
-            _purge(("metadata", "annotations", name), raw, patch)
+            _purge((*_ANNOTATIONS, name), raw, patch)
 
     def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
         """Set the annotation for touching, if it is not of that value already."""
         for name in self.make_keys(self.touch_key, body=body):
-            path = ("metadata", "annotations", name)
+            path = (*_ANNOTATIONS, name)
             if resolve(body, path) != value:
                 ensure(patch, path, value)
                 self.store_marker(body=body, patch=patch)
@@ -178,11 +189,52 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove all annotations under the prefix."""
         document = self._own(essence)
-        annotations = resolve(document, ("metadata", "annotations")) or {}
+        annotations = resolve(document, _ANNOTATIONS) or {}
         own = [name for name in annotations if name.startswith(f"{self.prefix}/")]
         for name in own:
-            document = build_without(document, ("metadata", "annotations", name))
+            document = build_without(document, (*_ANNOTATIONS, name))
         return cast("BodyEssence", document)
+
+    def fit(self, *, body: Body, patch: Patch) -> None:
+        """Cut the messages of all records alike, so that the annotations fit into the object.
+
+        The records themselves stay, so that no retry is lost. Those that are in the object
+        already are cut as well, if need be. What holds annotations in the patch is replaced, not
+        changed in place: it can be shared with the patch of the handlers.
+        """
+        changes = resolve(patch, _ANNOTATIONS)
+        if not is_mapping(changes):
+            return
+        raw = get_raw(body)
+        excess = measure_others(raw, patch, ()) - ANNOTATIONS_LIMIT
+        if excess <= 0:
+            return
+        merged = {**(resolve(raw, _ANNOTATIONS) or {}), **changes}
+        records = self._find_records(merged)
+        size = sum(map(measure, map(merged.get, records)))
+        texts: dict[str, str] = {}
+        for limit in _MESSAGE_LIMITS[1:]:
+            texts = {name: self._encode(record, limit) for name, record in records.items()}
+            if size - sum(map(measure, texts.values())) >= excess:
+                break
+        cut = {name: text for name, text in texts.items() if text != merged[name]}
+        patch["metadata"] = {**patch["metadata"], "annotations": {**changes, **cut}}
+
+    def _find_records(self, annotations: Mapping[str, Any]) -> dict[str, ProgressRecord]:
+        """Return the records with messages; other annotations of the prefix are none."""
+        found: dict[str, ProgressRecord] = {}
+        for name, text in annotations.items():
+            if not name.startswith(f"{self.prefix}/") or not isinstance(text, str):
+                continue
+            if '"message":' in text:
+                record = decode(text, place=f"the annotation {name}")
+                if record is not None and record.keys() <= ProgressRecord.__annotations__.keys():
+                    found[name] = cast("ProgressRecord", record)
+        return found
+
+    def _encode(self, record: ProgressRecord, limit: int) -> str:
+        content = _shorten(record, limit)
+        return encode({k: val for k, val in content.items() if self.verbose or val is not None})
 
 
 class StatusProgressStorage(ProgressStorage):
@@ -212,7 +264,7 @@ class StatusProgressStorage(ProgressStorage):
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:  # noqa: ARG002
         """Put the record into the patch; what is None in it deletes what was there before."""
-        ensure(patch, (*self.field, key), _shorten(record))
+        ensure(patch, (*self.field, key), _shorten(record, _MESSAGE_LIMITS[0]))
 
     def purge(self, *, key: str, body: Body, patch: Patch) -> None:
         """Delete the record, if it is there."""
@@ -284,6 +336,11 @@ class MultiProgressStorage(ProgressStorage):
         for storage in self.storages:
             storage.flush()
 
+    def fit(self, *, body: Body, patch: Patch) -> None:
+        """Let all storages make room in the patch."""
+        for storage in self.storages:
+            storage.fit(body=body, patch=patch)
+
 
 class SmartProgressStorage(MultiProgressStorage):
     """Keeps the records in annotations, and believes what older operators have left in status.
@@ -317,12 +374,14 @@ def _parse_named(field: FieldSpec, name: str) -> FieldPath:
     return parse_field(field.format(name=name) if isinstance(field, str) else field)
 
 
-def _shorten(record: ProgressRecord) -> ProgressRecord:
-    """Cut the text of an error that holds a whole document, so that the record fits anywhere."""
+def _shorten(record: ProgressRecord, limit: int) -> ProgressRecord:
+    """Cut the text of an error, which can be a whole document; None if nothing is left of it."""
     message = record.get("message")
-    if message is None or len(message) <= _MESSAGE_LIMIT:
+    if not isinstance(message, str) or len(message) <= limit:
         return record
-    return {**record, "message": f"{message[:_MESSAGE_LIMIT]}…"}
+    ellipsis = "…"
+    kept = message.removesuffix(ellipsis)[:limit]  # what was cut before is not cut again for that
+    return {**record, "message": f"{kept}{ellipsis}" if kept else None}
 
 
 def _purge(path: FieldPath, raw: Mapping[str, Any], patch: Patch) -> None:

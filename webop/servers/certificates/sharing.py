@@ -29,6 +29,7 @@ from webop.errors import (
     LoginError,
     WebopError,
 )
+from webop.own_threads import call_in_own_thread
 from webop.servers.certificates.certs import build_certificate_of_own_ca
 from webop.servers.certificates.rotation import (
     MAKING,
@@ -194,7 +195,7 @@ class SharedCertificate:
         return True
 
     async def _write(self, step: Step) -> None:
-        made = await asyncio.to_thread(self._make) if step in MAKING else None
+        made = await call_in_own_thread(self._make) if step in MAKING else None
         renew_at = get_renewal(_get_moment().now + self._sharing.lifetime, self._sharing.lifetime)
         shared = build_next(step, self._shared, self._memory, made, renew_at)
         sharing, present = self._sharing, self._document

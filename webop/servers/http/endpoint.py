@@ -14,12 +14,14 @@ import contextlib
 import functools
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from webop.errors import ReviewError
+from webop.pacing import Once
 from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.answers import (
     EXCHANGE_EXTENSION,
@@ -94,6 +96,7 @@ class ReviewEndpoint:
         self._path = normalize_path(path)
         self._hosting = get_hosting() if hosting is None else hosting
         self._held = 0  # bytes of bodies
+        self._logged = Once()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI 3)."""
@@ -107,7 +110,10 @@ class ReviewEndpoint:
             answer = Answer(200, body)
         except ReviewError as error:
             extra = {"k8s_request": error.request}
-            logger.warning("Refused a review at %r: %s", scope["path"], error, extra=extra)
+            # Whoever reaches the port can send garbage: one line a minute for each status.
+            is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
+            level = logging.WARNING if is_new else logging.DEBUG
+            logger.log(level, "Refused a review at %r: %s", scope["path"], error, extra=extra)
             answer = self._refuse(error)
         except (_DisconnectedError, _ExpiredError) as error:
             logger.debug("%s (a review at %r)", error, scope["path"])

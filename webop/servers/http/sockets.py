@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
+from webop.own_threads import call_in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +61,9 @@ def format_address(host: str, port: int) -> str:
 
 async def _resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
     """Return the families and the addresses of a host."""
-    loop = asyncio.get_running_loop()
+    look_up = partial(socket.getaddrinfo, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
-        infos = await loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        infos = await call_in_own_thread(look_up, host or None, port)
     except (socket.gaierror, UnicodeError) as error:
         name = format_address(host, port)
         reason = "the host name cannot be resolved; check its spelling."

@@ -1,0 +1,100 @@
+"""What each stage of a creation costs, from samples of the operator's stacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+from bench.model import Bench, BenchError, Sample, Scenario, Side
+from bench.operators import run_operator
+
+_SAMPLER = str(Path(__file__).parents[1] / "sampler.py")
+# A sample belongs to the innermost frame that is named here, by the start of "module:function".
+# The longest name that fits counts; other modules of webop stand for themselves.
+_STAGES = {
+    "__main__:sample": "measuring",
+    "handlers:": "the user's handler",
+    "logging": "logging",
+    "webop.logs": "logging",
+    "aiohttp": "HTTP",
+    "multidict": "HTTP",
+    "yarl": "HTTP",
+    "asyncio.sslproto": "TLS",
+    "ssl": "TLS",
+    "webop.client": "client: requests, answers",
+    "webop.client.events": "watch: lines read, parsed",
+    "webop.client.streams": "watch: lines read, parsed",
+    "webop.client.watch": "watch: lines read, parsed",
+    "webop.handling.causes": "planning",
+    "webop.handling.filters": "planning",
+    "webop.handling.registry": "planning",
+    "webop.reactor.planning": "planning",
+    "webop.handling.execute": "handlers called",
+    "webop.handling.invocation": "handlers called",
+    "webop.objects.storage": "states kept on the object",
+    "webop.objects.body": "bodies, fields, diffs",
+    "webop.objects.diffs": "bodies, fields, diffs",
+    "webop.objects.fields": "bodies, fields, diffs",
+    "webop.objects.patch": "patches built",
+    "webop.reactor.dispatcher": "dispatching",
+}
+# These are split: under a frame of webop something is sent, else something has arrived.
+_BOTH_WAYS = {"HTTP", "TLS"}
+_OUTSIDE = "event loop, all the rest"
+
+
+async def _measure(bench: Bench, side: Side) -> Sample:
+    things, output = bench.things, bench.workdir / "profile.json"
+    await things.clear()
+    output.unlink(missing_ok=True)
+    python, _, *module = side.argv
+    module.remove("--quiet")  # the lines about each object are part of the costs
+    sampled = dataclasses.replace(side, argv=(python, _SAMPLER, str(output), *module))
+    with run_operator(bench, sampled, things.plural) as operator:
+        await operator.settle()
+        await things.prove()
+        await operator.settle()
+        operator.send_signal(signal.SIGUSR1)
+        before = operator.read_cpu()
+        await things.load(bench.objects)
+        await operator.settle(6)
+        spent = operator.read_cpu() - before
+        operator.send_signal(signal.SIGUSR2)
+        await operator.wait_for(output)
+    return share_among_stages(json.loads(output.read_text()), spent * 1e3 / bench.objects)
+
+
+def share_among_stages(stacks: list[tuple[list[str], int]], total: float) -> Sample:
+    """Share the microseconds per object among the stages, the most expensive first."""
+    stages: Counter[str] = Counter()
+    for stack, count in stacks:
+        stage = next(filter(None, map(_find_stage, stack)), _OUTSIDE)
+        if stage in _BOTH_WAYS:
+            is_sent = any(frame.startswith("webop.client") for frame in stack)
+            stage += ", sending" if is_sent else ", receiving"
+        stages[stage] += count
+    if not stages.total():
+        raise BenchError("No samples: more --objects.")
+    shares = {stage: total * count / stages.total() for stage, count in stages.most_common()}
+    return {"all, us per object": total, **shares}
+
+
+def _find_stage(frame: str) -> str:
+    fitting = [name for name in _STAGES if frame.startswith(name)]
+    if fitting:
+        return _STAGES[max(fitting, key=len)]
+    return frame.partition(":")[0] if frame.startswith("webop.") else ""
+
+
+SCENARIO = Scenario(
+    name="profile",
+    summary="where the CPU time of created objects goes, in microseconds per object",
+    measure=_measure,
+    sizes=(5000,),
+    repeat=1,
+    sides=("webop",),
+    by_name_only=True,
+)

@@ -1,0 +1,89 @@
+"""The bench itself, where it decides something: who takes part, what a figure is made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench.report import build_summary
+from bench.scenarios.profile import share_among_stages
+
+_ROOT = Path(__file__).parents[2]
+
+
+def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **variables}
+    return subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=_ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_go_the_go_peer_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    done = run("bench", "idle", "--sides", "go", PATH="/nowhere", WEBOP_CACHE=str(tmp_path))
+    assert done.returncode == 1
+    assert "no Go on PATH: the side go is skipped" in done.stderr
+    assert "no side to measure" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["idle", "--sides", "rust"]])
+def test_unknown_scenarios_and_sides_are_refused(words: list[str]) -> None:
+    done = run("bench", *words)
+    assert done.returncode == 2
+    assert f"{words[-1]}: not one of" in done.stderr
+
+
+def test_a_figure_that_one_sample_lacks_counts_as_zero_in_it() -> None:
+    summary = build_summary({"webop": [{"a": 4.0}, {"a": 2.0, "b": 6.0}]})
+    assert summary["b"]["webop"] == {"min": 0, "median": 3.0, "ratio": 1.0}
+
+
+def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
+    called = ["webop.client.api:request", "webop.reactor.saving:save"]
+    stacks = [
+        (["json:loads", "webop.client.watch:follow", "asyncio.events:run"], 50),
+        (["logging:emit", "handlers:handle", "webop.handling.invocation:call"], 30),
+        (["webop.novelty:work", "webop.client.watch:follow"], 15),
+        (["aiohttp.client:request", *called], 10),
+        (["aiohttp.client_proto:data_received", "asyncio.sslproto:read"], 20),
+        (["selectors:select"], 5),
+    ]
+    assert share_among_stages(stacks, total=130) == {
+        "all, us per object": 130,
+        "watch: lines read, parsed": 50,
+        "logging": 30,
+        "HTTP, receiving": 20,
+        "webop.novelty": 15,
+        "HTTP, sending": 10,
+        "event loop, all the rest": 5,
+    }
+
+
+def test_the_chart_shows_each_size_of_the_document(tmp_path: Path) -> None:
+    names = ("cpu_ms_per_object", "seconds_to_idle", "rss_peak_mb", "change_to_called_max_ms")
+
+    def build_result(objects: int) -> dict[str, object]:
+        samples = {"webop": [dict.fromkeys(names, objects / 1000)]}
+        return {"objects": objects, "samples": samples, "summary": build_summary(samples)}
+
+    document = {
+        "facts": {"machine": "a <small> one", "date": "2026-11-22 06:00:00 +0000"},
+        "scenarios": {f"scale {objects}": build_result(objects) for objects in (100_000, 10_000)},
+    }
+    (tmp_path / "scale.json").write_text(json.dumps(document))
+    done = run("bench.chart", str(tmp_path / "scale.json"), str(tmp_path / "scale.svg"))
+    assert done.returncode == 0, done.stderr
+    texts = [element.text for element in ET.parse(tmp_path / "scale.svg").iter()]
+    assert texts.count("10 000") == texts.count("100 000") == len(names)
+    assert texts.count("● webop") == 1
+    assert "● kopf" not in texts

@@ -1,0 +1,213 @@
+"""Room for work: how many objects of one kind are worked on at once, and which come next.
+
+Handlers must not run far ahead of the writes: what has finished and is not written is repeated
+after a crash, and is in memory until then. So an object takes a place when work on it begins and
+gives it back when its patch is written. Handlers that take long give their place back meanwhile,
+at the pace at which the API server takes patches, so that their number is not limited.
+
+Objects that wait hold no body: only its JSON, compressed if it is long, and not even that when
+many wait. Sync and used in one event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+
+from webop.pacing import Backoff
+
+logger = logging.getLogger(__name__)
+
+_PLACES = 32  # of one kind: for twice as many objects as requests of it are sent at once
+_PLACES_WHEN_BUSY = 8  # of one kind, if other kinds are busy, too
+_BUSY = 64  # places of all kinds
+_SHORTEST_STAY = 0.05  # seconds; handlers that are faster keep their place
+_STAY_IN_WRITES = 2  # the same as a multiple of an average write
+_TOLERATED = 8  # failed writes in a row; more mean that the API server takes none of this kind
+_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; between attempts then
+_BEGUN_AT_ONCE = 50  # objects, before others get their turn in the event loop
+_CROWD_POLLING = 0.1  # seconds
+_COMPRESSED = 1000  # bytes; shorter texts stay as they are
+_SHELF = 24_000_000  # bytes of texts of one kind; what exceeds it is read again when it is needed
+
+Beginning = Callable[[Any], None]
+
+
+class Total:
+    """The places that are taken in all kinds."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+
+class Room:
+    """The places of one kind, and the queue for them.
+
+    Args:
+        name: of the kind, for the log.
+        total: shared by all kinds of an operator.
+        limit: of the objects in work, long handlers included; None for no limit.
+        is_crowded: whether so many calls wait for threads that no more are to be begun.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: Total,
+        *,
+        limit: int | None = None,
+        is_crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._name = name
+        self._total = total
+        self._limit = limit
+        self._is_crowded = is_crowded
+        self._taken = 0
+        self._begun = 0
+        self._queues: tuple[deque[tuple[Beginning, Any]], ...] = (deque(), deque())
+        self._alarm: asyncio.Handle | None = None
+        self._shelved = 0
+        self._write_seconds = 0.1  # the average; a guess before the first one
+        self._pauses = Backoff(_PAUSES)
+        self._failures = 0
+        self._closed_until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one more object may be begun."""
+        if self._limit is not None and self._begun >= self._limit:
+            return False
+        if self._failures >= _TOLERATED:  # one object at a time finds out if it is over
+            now = asyncio.get_running_loop().time()
+            return not self._taken and now >= self._closed_until
+        places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
+        return self._taken < places and not self._is_crowded()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether one more object may be begun, and none waits."""
+        return not (self._queues[0] or self._queues[1]) and self.is_open
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether no write of this kind succeeds at the moment."""
+        return self._failures >= _TOLERATED
+
+    def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
+        """Have a function called with the item when there is a place for it.
+
+        Args:
+            begin: calls :meth:`enter` if there is anything to do about the item.
+            item: what to begin.
+            is_urgent: whether it comes before all that are not, such as those of a listing.
+        """
+        self._queues[not is_urgent].append((begin, item))
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_soon(self._advance)
+
+    def enter(self) -> None:
+        """Take a place."""
+        self._begun += 1
+        self._taken += 1
+        self._total.taken += 1
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self._begun -= 1
+        self._give_back()
+
+    @contextlib.contextmanager
+    def running_handlers(self) -> Iterator[None]:
+        """Give the place back as long as handlers run, if they take long."""
+        is_out = False
+
+        def go_out() -> None:
+            nonlocal is_out
+            is_out = True
+            self._give_back()
+
+        stay = max(_SHORTEST_STAY, _STAY_IN_WRITES * self._write_seconds)
+        alarm = asyncio.get_running_loop().call_later(stay, go_out)
+        try:
+            yield
+        finally:
+            alarm.cancel()
+            if is_out:
+                self._taken += 1
+                self._total.taken += 1
+
+    def note_write(self, seconds: float) -> None:
+        """Take note of a write that the API server has answered, for good or bad."""
+        self._write_seconds += 0.2 * (seconds - self._write_seconds)
+        if self._failures >= _TOLERATED:
+            logger.info("Writing %s works again.", self._name)
+        if self._failures:
+            self._failures = 0
+            self._pauses.reset()
+            self._schedule()
+
+    def note_failure(self, reason: str) -> None:
+        """Take note of a write that the API server could not answer now."""
+        self._failures += 1
+        now = asyncio.get_running_loop().time()
+        if self._failures >= _TOLERATED and now >= self._closed_until:
+            pause = self._pauses.next() or 0
+            self._closed_until = now + pause
+            if self._failures == _TOLERATED:
+                said = "Writing %s fails; no more handlers are called until it works again: %s"
+                logger.warning(said, self._name, reason)
+            asyncio.get_running_loop().call_later(pause, self._schedule)
+
+    def pack(self, raw: Any) -> bytes:
+        """Return a text that stands for a body; an empty one if too much is kept already."""
+        if self._shelved >= _SHELF:
+            return b""
+        text = orjson.dumps(raw)
+        if len(text) > _COMPRESSED:
+            text = zlib.compress(text, 1)
+        self._shelved += len(text)
+        return text
+
+    def drop(self, text: bytes | None) -> None:
+        """Take note that a text is not kept any more."""
+        self._shelved -= len(text or b"")
+
+    def unpack(self, text: bytes) -> dict[str, Any]:
+        """Return the body that a text stands for, which must not be empty."""
+        self.drop(text)
+        raw: dict[str, Any] = orjson.loads(text if text[0] == 0x7B else zlib.decompress(text))
+        return raw
+
+    def _give_back(self) -> None:
+        self._taken -= 1
+        self._total.taken -= 1
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._alarm is None and (self._queues[0] or self._queues[1]):
+            self._alarm = asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Begin as many of those who wait as there are places, with breaks for others."""
+        self._alarm = None
+        urgent, others = self._queues
+        for _ in range(_BEGUN_AT_ONCE):
+            if not (urgent or others):
+                return
+            if not self.is_open:
+                if self._is_crowded():  # maybe by other kinds, which do not report here
+                    loop = asyncio.get_running_loop()
+                    self._alarm = loop.call_later(_CROWD_POLLING, self._advance)
+                return
+            begin, item = (urgent or others).popleft()
+            begin(item)
+        self._schedule()

@@ -1,0 +1,415 @@
+"""Writing to objects: the one policy for what handlers want changed and what the framework keeps.
+
+Flow: handling cycles, events, daemons, timers, finalizers → :func:`save` or :func:`patch` → the
+API server. What a failed write means is decided in :func:`judge`, and nowhere else:
+
+- The object is gone, or another one has its name by now: nothing is written.
+- The API server refuses the patch for good: it is logged with the reason, what handlers want is
+  dropped, what the framework keeps is written alone. If even that is refused, the object is
+  handled on as if it were written; it is written with the next change, or after a pause.
+- The object has changed in between: its newest state is read, and the patch is made for it.
+- The API server is away: what is to be written is kept, and written before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from webop.client.calls import encode_body
+from webop.errors import (
+    APIConflictError,
+    APIError,
+    APINotFoundError,
+    APIStatusError,
+    LoginError,
+)
+from webop.objects.body import Body
+from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
+from webop.pacing import Backoff
+from webop.reactor.planning import ResourceContext
+from webop.reactor.tracking import Pending, Tracked, get_uid, parse_version
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 10  # of a patch of an object that changes all the time; then there is a pause
+_RETRY_AFTER_LIMIT = 60.0  # seconds; a proxy's "come back tomorrow" must not stop an object
+_TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
+_TRANSIENT = frozenset({408, 409, 425, 429})
+
+
+class Failure(enum.Enum):
+    """What a failed write means."""
+
+    GONE = enum.auto()
+    DENIED = enum.auto()
+    OUTDATED = enum.auto()
+    AWAY = enum.auto()
+
+
+def judge(exc: Exception) -> Failure:
+    """Tell what a failed write means."""
+    if not isinstance(exc, APIStatusError):
+        return Failure.AWAY
+    causes = exc.details.get("causes")
+    fields = [cause.get("field") for cause in causes] if isinstance(causes, list) else []
+    if exc.status == 404 and exc.details.get("name"):
+        return Failure.GONE  # an absent subresource or kind is another matter
+    if exc.status == 422 and "metadata.uid" in fields:
+        return Failure.GONE
+    if exc.status == 409:
+        return Failure.OUTDATED
+    if exc.status == 500 and any(words in str(exc) for words in _TOO_LARGE):
+        return Failure.DENIED
+    is_final = 400 <= exc.status < 500 and exc.status not in _TRANSIENT | {401, 404}
+    return Failure.DENIED if is_final else Failure.AWAY
+
+
+async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
+    """Write what handlers want and what the framework keeps, in as few requests as possible.
+
+    Returns:
+        Whether the object is still there.
+
+    Raises:
+        APIError: it is not written, and kept in ``obj.work.pending``.
+        LoginError: the same: there are no credentials.
+    """
+    wanted, own, _ = pending
+    work = obj.work
+    if work is not None and work.pending is not None and work.pending.is_denied:
+        own = Patch(merge_patches(work.pending.own, own))
+        work.pending = None
+    try:
+        if wanted:
+            merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
+            try:
+                return await patch(ctx, obj, merged)
+            except APIError as exc:
+                if judge(exc) is not Failure.DENIED:
+                    raise
+                said, extra = "The patch of %s is denied and dropped: %s", ctx.refer_to(obj)
+                logger.error(said, obj, exc, extra=extra)  # noqa: TRY400
+                wanted = Patch()
+        return not own or await patch(ctx, obj, own)
+    except (APIError, LoginError) as exc:
+        obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
+        raise
+
+
+async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
+    """Write what could not be written before; errors as in :func:`save`."""
+    work = obj.work
+    if work is not None and work.pending is not None:
+        pending, work.pending = work.pending, None
+        await save(ctx, obj, pending)
+
+
+async def patch(
+    ctx: ResourceContext, obj: Tracked, changes: Patch, *, attempts: int = _ATTEMPTS
+) -> bool:
+    """Write a patch: the status where it has its own endpoint, then the rest, then functions.
+
+    The status goes first: the rest says that it is handled. Values that JSON cannot represent are
+    dropped with a warning.
+
+    Args:
+        ctx: the context of the resource.
+        obj: the object.
+        changes: what is to be written.
+        attempts: how often functions are tried on an object that changes meanwhile.
+
+    Returns:
+        Whether the object is still there.
+
+    Raises:
+        APIConflictError: the object has changed once too often.
+        APIError: it is not written, or not all of it.
+        LoginError: there are no credentials.
+    """
+    if "metadata" in changes:
+        changes = Patch(changes)
+        storage = ctx.operator.settings.persistence.progress_storage
+        storage.fit(body=Body(obj.get_freshest() or {}), patch=changes)
+    try:
+        return await _patch(ctx, obj, dict(changes), changes.fns, attempts)
+    except (TypeError, ValueError):
+        dropped: list[str] = []
+        merged = _prune(changes, "", dropped)
+        what, extra = "; ".join(dropped), ctx.refer_to(obj)
+        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, what, extra=extra)
+        return await _patch(ctx, obj, merged, changes.fns, attempts)
+
+
+async def _patch(
+    ctx: ResourceContext, obj: Tracked, merged: dict[str, Any], fns: list[PatchFn], attempts: int
+) -> bool:
+    has_endpoint = "status" in ctx.resource.subresources
+    if has_endpoint and "status" in merged:
+        status = merged.pop("status")
+        # The uid is not looked at in this endpoint, unlike the version.
+        if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
+            return False
+    if merged:
+        if "/" not in obj.uid:  # some aggregated APIs have no uids
+            merged["metadata"] = {**(merged.get("metadata") or {}), "uid": obj.uid}
+        if not await _send(ctx, obj, lambda _: merged):
+            return False
+    for part in (("status", "") if has_endpoint else (None,)) if fns else ():
+
+        def build(raw: dict[str, Any], part: str | None = part) -> list[JSONPatchOp]:
+            return _build_operations(ctx, obj, fns, raw, part)
+
+        if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
+            return False
+    return True
+
+
+async def put_finalizers(
+    ctx: ResourceContext, obj: Tracked, body: Body, finalizers: list[str]
+) -> None:
+    """Replace the finalizers of an object, unless it has changed since the given state.
+
+    If it has, its newest state is known afterwards, to be planned for anew.
+
+    Raises:
+        APIError: they are not replaced.
+        LoginError: there are no credentials.
+    """
+    metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
+    try:
+        answer = await _request(ctx, obj, {"metadata": metadata}, None)
+    except APIStatusError as exc:
+        failure = judge(exc)
+        if failure not in (Failure.OUTDATED, Failure.GONE):
+            raise
+        answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
+    if answer is not None:
+        obj.accept_own(answer)
+
+
+async def release(ctx: ResourceContext, obj: Tracked) -> None:
+    """Let a deleted object go, whatever else is changed in it at the same time.
+
+    The deletion handlers have run and must not run again, so a conflict is resolved here.
+
+    Raises:
+        APIError: the finalizer is still there.
+        LoginError: there are no credentials.
+    """
+    finalizer = ctx.operator.settings.persistence.finalizer
+
+    def build(raw: dict[str, Any]) -> dict[str, Any] | None:
+        finalizers = raw["metadata"].get("finalizers") or []
+        left = [name for name in finalizers if name != finalizer]
+        if len(left) == len(finalizers):
+            return None
+        version = raw["metadata"]["resourceVersion"]
+        return {"metadata": {"finalizers": left, "resourceVersion": version}}
+
+    if not obj.has_background:  # else it is looked at again when the last of them has ended
+        await _send(ctx, obj, build, needs_state=True)
+
+
+async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
+    """Read the newest state from the API server; None if the object is gone.
+
+    Raises:
+        APIError: it cannot be read.
+        LoginError: there are no credentials.
+    """
+    try:
+        raw = await ctx.client.get(
+            ctx.resource,
+            obj.namespace,
+            obj.name,
+            is_queued=True,
+            is_retried=False,
+            keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
+        )
+    except APINotFoundError:
+        return None
+    return raw if get_uid(raw) == obj.uid else None
+
+
+def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
+    """Return the pause of an object after an error that is not of its handlers; None for ever.
+
+    First come those of ``settings.networking``, as for all requests, then those of
+    ``settings.batching``, of which the last one repeats.
+    """
+    networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
+    work = obj.open_work()
+    if work.backoff is None:
+        is_about_api = isinstance(exc, (APIError, LoginError)) and judge(exc) is not Failure.DENIED
+        first = networking.error_backoffs if is_about_api else ()
+        pauses = _iterate_pauses(first, batching.error_delays)
+        work.backoff = Backoff(pauses, is_endless=False)
+    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+    delay = work.backoff.next(min(wish or 0, _RETRY_AFTER_LIMIT))
+    return wish if wish is not None and networking.enforce_retry_after else delay
+
+
+def _iterate_pauses(
+    first: float | Iterable[float], then: float | Iterable[float]
+) -> Iterator[float]:
+    yield from (first,) if isinstance(first, int | float) else first
+    last: float | None = None
+    for last in (then,) if isinstance(then, int | float) else then:
+        yield last
+    while last is not None:
+        yield last
+
+
+async def _send(
+    ctx: ResourceContext,
+    obj: Tracked,
+    build: Callable[[dict[str, Any]], Mapping[str, Any] | list[JSONPatchOp] | None],
+    subresource: str | None = None,
+    *,
+    attempts: int = _ATTEMPTS,
+    needs_state: bool = False,
+) -> bool:
+    """Send a patch made for the newest known state; if that was not the newest, read and repeat.
+
+    Args:
+        ctx: the context of the resource.
+        obj: the object.
+        build: makes the patch for a state: a list of operations is a JSON patch, a mapping is a
+            merge patch; nothing if there is nothing to write.
+        subresource: where to send it.
+        attempts: how often it is made anew for a newer state.
+        needs_state: whether the patch depends on the state, which is read if it is not in memory.
+
+    Returns:
+        Whether the object is still there.
+    """
+    while not obj.is_gone:
+        raw = obj.get_freshest() or (await read(ctx, obj) if needs_state else {})
+        content = None if raw is None else build(raw)
+        if not content:
+            return raw is not None
+        version = parse_version(raw) if raw else obj.version
+        try:
+            answer = await _request(ctx, obj, content, subresource)
+        except APIStatusError as exc:
+            is_outdated = judge(exc) is Failure.OUTDATED or _is_failed_test(content, exc)
+            if not is_outdated and judge(exc) is not Failure.GONE:
+                raise
+            answer = await read(ctx, obj) if is_outdated else None
+            if answer is not None:
+                obj.accept_own(answer)
+                attempts -= 1
+                if version and version == parse_version(answer):
+                    raise  # it is not that the object has changed
+                if not attempts:
+                    raise APIConflictError(str(exc), status=409) from exc
+                continue
+        if answer is None:
+            return False
+        _warn_of_pruning(ctx, obj, content, answer)
+        obj.accept_own(answer)
+        return True
+    return False
+
+
+async def _request(
+    ctx: ResourceContext,
+    obj: Tracked,
+    content: Mapping[str, Any] | list[JSONPatchOp],
+    subresource: str | None,
+) -> dict[str, Any] | None:
+    """Send a patch once; note how long it takes, and whether the API server takes any."""
+    loop, room = asyncio.get_running_loop(), ctx.room
+    began = loop.time()
+    send = ctx.client.patch_json if isinstance(content, list) else ctx.client.patch_merge
+    try:
+        answer: dict[str, Any] | None = await send(
+            ctx.resource,
+            obj.namespace,
+            obj.name,
+            content,  # type: ignore[arg-type]
+            subresource,
+            is_queued=True,
+            is_retried=False,
+            keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
+        )
+    except (APIError, LoginError) as exc:
+        if judge(exc) is Failure.AWAY:
+            room.note_failure(str(exc))
+        else:
+            room.note_write(loop.time() - began)
+        raise
+    room.note_write(loop.time() - began)
+    return answer
+
+
+def _is_failed_test(content: object, exc: Exception) -> bool:
+    """Tell whether the object was newer than a JSON patch expects; what is invalid has causes."""
+    is_json_patch = isinstance(content, list) and getattr(exc, "status", 0) == 422
+    return is_json_patch and not getattr(exc, "details", {}).get("causes")
+
+
+def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
+    guard = {"metadata": {"resourceVersion": str(obj.version)}} if obj.version else {}
+    return {"status": status, **guard}
+
+
+def _build_operations(
+    ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], raw: dict[str, Any], part: str | None
+) -> list[JSONPatchOp]:
+    """Apply the functions; part "status" is the status only, "" all but it, None everything."""
+    try:
+        operations = Patch(fns=fns).as_json_patch(raw)
+        encode_body(operations)
+    except Exception:
+        said = "A function in the patch of %s has failed, and is skipped."
+        logger.exception(said, obj, extra=ctx.refer_to(obj))
+        return []
+    chosen = [op for op in operations if part is None or _is_of_status(op) == (part == "status")]
+    version = raw["metadata"].get("resourceVersion")
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    return [test, *chosen] if chosen else []
+
+
+def _is_of_status(operation: JSONPatchOp) -> bool:
+    path: str = operation["path"]
+    return path == "/status" or path.startswith("/status/")
+
+
+def _prune(value: Any, path: str, dropped: list[str]) -> Any:
+    """Return what JSON can represent of a patch, and list the rest."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        pruned = _prune(item, f"{path}.{key}", dropped)
+        try:
+            encode_body({key: pruned})
+        except (TypeError, ValueError) as exc:
+            dropped.append(f"{path}.{key} ({exc})".lstrip("."))
+        else:
+            kept[key] = pruned
+    return kept
+
+
+def _warn_of_pruning(
+    ctx: ResourceContext, obj: Tracked, content: object, answer: dict[str, Any]
+) -> None:
+    """Warn if the API server has dropped the status: the schema does not know it."""
+    sent = content.get("status") if isinstance(content, dict) else None
+    kept = answer.get("status")
+    if not isinstance(sent, dict):
+        return
+    lost = [key for key, value in sent.items() if value is not None and key not in (kept or {})]
+    if lost:
+        logger.warning(
+            "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
+            "x-kubernetes-preserve-unknown-fields in the schema of the status?",
+            obj,
+            ", status.".join(lost),
+            extra=ctx.refer_to(obj),
+        )
