@@ -17,7 +17,8 @@ from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIError
 from webop.handling.context import OperatorContext
-from webop.handling.insights import Indexed
+from webop.handling.indexes import Feed
+from webop.handling.insights import Indexed, Origin
 from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
 from webop.pacing import Backoff, Once
@@ -41,7 +42,7 @@ _SHOWN = 5  # names in one line of the log
 _SETTLING = 0.2  # seconds; definitions and namespaces often come in groups
 _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
-_RESCAN_BROKEN = 10.0  # seconds; at most, while an API group does not answer
+_RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,10 @@ class Observer:
         self._spawn(self._report_waiting, "gate")
         backoff = Backoff(_RESCANS, jitter=0.1)
         while True:
-            is_complete = await self._rescan() and not self._broken
-            if is_scanning and is_complete:
-                is_complete = not self._missing and self._is_up_to_date()
-            pause = None if is_complete else backoff.next()
-            if pause is not None and self._broken:
+            has_answered = await self._rescan() and not self._broken
+            is_complete = not is_scanning or (not self._missing and self._is_up_to_date())
+            pause = None if has_answered and is_complete else backoff.next()
+            if pause is not None and not has_answered:
                 pause = min(pause, _RESCAN_BROKEN)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -311,10 +311,12 @@ class Observer:
 
         The objects are known by the former observer, too, whose credentials were lost.
         """
+        feeds: dict[Origin, set[Feed]] = {}
+        for stream in (*self._streams.values(), *self._ending):
+            feeds.setdefault(stream.origin, set()).update(stream.feeds)
         indexed = self._operator.insights.indexed
         for origin, entry in list(indexed.items()):
-            streams = [*self._streams.values(), *self._ending]
-            kept = set().union(*(s.feeds for s in streams if s.origin == origin))
+            kept = feeds.get(origin, set())
             for feed in entry.feeds - kept:
                 for uid in entry.uids:
                     feed.forget(uid)
