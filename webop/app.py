@@ -33,7 +33,7 @@ from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.lifecycles import LifeCycleFn
-from webop.loading import load_sources
+from webop.loading import load_sources, to_list
 from webop.logs import configure
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
@@ -337,11 +337,6 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
-
-
-def to_list(values: Any) -> list[Any]:
-    """Return a list; a text is one item, not its letters."""
-    return [values] if isinstance(values, str) else list(values)
 
 
 def _split(text: str, separator: str | None = None) -> list[str]:

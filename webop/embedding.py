@@ -18,16 +18,15 @@ from contextlib import asynccontextmanager
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from webop.app import OperatorApp, to_list
 from webop.client.credentials import Vault
 from webop.errors import ConfigurationError
 from webop.handling.options import check_names, spell_out
 from webop.handling.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
+from webop.loading import to_list
 from webop.reactor.observer import Scope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
-from webop.servers.listener import Listener
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, listening_to_signals
 
@@ -210,6 +209,9 @@ def _build_liveness(url: str) -> Any:
 
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
+        from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is what serves it
+        from webop.servers.listener import Listener  # noqa: PLC0415
+
         app = OperatorApp(operator=made, health_path=parts.path or "/")
         async with Listener(app, parts.hostname or "localhost", 80 if port is None else port):
             yield

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from webop.errors import ConfigurationError
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
@@ -45,6 +46,11 @@ def load_sources(sources: Iterable[str]) -> None:
             load_file(Path(source))
         else:
             load_module(source)
+
+
+def to_list(values: Any) -> list[Any]:
+    """Return a list; a text is one item, not its letters."""
+    return [values] if isinstance(values, str) else list(values)
 
 
 def load_file(path: Path) -> None:

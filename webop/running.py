@@ -17,7 +17,6 @@ from typing import Any
 
 from webop.admission.access import ClientAccess
 from webop.admission.host import WebhookHost
-from webop.admission.managed.management import ConfigurationManager
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
@@ -203,8 +202,13 @@ class Operator:
             client = await stack.enter_async_context(Client(self.login.vault, networking))
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
-            managing = self.webhooks.is_managing
-            manager = ConfigurationManager(self.context, client) if managing else None
+            manager = None
+            if self.webhooks.is_managing:
+                from webop.admission.managed.management import (  # noqa: PLC0415 - few need it
+                    ConfigurationManager,
+                )
+
+                manager = ConfigurationManager(self.context, client)
             self.webhooks.connect(ClientAccess(client, on_use=self.login.wanted.set), manager)
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:

@@ -13,14 +13,16 @@ import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from webop.admission.managed.management import ConfigurationManager
 from webop.admission.serve import AdmissionService
 from webop.errors import ConfigurationError, WebopError
 from webop.handling.context import OperatorContext
 from webop.servers.base import WebhookClientConfig
 from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
+
+if TYPE_CHECKING:
+    from webop.admission.managed.management import ConfigurationManager
 
 logger = logging.getLogger(__name__)
 

@@ -265,18 +265,18 @@ class PersistenceSettings(Section):
 class OperatorSettings(Section):
     """All settings of one operator; operators in one process do not share them (CFG-50)."""
 
-    process: ProcessSettings = Field(default_factory=ProcessSettings)
-    posting: PostingSettings = Field(default_factory=PostingSettings)
-    peering: PeeringSettings = Field(default_factory=PeeringSettings)
-    leadership: LeadershipSettings = Field(default_factory=LeadershipSettings)
-    watching: WatchingSettings = Field(default_factory=WatchingSettings)
-    batching: BatchingSettings = Field(default_factory=BatchingSettings)
-    scanning: ScanningSettings = Field(default_factory=ScanningSettings)
-    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
-    execution: ExecutionSettings = Field(default_factory=ExecutionSettings)
-    background: BackgroundSettings = Field(default_factory=BackgroundSettings)
-    networking: NetworkingSettings = Field(default_factory=NetworkingSettings)
-    persistence: PersistenceSettings = Field(default_factory=PersistenceSettings)
+    process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
+    posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)
+    peering: PeeringSettings = Field(default_factory=PeeringSettings.model_construct)
+    leadership: LeadershipSettings = Field(default_factory=LeadershipSettings.model_construct)
+    watching: WatchingSettings = Field(default_factory=WatchingSettings.model_construct)
+    batching: BatchingSettings = Field(default_factory=BatchingSettings.model_construct)
+    scanning: ScanningSettings = Field(default_factory=ScanningSettings.model_construct)
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings.model_construct)
+    execution: ExecutionSettings = Field(default_factory=ExecutionSettings.model_construct)
+    background: BackgroundSettings = Field(default_factory=BackgroundSettings.model_construct)
+    networking: NetworkingSettings = Field(default_factory=NetworkingSettings.model_construct)
+    persistence: PersistenceSettings = Field(default_factory=PersistenceSettings.model_construct)
 
     @property
     def queueing(self) -> BatchingSettings:
@@ -292,6 +292,6 @@ class OperatorSettings(Section):
         Raises:
             ConfigurationError: a value does not fit, or can be given only in code.
         """
-        settings = cls()
+        settings = cls.model_construct()  # validators take time: built when something is assigned
         apply_environment(settings, environment)
         return settings
