@@ -17,7 +17,7 @@ _PANELS = {
 _COLORS = {"webop": "#1f6feb", "kopf": "#bf5700"}
 _WIDTH, _HEIGHT = 300, 170  # of what is drawn in a panel
 _LEFT, _TOP = 50, 70
-_STEP_X, _STEP_Y = _WIDTH + 80, _HEIGHT + 90
+_STEP_X, _STEP_Y = _WIDTH + 80, _HEIGHT + 60
 _STYLE = "text{font:12px sans-serif;fill:#333}.title{font-size:14px;font-weight:bold}"
 
 
@@ -38,7 +38,9 @@ def build_chart(document: dict[str, Any]) -> str:
     if not results:
         raise SystemExit("There are no results of the scenario scale.")
     facts = document["facts"]
-    about = f"Restart with handled objects. {facts['machine']}, {facts['date'][:10]}"
+    about = (
+        f"Restart with handled objects, {facts['machine'].split(', ')[-1]}, {facts['date'][:10]}"
+    )
     parts = [_write(_LEFT, 22, about, "title")]
     for number, (side, color) in enumerate(_COLORS.items()):
         if any(result["samples"].get(side) for result in results):
@@ -65,12 +67,17 @@ def _draw_panel(title: str, rows: list[tuple[int, dict[str, dict[str, float]]]])
         _write(_WIDTH * n / right, _HEIGHT + 18, _format(n), anchor="middle") for n, _ in rows
     ]
     for side, color in _COLORS.items():
-        values = [(n, cells[side]["median"]) for n, cells in rows if side in cells]
-        points = [(_WIDTH * n / right, _HEIGHT * (1 - value / top), value) for n, value in values]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y, _ in points]
-        parts += [_write(x, y - 7, _format(value), anchor="middle") for x, y, value in points]
+        line = []
+        for objects, cells in (row for row in rows if side in row[1]):
+            value = cells[side]["median"]
+            x, y = _WIDTH * objects / right, _HEIGHT * (1 - value / top)
+            line.append(f"{x:.1f},{y:.1f}")
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>')
+            is_highest = value == max(cell["median"] for cell in cells.values())
+            label_y = y - 7 if is_highest or y > _HEIGHT - 20 else y + 17
+            parts.append(_write(x, label_y, _format(value), anchor="middle", style=f"fill:{color}"))
+        path = " ".join(line)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
     return "".join(parts)
 
 
