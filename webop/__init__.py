@@ -34,8 +34,8 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
-from webop.handling.filters import ABSENT, PRESENT, all_, any_, none_, not_
-from webop.handling.handlers import ErrorsMode, HandlerId, Reason
+from webop.handling.filters import all_, any_, none_, not_
+from webop.handling.handlers import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
 from webop.handling.indexes import Index, Store
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.handling.stopping import (

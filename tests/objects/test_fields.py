@@ -12,7 +12,6 @@ from webop.objects.fields import (
     FieldSpec,
     Snapshot,
     build_without,
-    cherrypick,
     clone,
     ensure,
     parse_field,
@@ -124,15 +123,6 @@ def test_the_whole_document_can_neither_be_set_nor_removed() -> None:
         ensure({}, (), 1)
     with pytest.raises(ValueError, match="name a field"):
         remove({}, ())
-
-
-def test_fields_are_picked_from_one_document_into_another() -> None:
-    src = {"spec": {"x": 1, "y": 2}, "status": {"z": 3}}
-    dst: dict[str, Any] = {"spec": {"w": 0}}
-
-    cherrypick(src, dst, ["spec.x", ("status", "z"), "status.absent", None])
-
-    assert dst == {"spec": {"w": 0, "x": 1}, "status": {"z": 3}}
 
 
 def test_a_clone_shares_nothing_and_consists_of_plain_types() -> None:

@@ -13,12 +13,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from webop.handling.filters import MetaFilterToken
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
     ChangeHandler,
     Handler,
+    MetaFilterToken,
     ResourceHandler,
     WebhookHandler,
 )

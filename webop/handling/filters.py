@@ -7,30 +7,20 @@ the scope of a handler at all.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from webop.handling.causes import ResourceCause
+from webop.handling.handlers import (
+    ABSENT,
+    PRESENT,
+    ChangeHandler,
+    MetaCriterion,
+    Predicate,
+    ResourceHandler,
+    ValueCriterion,
+)
 from webop.objects import diffs, fields
-
-if TYPE_CHECKING:
-    from webop.handling.causes import ResourceCause
-    from webop.handling.handlers import ChangeHandler, ResourceHandler
-
-
-class MetaFilterToken(enum.Enum):
-    """Stand-ins for any value and for no value in filters."""
-
-    PRESENT = enum.auto()
-    ABSENT = enum.auto()
-
-
-PRESENT = MetaFilterToken.PRESENT
-ABSENT = MetaFilterToken.ABSENT
-
-Predicate = Callable[..., bool]
-MetaCriterion = str | MetaFilterToken | Predicate
-ValueCriterion = Any  # a value, a token, a predicate; None is no criterion
 
 _MISSING: Any = object()
 
@@ -56,18 +46,21 @@ def none_(fns: Collection[Predicate]) -> Predicate:
 
 
 def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether a handler is to be called for a cause, its change included."""
-    return _has_matching_change(handler, cause) and prematches(handler, cause)
+    """Tell whether a handler is to be called for a cause.
+
+    For handlers of changes with a field, the field must be what has changed.
+    """
+    if handler.field and isinstance(handler, ChangeHandler) and handler.needs_change:
+        return bool(diffs.reduce(getattr(cause, "diff", ()), handler.field)) and prematches(
+            handler, cause
+        )
+    return prematches(handler, cause)
 
 
 def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
     """Tell whether an object fits a handler, whatever has changed in it."""
     try:
-        return (
-            _has_matching_meta(handler, cause)
-            and (not handler.field or _has_matching_field(handler, cause))
-            and (handler.when is None or bool(handler.when(**cause.kwargs)))
-        )
+        return _fits(handler, cause, field=True)
     except Exception as exc:
         exc.add_note(f"This was in a filter of {handler}.")
         raise
@@ -80,17 +73,16 @@ def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
     """
     criteria = (handler.reason, handler.value, handler.old, handler.new)
     is_waiting = handler.needs_change and not any(item is not None for item in criteria)
-    return (
-        _has_matching_meta(handler, cause)
-        and (not handler.field or is_waiting or _has_matching_field(handler, cause))
-        and (handler.when is None or bool(handler.when(**cause.kwargs)))
-    )
+    return _fits(handler, cause, field=not is_waiting)
 
 
-def _has_matching_meta(handler: ResourceHandler, cause: ResourceCause) -> bool:
+def _fits(handler: ResourceHandler, cause: ResourceCause, *, field: bool) -> bool:
     labels, annotations = handler.labels, handler.annotations
-    return (not labels or _match_all(labels, cause.body.meta.labels, cause)) and (
-        not annotations or _match_all(annotations, cause.body.meta.annotations, cause)
+    return (
+        (not labels or _match_all(labels, cause.body.meta.labels, cause))
+        and (not annotations or _match_all(annotations, cause.body.meta.annotations, cause))
+        and (not handler.field or not field or _has_matching_field(handler, cause))
+        and (handler.when is None or bool(handler.when(**cause.kwargs)))
     )
 
 
@@ -115,30 +107,20 @@ def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) ->
 
 def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
     """Check the field's current value; for changes, its value before will do as well."""
-    old, new = getattr(handler, "old", None), getattr(handler, "new", None)
-    current = _normalized(fields.resolve(cause.body, handler.field, _MISSING))
-    if not _is_about_change(handler):
-        return _match_value(PRESENT if handler.value is None else handler.value, current, cause)
-    before = _normalized(fields.resolve(getattr(cause, "old", None) or {}, handler.field, _MISSING))
+    criterion = PRESENT if handler.value is None else handler.value
+    current = _resolve(cause.body, handler)
+    if not isinstance(handler, ChangeHandler) or not handler.needs_change:
+        return _match_value(criterion, current, cause)
+    old, new = handler.old, handler.new
+    before = _resolve(getattr(cause, "old", None) or {}, handler)
     if old is None and new is None:
-        criterion = PRESENT if handler.value is None else handler.value
         return _match_value(criterion, before, cause) or _match_value(criterion, current, cause)
     return (old is None or _match_value(old, before, cause)) and (
         new is None or _match_value(new, current, cause)
     )
 
 
-def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """For handlers of changes with a field: the field must be what has changed."""
-    if not handler.field or not _is_about_change(handler):
-        return True
-    return bool(diffs.reduce(getattr(cause, "diff", ()), handler.field))
-
-
-def _is_about_change(handler: ResourceHandler | ChangeHandler) -> bool:
-    return bool(getattr(handler, "needs_change", False))
-
-
-def _normalized(value: Any) -> Any:
-    """None in a field of an object is its absence (Kubernetes API conventions)."""
+def _resolve(document: Mapping[str, Any], handler: ResourceHandler) -> Any:
+    """Return the field's value; None in an object is its absence (Kubernetes API conventions)."""
+    value = fields.resolve(document, handler.field)
     return _MISSING if value is None else value

@@ -14,10 +14,23 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from webop.errors import ConfigurationError
-from webop.handling.filters import MetaCriterion, ValueCriterion
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
+
+class MetaFilterToken(enum.Enum):
+    """Stand-ins for any value and for no value in filters."""
+
+    PRESENT = enum.auto()
+    ABSENT = enum.auto()
+
+
+PRESENT = MetaFilterToken.PRESENT
+ABSENT = MetaFilterToken.ABSENT
+
+Predicate = Callable[..., bool]
+MetaCriterion = str | MetaFilterToken | Predicate
+ValueCriterion = Any  # a value, a token, a predicate; None is no criterion
 HandlerId = str
 HandlerFn = Callable[..., Any]
 InitialDelay = float | Callable[..., float] | None

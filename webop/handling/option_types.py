@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypedDict
 
-from webop.handling.filters import MetaCriterion, MetaFilterToken, ValueCriterion
-from webop.handling.handlers import ErrorsMode, InitialDelay
+from webop.handling.handlers import (
+    ErrorsMode,
+    InitialDelay,
+    MetaCriterion,
+    MetaFilterToken,
+    ValueCriterion,
+)
 from webop.handling.registry import OperatorRegistry
 from webop.handling.webhook_options import LabelSelector, NamedExpression
 from webop.objects.fields import FieldSpec

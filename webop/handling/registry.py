@@ -54,8 +54,15 @@ class ResourceHandlers:
         resuming and for what has happened, it is called for what has happened.
         """
         chosen: dict[tuple[Any, str], ChangeHandler] = {}
+        reason = cause.reason
+        is_first, is_deleted = cause.initial, cause.initial and cause.is_deleted
+        is_any = reason in (Reason.CREATE, Reason.UPDATE, Reason.RESUME)
         for handler in self.changes:
-            if _fits_reason(handler, cause) and matches(handler, cause):
+            if handler.initial:  # mixes into any first cycle, but rarely into deletions
+                is_for = is_first and (handler.deleted or not is_deleted)
+            else:
+                is_for = is_any if handler.reason is None else handler.reason is reason
+            if is_for and matches(handler, cause):
                 key = (handler.fn, handler.id)
                 if key not in chosen or chosen[key].initial:
                     chosen[key] = handler
@@ -162,15 +169,6 @@ def deduplicated(handlers: Iterable[H]) -> Iterator[H]:
 
 def _select_of(family: type[H], handlers: Iterable[Handler]) -> tuple[H, ...]:
     return tuple(handler for handler in handlers if isinstance(handler, family))
-
-
-def _fits_reason(handler: ChangeHandler, cause: ChangeCause) -> bool:
-    """Check the reason; resuming handlers mix into any first cycle, but rarely into deletions."""
-    if handler.initial:
-        return cause.initial and (handler.deleted or not cause.is_deleted)
-    if handler.reason is None:
-        return cause.reason in (Reason.CREATE, Reason.UPDATE, Reason.RESUME)
-    return handler.reason is cause.reason
 
 
 def _may_run_on(handler: WebhookHandler, operation: str) -> bool:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict
 
-from webop.handling.filters import ABSENT, PRESENT
-from webop.handling.handlers import MatchCondition, WebhookType
+from webop.handling.handlers import ABSENT, PRESENT, MatchCondition, WebhookType
 
 MAX_CONDITIONS = 64  # of one webhook
 

@@ -7,7 +7,7 @@ manual); keys with dots of their own, such as most annotations, need a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeGuard
 
@@ -38,16 +38,11 @@ def parse_field(spec: FieldSpec) -> FieldPath:
         case None:
             return ()
         case str():
-            return _parse_text(spec)
+            return _check_keys(tuple(spec.split(".")))
         case list() | tuple():
             return _check_keys(tuple(spec))
         case _:
             raise ValueError(f"A field is 'a.dotted.string' or a sequence of keys, not {spec!r}.")
-
-
-@lru_cache(maxsize=1024)
-def _parse_text(text: str) -> FieldPath:
-    return _check_keys(tuple(text.split(".")))
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +60,7 @@ def resolve(mapping: Mapping[str, Any] | None, path: FieldPath, default: Any = N
     """
     value: Any = mapping
     for key in path:
-        if not is_mapping(value):
+        if type(value) is not dict and not is_mapping(value):
             return default
         value = value.get(key, ABSENT_FIELD)
         if value is ABSENT_FIELD:
@@ -135,22 +130,6 @@ def build_without(mapping: Mapping[str, Any], path: FieldPath) -> dict[str, Any]
     while len(parents) > 1 and not parents.pop():
         del parents[-1][path[len(parents) - 1]]
     return result
-
-
-def cherrypick(
-    src: Mapping[str, Any],
-    dst: MutableMapping[str, Any],
-    fields: Iterable[FieldSpec] | None,
-) -> None:
-    """Put the named fields of one document into another; those that are absent are skipped.
-
-    The values are shared, not copied.
-    """
-    for field in fields or ():
-        path = parse_field(field)
-        value = resolve(src, path, ABSENT_FIELD)
-        if path and value is not ABSENT_FIELD:
-            ensure(dst, path, value)
 
 
 def clone(value: Any) -> Any:

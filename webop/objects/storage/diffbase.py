@@ -57,6 +57,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+_ANNOTATIONS: Final = ("metadata", "annotations")
 _KUBECTL: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _SYSTEM_STANZAS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 _TOO_LARGE: Final = (
@@ -104,7 +105,19 @@ class DiffBaseStorage(ABC):
         """
         raw = get_raw(body)
         essence = {key: value for key, value in raw.items() if key not in _SYSTEM_STANZAS}
-        if metadata := _build_metadata(raw):
+        metadata: dict[str, Any] = {}
+        if labels := resolve(raw, ("metadata", "labels")):
+            metadata["labels"] = labels
+        if annotations := resolve(raw, _ANNOTATIONS):
+            managed = find_managed_prefixes(annotations)
+            kept = {
+                key: value
+                for key, value in annotations.items()
+                if key != _KUBECTL and not key.startswith(managed)
+            }
+            if kept:
+                metadata["annotations"] = kept
+        if metadata:
             essence["metadata"] = metadata
         for field in extra_fields or ():
             _include(raw, essence, parse_field(field))
@@ -124,22 +137,6 @@ class DiffBaseStorage(ABC):
         """Put the essence into the patch, or keep it elsewhere."""
 
 
-def _build_metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
-    if labels := resolve(raw, ("metadata", "labels")):
-        metadata["labels"] = labels
-    if annotations := resolve(raw, ("metadata", "annotations")):
-        prefixes = find_managed_prefixes(annotations)
-        kept = {
-            key: value
-            for key, value in annotations.items()
-            if key != _KUBECTL and not key.startswith(prefixes)
-        }
-        if kept:
-            metadata["annotations"] = kept
-    return metadata
-
-
 def _include(raw: Mapping[str, Any], essence: dict[str, Any], path: FieldPath) -> None:
     """Put a field into the essence, without a write to what is shared with the raw body."""
     value = resolve(raw, path, ABSENT_FIELD)
@@ -150,15 +147,6 @@ def _include(raw: Mapping[str, Any], essence: dict[str, Any], path: FieldPath) -
         value = {key: val for key, val in value.items() if key != "resourceVersion"}
     if value or path not in _DROPPED_IF_EMPTY:
         ensure(essence, path, value)
-
-
-def _drop_annotations(essence: BodyEssence, names: Iterable[str]) -> BodyEssence:
-    document = cast("dict[str, Any]", essence)
-    annotations = resolve(document, ("metadata", "annotations")) or {}
-    for name in names:
-        if name in annotations:
-            document = build_without(document, ("metadata", "annotations", name))
-    return cast("BodyEssence", document)
 
 
 class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
@@ -188,22 +176,24 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the annotation itself."""
-        essence = super().build(body=body, extra_fields=extra_fields)
-        return _drop_annotations(essence, self.make_keys(self.key, body=get_raw(body)))
+        document = cast("dict[str, Any]", super().build(body=body, extra_fields=extra_fields))
+        annotations = resolve(document, _ANNOTATIONS)
+        if annotations:  # the managed ones are not in it, but those of extra fields can be
+            for name in self.make_keys(self.key, body=get_raw(body)):
+                if name in annotations:
+                    document = build_without(document, (*_ANNOTATIONS, name))
+        return cast("BodyEssence", document)
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
         """Return the essence from the annotation, or its digest."""
         raw = get_raw(body)
-        annotations = resolve(raw, ("metadata", "annotations")) or {}
+        annotations = resolve(raw, _ANNOTATIONS) or {}
         for name in self.make_keys(self.key, body=raw):
             text = annotations.get(name)
-            essence = (
-                None
-                if text is None
-                else _read(text, place=build_place(f"the annotation {name}", raw))
-            )
-            if essence is not None:
-                return essence
+            if text is not None:
+                essence = _read(text, place=build_place(f"the annotation {name}", raw))
+                if essence is not None:
+                    return essence
         return None
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
@@ -218,9 +208,9 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         for name in names:
             room -= measure(name) + measure(text)
             if room >= 0 or name == names[0]:
-                ensure(patch, ("metadata", "annotations", name), text)
-            else:
-                _forget(("metadata", "annotations", name), raw, patch)
+                ensure(patch, (*_ANNOTATIONS, name), text)
+            elif name in (resolve(raw, _ANNOTATIONS) or ()):
+                ensure(patch, (*_ANNOTATIONS, name), None)
         self.store_marker(body=raw, patch=patch)
 
     def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
@@ -255,11 +245,6 @@ def _read(text: str, *, place: str) -> StoredEssence | None:
     except ValueError as exc:
         logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
         return None
-
-
-def _forget(path: FieldPath, raw: Mapping[str, Any], patch: Patch) -> None:
-    if resolve(raw, path) is not None:
-        ensure(patch, path, None)
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):

@@ -155,13 +155,10 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         annotations = resolve(raw, _ANNOTATIONS) or {}
         for name in self.make_keys(key, body=raw):
             text = annotations.get(name)
-            record = (
-                None
-                if text is None
-                else decode(text, place=build_place(f"the annotation {name}", raw))
-            )
-            if record is not None:
-                return cast("ProgressRecord", record)
+            if text is not None:
+                record = decode(text, place=build_place(f"the annotation {name}", raw))
+                if record is not None:
+                    return cast("ProgressRecord", record)
         return None
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
@@ -180,19 +177,20 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
         """Set the annotation for touching, if it is not of that value already."""
-        for name in self.make_keys(self.touch_key, body=body):
+        raw = get_raw(body)
+        for name in self.make_keys(self.touch_key, body=raw):
             path = (*_ANNOTATIONS, name)
-            if resolve(body, path) != value:
+            if resolve(raw, path) != value:
                 ensure(patch, path, value)
-                self.store_marker(body=body, patch=patch)
+                self.store_marker(body=raw, patch=patch)
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove all annotations under the prefix."""
         document = self._own(essence)
-        annotations = resolve(document, _ANNOTATIONS) or {}
-        own = [name for name in annotations if name.startswith(f"{self.prefix}/")]
-        for name in own:
-            document = build_without(document, (*_ANNOTATIONS, name))
+        prefix = f"{self.prefix}/"
+        for name in resolve(document, _ANNOTATIONS) or ():
+            if name.startswith(prefix):
+                document = build_without(document, (*_ANNOTATIONS, name))
         return cast("BodyEssence", document)
 
     def fit(self, *, body: Body, patch: Patch) -> None:
@@ -272,7 +270,7 @@ class StatusProgressStorage(ProgressStorage):
 
     def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
         """Set the field for touching, if it is not of that value already."""
-        if resolve(body, self.touch_field) != value:
+        if resolve(get_raw(body), self.touch_field) != value:
             ensure(patch, self.touch_field, value)
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
