@@ -28,7 +28,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.lifetimes import parse_certificate_lifetime
 from webop.client.logins import read_service_account
 from webop.controlplane.credentials import CredentialFiles
-from webop.coordination.access import LEASES
+from webop.coordination.requests import LEASES
 from webop.errors import APIUnauthorizedError
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_signed

@@ -14,7 +14,7 @@ import pytest
 
 import webop
 from tests.commands import Workshop
-from tests.operating import Calls, Objects, RunOperator, build_settings, eventually
+from tests.operating import Objects, RunOperator, build_settings, eventually
 
 _HANDLERS = """
 import os
@@ -58,7 +58,7 @@ async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_writt
 
 @pytest.mark.feature("HND-26", "EVT-12")
 async def test_a_slow_handler_of_events_does_not_delay_changes(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:
     delays: list[float] = []
 
@@ -67,18 +67,15 @@ async def test_a_slow_handler_of_events_does_not_delay_changes(
         await asyncio.sleep(0.2)
 
     @webop.on.update("widgets", registry=registry, field="spec.sent", id="fn")
-    async def fn(new: float, **kwargs: Any) -> None:
+    async def fn(new: float, **_: Any) -> None:
         delays.append(time.time() - new)
-        calls.note("fn", kwargs)
 
     async with run_operator():
-        await objects.create("a")
+        await objects.create("a", {"sent": 0})
         await objects.wait_handled("a")
-        for number in range(60):
+        for _ in range(60):
             await objects.patch("a", {"spec": {"sent": time.time()}})
             await asyncio.sleep(0.05)
-            assert len(calls.of("a")) <= number + 1
-        await eventually(lambda: calls.of("a"))
         await objects.wait_handled("a")
     assert len(delays) > 30
     assert max(delays) < 2, "twenty events a second take four seconds to be shown"

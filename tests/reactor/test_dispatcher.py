@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -45,7 +45,7 @@ class Processor:
 
     def plan(self, obj: Tracked) -> Plan | None:
         plan: Any = obj.raw if self.is_needed(obj) else None
-        return plan
+        return cast("Plan | None", plan)
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)

@@ -19,6 +19,9 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 _COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}
 _TEXT_LIMIT = 500
 
+# Of 403: permissions are not the reason then.
+_POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
+
 # What a transport can raise. TimeoutError is an OSError.
 CONNECTION_ERRORS = (httpx.HTTPError, OSError)
 
@@ -103,7 +106,7 @@ def _build_error(
     details = body.get("details")
     details = details if isinstance(details, dict) else {}
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
-    if status == 403:
+    if status == 403 and not any(words in text for words in _POLICIES):
         message = f"{message.rstrip('.')}. {_advise(attempt)}"
     return APIStatusError.of(status)(
         message,
