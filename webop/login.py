@@ -96,9 +96,9 @@ class LoginKeeper:
             over.set()
 
     async def _keep_logged_in(self, *, needs_cluster: bool) -> None:
-        insights = self._context.insights
+        view = self._context.cluster_view
         while True:
-            insights.is_awaited = needs_cluster and not insights.is_known and not self.problem
+            view.is_awaited = needs_cluster and not view.is_known and not self.problem
             try:
                 if not self.vault.is_empty():
                     self.logged_in.set()
@@ -108,7 +108,7 @@ class LoginKeeper:
                 if not self._is_patient:
                     raise
                 self.logged_in.clear()
-                insights.is_awaited = False
+                view.is_awaited = False
                 self._report(str(exc))
                 self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
                 await asyncio.sleep(_PAUSE)

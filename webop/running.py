@@ -118,7 +118,7 @@ class Operator:
             self.webhooks.begin()
             if self.has_work:
                 self.coordinator.begin()
-            self.context.insights.is_awaited = self.needs_cluster
+            self.context.cluster_view.is_awaited = self.needs_cluster
             self.is_started = True
             if self._on_ready is not None:
                 self._on_ready()

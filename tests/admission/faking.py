@@ -150,7 +150,7 @@ async def manage(
     ) as client:
         manager = ConfigurationManager(operator.context, client)
         task = asyncio.create_task(manager.run())
-        operator.context.insights.update([KEX])
+        operator.context.cluster_view.update([KEX])
         manager.announce(config or {"url": "https://host"})
         try:
             yield Managing(manager, task, operator)

@@ -73,7 +73,7 @@ class Member:
 
     def know(self, *resources: webop.Resource) -> None:
         """Have it discover the resources of the cluster."""
-        self.context.insights.update(resources)
+        self.context.cluster_view.update(resources)
 
 
 @dataclass

@@ -48,9 +48,9 @@ async def test_nothing_is_sent_when_nothing_changes(
     async with manage(registry, server) as managing:
         await managing.wait_applied()
         server.requests.clear()
-        managing.operator.context.insights.update([KEX])
+        managing.operator.context.cluster_view.update([KEX])
         managing.manager.announce({"url": "https://host"})
-        managing.operator.context.insights.update([])
+        managing.operator.context.cluster_view.update([])
         await eventually(lambda: server.get_names() == {VALIDATING: []})
     assert server.requests == [*LOOK, f"PATCH {VALIDATING}", _LOOK_AGAIN]
 
@@ -103,7 +103,7 @@ async def test_a_refusal_later_is_a_problem_but_no_reason_to_stop_serving(
     async with manage(registry, server) as managing:
         await managing.wait_applied()
         server.failures.append(403)
-        managing.operator.context.insights.update([])
+        managing.operator.context.cluster_view.update([])
         await eventually(lambda: "HTTP 403" in managing.manager.problem)
         assert managing.manager.is_applied.is_set()
         await eventually(lambda: not managing.manager.problem)
@@ -171,7 +171,7 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
         server.gate.set()
         await withdrawal
         managing.manager.announce({"url": "https://anywhere"})
-        managing.operator.context.insights.update([KEX, PODS])
+        managing.operator.context.cluster_view.update([KEX, PODS])
         for _ in range(100):
             await asyncio.sleep(0)
     assert server.get_names() == {VALIDATING: ["p"]}
@@ -208,7 +208,7 @@ async def test_handlers_without_a_webhook_are_told_of_once(
     async with manage(registry, server) as managing:
         await managing.wait_applied()
         for _ in range(3):
-            managing.operator.context.insights.update(resources)
+            managing.operator.context.cluster_view.update(resources)
             await eventually(lambda: server.get_names() == {VALIDATING: []})
     assert caplog.text.count(reason) == (1 if "'v'" in reason else 2)
 
@@ -220,7 +220,7 @@ async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
     async with manage(registry, server) as managing:
         await managing.wait_applied()
         for resources in ([KEX, PODS], [PODS]):
-            managing.operator.context.insights.update(resources)
+            managing.operator.context.cluster_view.update(resources)
             count = len(resources) * 2 - 1
             await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
     assert caplog.text.count("Webhook 'all-pods' is asked about all pods") == 1

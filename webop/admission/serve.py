@@ -120,7 +120,7 @@ class AdmissionService:
     ) -> dict[str, Any]:
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         named = _name_resource(review.group, review.version, review.plural, review.kind)
-        resource = self._operator.insights.find(named)
+        resource = self._operator.cluster_view.find(named)
         handlers = self._find_handlers(resource, webhook)
         cause = self._build_cause(review, resource, headers, sslpeer)
         patch_ops: list[dict[str, Any]] = []
@@ -162,9 +162,9 @@ class AdmissionService:
         if webhook is not None and not asked:
             raise self._build_unknown(webhook)
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
-        if len(found) < len(asked) and not self._operator.insights.has(resource):
+        if len(found) < len(asked) and not self._operator.cluster_view.has(resource):
             possible = [h for h in asked if h.selector is not None and h.selector.may_be(resource)]
-            if len(possible) > len(found) and self._operator.insights.is_awaited:
+            if len(possible) > len(found) and self._operator.cluster_view.is_awaited:
                 text = f"It is not known yet which webhooks {resource.name} has."
                 raise ReviewError(text, status=503, retry_after=1)
             if webhook is not None:
@@ -190,7 +190,7 @@ class AdmissionService:
         else:
             selectors = " and ".join(dict.fromkeys(str(handler.selector) for handler in asked))
             text = f"Webhook {name!r} is for {selectors}, not for {resource.name}."
-        if not self._operator.insights.is_known:
+        if not self._operator.cluster_view.is_known:
             text += " Without a cluster, resources are known by their plurals and kinds only."
         return text
 

@@ -276,8 +276,8 @@ class Peering:
     def begin(self) -> None:
         """Object until it is known whether there are others."""
         if not self.settings.standalone:
-            self.operator.insights.demand(GROUPS)
-            self.operator.insights.subscribe(self.changed.set)
+            self.operator.cluster_view.demand(GROUPS)
+            self.operator.cluster_view.subscribe(self.changed.set)
             self._object("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
@@ -325,20 +325,20 @@ class Peering:
     def _list_kinds(self) -> list[Resource]:
         """Return the peering kinds that the cluster has: one, or none; two in a migration."""
         kinds = build_kinds(clusterwide=self.settings.clusterwide)
-        known = self.operator.insights.resources | self._polled
+        known = self.operator.cluster_view.resources | self._polled
         return [found for kind in kinds for found in known if found == kind]
 
     def _list_namespaces(self) -> list[str | None]:
         if self.settings.clusterwide:
             return [None]
-        return [*sorted(self.operator.insights.namespaces or ())]
+        return [*sorted(self.operator.cluster_view.namespaces or ())]
 
     def _decide(self) -> float | None:
         """Object or consent; return the seconds until that may change by itself."""
-        insights, priority, now = self.operator.insights, self.settings.priority, time.time()
+        view, priority, now = self.operator.cluster_view, self.settings.priority, time.time()
         watched = [self._objects[key] for key in self._tasks]
-        is_scope_known = self.settings.clusterwide or insights.namespaces is not None
-        is_known = insights.is_known and is_scope_known and all(o.is_settled for o in watched)
+        is_scope_known = self.settings.clusterwide or view.namespaces is not None
+        is_known = view.is_known and is_scope_known and all(o.is_settled for o in watched)
         if not self._has_decided and not is_known:
             return None
         self._has_decided = True
@@ -412,7 +412,7 @@ class Peering:
     async def _follow_namespaces(self) -> None:
         known: frozenset[str] | None = None
         while not self.settings.clusterwide:
-            known = await self.operator.insights.wait_for_namespaces(known)
+            known = await self.operator.cluster_view.wait_for_namespaces(known)
             self.changed.set()
 
     async def _follow_leadership(self) -> None:
@@ -428,7 +428,7 @@ class Peering:
         """Find a kind that must be there, also without the permission to watch definitions."""
         while self.settings.mandatory:
             await asyncio.sleep(_POLLING)
-            if self.operator.insights.is_known and not self._list_kinds():
+            if self.operator.cluster_view.is_known and not self._list_kinds():
                 with contextlib.suppress(APIError):
                     self._polled = (await discover(client, GROUPS)).resources
                     self.changed.set()

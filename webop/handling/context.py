@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from webop.handling.cluster_view import ClusterView
 from webop.handling.duty import Duty
 from webop.handling.indexes import Indexes
-from webop.handling.insights import Insights
 from webop.handling.registry import OperatorRegistry
 from webop.handling.stores import Memos
 from webop.lifecycles import LifeCycleFn
@@ -24,6 +24,6 @@ class OperatorContext:
     lifecycle: LifeCycleFn
     identity: str
     poster: Poster
-    insights: Insights = field(default_factory=Insights)
+    cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     duty: Duty = field(default_factory=Duty)

@@ -16,9 +16,9 @@ from functools import partial
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIError
+from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.context import OperatorContext
 from webop.handling.indexes import Feed
-from webop.handling.insights import Indexed, Origin
 from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
 from webop.pacing import Backoff, Once
@@ -122,7 +122,7 @@ class Observer:
 
     def _is_up_to_date(self) -> bool:
         """Tell whether the known resources are those that are defined, as far as is known."""
-        resources = self._operator.insights.resources
+        resources = self._operator.cluster_view.resources
         return self._definitions.are_shown_by(resources, self._collect_groups())
 
     def list_unindexed(self) -> list[str]:
@@ -154,11 +154,11 @@ class Observer:
         except APIError as exc:
             logger.warning("Cannot discover the resources of the cluster: %s", exc)
             return False
-        known = self._operator.insights.resources
+        known = self._operator.cluster_view.resources
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
         }
-        self._operator.insights.update(found.resources | kept)
+        self._operator.cluster_view.update(found.resources | kept)
         self._report_broken(found.broken)
         self._adjust()
         if not self.scanned.is_set():
@@ -172,7 +172,7 @@ class Observer:
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
-            places = _enumerate(self._operator.insights.namespaces or ())
+            places = _enumerate(self._operator.cluster_view.namespaces or ())
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _report_broken(self, broken: dict[tuple[str, str], str]) -> None:
@@ -194,11 +194,13 @@ class Observer:
         groups = {selector.group for selector in self._operator.registry.collect_selectors()}
         if None in groups:
             return None
-        return self._operator.insights.groups.union(group for group in groups if group is not None)
+        return self._operator.cluster_view.groups.union(
+            group for group in groups if group is not None
+        )
 
     def _adjust(self) -> None:
         """Start, replace and stop streams."""
-        namespaces = (None,) if self._scope.clusterwide else self._operator.insights.namespaces
+        namespaces = (None,) if self._scope.clusterwide else self._operator.cluster_view.namespaces
         wanted = {
             (resource, namespace): (resource, frozenset(selectors))
             for resource, selectors in self._match_selectors().items()
@@ -228,7 +230,7 @@ class Observer:
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
         """Match what is declared with what there is; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
-        resources = self._operator.insights.resources
+        resources = self._operator.cluster_view.resources
         self._missing.clear()
         for handler in self._operator.registry.select_resource_handlers():
             selector = handler.selector
@@ -277,7 +279,7 @@ class Observer:
         )
         logger.debug("%s is served now.", stream)
         if stream.feeds:
-            indexed = self._operator.insights.indexed.setdefault(stream.origin, Indexed())
+            indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
             indexed.feeds |= stream.feeds
 
         async def run_in_order() -> None:
@@ -314,7 +316,7 @@ class Observer:
         feeds: dict[Origin, set[Feed]] = {}
         for stream in (*self._streams.values(), *self._ending):
             feeds.setdefault(stream.origin, set()).update(stream.feeds)
-        indexed = self._operator.insights.indexed
+        indexed = self._operator.cluster_view.indexed
         for origin, entry in list(indexed.items()):
             kept = feeds.get(origin, set())
             for feed in entry.feeds - kept:
@@ -356,17 +358,17 @@ class Observer:
             self._client, NAMESPACES
         ):
             exact = (p for p in patterns if isinstance(p, str) and is_exact(p))
-            self._operator.insights.serve(frozenset(exact))
+            self._operator.cluster_view.serve(frozenset(exact))
             return
         options = self._operator.settings.watching
         watching = partial(watch_namespaces, self._client, options, self._select_namespaces)
         self._spawn(watching, "watch of namespaces")
-        await self._operator.insights.wait_for_namespaces()
+        await self._operator.cluster_view.wait_for_namespaces()
 
     def _select_namespaces(self, names: Iterable[str]) -> None:
         selected = select_namespaces(names, self._scope.patterns)
-        if selected != self._operator.insights.namespaces:
-            self._operator.insights.serve(selected)
+        if selected != self._operator.cluster_view.namespaces:
+            self._operator.cluster_view.serve(selected)
             self._changed.set()
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.handling.cancellation import TaskGroup
-from webop.handling.insights import Origin
+from webop.handling.cluster_view import Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
@@ -109,7 +109,7 @@ class Stream:
         indexed: set[str] = set()
         unseen: set[str] = set()
         if self.feeds:
-            indexed = operator.insights.indexed[self.origin].uids
+            indexed = operator.cluster_view.indexed[self.origin].uids
         items = watch(
             self.ctx.client,
             self.ctx.resource,

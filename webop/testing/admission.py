@@ -337,7 +337,7 @@ class AdmissionClient:
             )
             await stack.enter_async_context(Lifespan(app, self._timeout))
         if self._resources and app.operator is not None:
-            app.operator.context.insights.update(self._resources)
+            app.operator.context.cluster_view.update(self._resources)
         transport = httpx.ASGITransport(app=app)
         http = httpx.AsyncClient(transport=transport, base_url="http://webop")
         return _Running(registry, await stack.enter_async_context(http))

@@ -94,7 +94,7 @@ class ConfigurationManager:
         self._reported: set[str] = set()
         self.is_applied = asyncio.Event()
         self.problem = ""
-        operator.insights.subscribe(self._changed.set)
+        operator.cluster_view.subscribe(self._changed.set)
 
     def announce(self, config: WebhookClientConfig) -> None:
         """Take over where the server is to be reached from now on."""
@@ -224,7 +224,7 @@ class ConfigurationManager:
     @property
     def _is_active(self) -> bool:
         """Whether it is known what to configure, and there is no end to it yet."""
-        return self._operator.insights.is_known and not self._is_withdrawn
+        return self._operator.cluster_view.is_known and not self._is_withdrawn
 
     @property
     def _lifetime(self) -> float:
@@ -277,7 +277,7 @@ class ConfigurationManager:
                 reason=kind,
                 name=self._name,
                 handlers=handlers,
-                resources=self._operator.insights.resources,
+                resources=self._operator.cluster_view.resources,
                 client_config=config,
                 exemptions=exemptions,
             )
@@ -329,7 +329,7 @@ class ConfigurationManager:
 
     def _report_absent(self) -> None:
         """Say once what is wrong: handlers that nobody asks, and those that are asked too much."""
-        resources = self._operator.insights.resources
+        resources = self._operator.cluster_view.resources
         for handler in self._handlers:
             selector = handler.selector
             if selector is None or selector.select(resources):

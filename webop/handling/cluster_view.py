@@ -1,4 +1,4 @@
-"""What the operator has found out about the cluster: the resources that are there."""
+"""What the operator knows of the cluster: its resources, its namespaces, the indexed objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Indexed:
     feeds: set[Feed] = field(default_factory=set)
 
 
-class Insights:
+class ClusterView:
     """The known resources; empty until the cluster has been asked, or when there is none.
 
     Attributes:
