@@ -7,6 +7,7 @@ import contextlib
 import signal
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 import webop
 from tests.commands import Workshop
-from tests.operating import Objects, RunOperator, build_settings, eventually
+from tests.operating import Kind, Objects, RunOperator, build_settings, eventually
+from webop.client.api import Client
+from webop.errors import APINotFoundError
 
 _HANDLERS = """
 import os
@@ -106,10 +109,9 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
-    webop_namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A quota of an aggregated API, a webhook that is down: patches fail, all else works."""
+    """A webhook is down, for example: patches fail, all else works."""
     called: set[str] = set()
 
     @webop.on.create("widgets", registry=registry, id="fn")
@@ -117,7 +119,9 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
         called.add(name)
 
     async with contextlib.AsyncExitStack() as stack:
-        broken = await stack.enter_async_context(_break_updates(objects))
+        mend = await stack.enter_async_context(
+            _webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2)
+        )
         for number in range(300):
             await objects.create(f"w{number}")
         settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
@@ -125,16 +129,83 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
             await eventually(lambda: "no more handlers are called" in caplog.text)
             await asyncio.sleep(1)
             assert len(called) < 60
-            await broken.aclose()
+            await mend()
             await eventually(lambda: len(called) == 300, timeout=60)
             await objects.wait_handled("w299")
     assert "works again" in caplog.text
 
 
+@pytest.mark.feature("EVT-12", "PEE-01")
+async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_lease(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    objects: Objects,
+    gadgets: Kind,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each update of a widget takes a second: its webhook hangs, and is ignored after that."""
+    calls: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        calls[name] += 1
+
+    others = Objects(client, gadgets, objects.namespace)
+    leadership = {
+        "lease_name": "slow",
+        "lease_namespace": objects.namespace,
+        "lease_duration": 4,
+        "renew_deadline": 2.5,
+        "retry_period": 0.5,
+    }
+    async with (
+        _hang() as url,
+        _webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
+    ):
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
+        caplog.set_level("INFO", "webop.coordination")
+        async with run_operator(build_settings(leadership=leadership)):
+            await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
+            for number in range(5):
+                began = time.monotonic()
+                await others.create(f"g{number}")
+                await others.wait_handled(f"g{number}")
+                assert time.monotonic() - began < 1
+                await asyncio.sleep(1)
+            assert len(calls) < 300
+            await mend()
+            await eventually(lambda: len(calls) == 305, timeout=60)
+            await objects.wait_handled("w299")
+    assert set(calls.values()) == {1}
+    assert "Leadership is lost" not in caplog.text
+
+
 @contextlib.asynccontextmanager
-async def _break_updates(objects: Objects) -> Any:
-    """Have all updates of the objects fail with 500: their webhook cannot be reached."""
-    name = f"broken-{objects.namespace}"
+async def _hang() -> AsyncIterator[str]:
+    """Take connections, and never answer."""
+    transports: list[asyncio.BaseTransport] = []
+
+    class Silence(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transports.append(transport)
+
+    server = await asyncio.get_running_loop().create_server(Silence, "127.0.0.1", 0)
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+        for transport in transports:
+            transport.close()
+
+
+@contextlib.asynccontextmanager
+async def _webhook_on_updates(
+    objects: Objects, url: str, **options: Any
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Have a webhook asked about all updates of the objects; what is yielded removes it."""
+    name = f"updates-{objects.namespace}"
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     rule = {
         "apiGroups": [objects.resource.group],
@@ -143,13 +214,13 @@ async def _break_updates(objects: Objects) -> Any:
         "operations": ["UPDATE"],
     }
     webhook = {
-        "name": "broken.webop.dev",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "name": "updates.webop.dev",
+        "clientConfig": {"url": url},
         "rules": [rule],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": objects.namespace}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 2,
+        **options,
     }
     body = {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -157,10 +228,13 @@ async def _break_updates(objects: Objects) -> Any:
         "metadata": {"name": name},
         "webhooks": [webhook],
     }
+
+    async def remove() -> None:
+        with contextlib.suppress(APINotFoundError):
+            await objects.client.request("DELETE", f"{path}/{name}")
+
     await objects.client.request("POST", path, body=body)
-    stack = contextlib.AsyncExitStack()
-    stack.push_async_callback(objects.client.request, "DELETE", f"{path}/{name}")
     try:
-        yield stack
+        yield remove
     finally:
-        await stack.aclose()
+        await remove()

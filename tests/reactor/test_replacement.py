@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,45 @@ async def test_no_two_handlers_and_no_two_daemons_are_at_one_object_when_its_kin
     assert set(crowd.most.values()) == {1}
     assert reasons[0] is not None
     assert Why.OPERATOR_PAUSING in reasons[0]
+    assert Why.OPERATOR_EXITING not in reasons[0]
+
+
+async def test_a_thread_that_outlives_its_watch_keeps_its_object_to_itself(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    ducks: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "webop")
+    crowd = Crowd()
+    released = threading.Event()
+
+    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        with crowd.enter(f"handler of {name}"):
+            if name == "one":
+                released.wait(20)
+
+    settings = build_settings(batching={"exit_timeout": 0.2})
+    try:
+        async with operate(info, registry, settings, namespaces=[ducks.namespace]):
+            for name in ("one", "two"):
+                await ducks.create(name, {"a": 1})
+                await ducks.wait_handled(name)
+            await ducks.patch("one", {"spec": {"a": 2}})
+            await eventually(lambda: crowd.present["handler of one"] == 1, "the handler runs")
+            await gain_status(client, ducks.kind)
+            await eventually(lambda: REPLACED in caplog.text, "the watch is replaced")
+            await ducks.patch("two", {"spec": {"a": 2}})
+            await eventually(lambda: crowd.entries["handler of two"] == 1, "others are handled")
+            assert crowd.entries["handler of one"] == 1
+            released.set()
+            await ducks.wait_handled("one")
+            await eventually(lambda: crowd.entries["handler of one"] == 2, "it is called again")
+    finally:
+        released.set()
+    assert set(crowd.most.values()) == {1}
 
 
 async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes(

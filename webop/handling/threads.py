@@ -86,6 +86,11 @@ class _Usage:
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 _abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
 
+on_abandoned: contextvars.ContextVar[Callable[[Future[Any]], None] | None] = contextvars.ContextVar(
+    "on_abandoned", default=None
+)
+"""Called with a call in a thread when nobody waits for it any more, although it goes on."""
+
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Tell how many threads are busy with calls of a function that nobody waits for any more."""
@@ -134,6 +139,8 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
     """Go on counting a call until its thread has ended it."""
     loop = asyncio.get_running_loop()
     _abandoned[fn] += 1
+    if (listener := on_abandoned.get()) is not None:
+        listener(submitted)
 
     def finish() -> None:
         usage.remove(pool)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from webop.handling.stopping import DaemonStoppingReason
+from webop.handling.threads import on_abandoned
 from webop.objects.body import RawEventType
 from webop.pacing import Once
 from webop.reactor.gate import Gate
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
 _NAMED = 3  # of the daemons that hang
 _RELEASED_AT_ONCE = 100
+_BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
 _EVENTS = 20  # that wait to be shown, of one object
 
 
@@ -182,6 +184,8 @@ class Dispatcher:
             self._pack(obj)
         elif rest := obj.find_rest():
             self._come_back(obj, rest)
+        elif self._room.is_blocked(obj.uid):
+            self._come_back(obj, _BLOCK_POLLING)
         elif self._room.is_free or (obj.work or NOTHING).pending is not None:
             self._begin(obj)
         else:
@@ -191,20 +195,28 @@ class Dispatcher:
                 self._room.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._pack(obj)
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(
+        self,
+        timeout: float,
+        reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING,
+    ) -> None:
         """Let the handlers under way finish, and record it; nothing new is begun.
 
         Daemons are asked to stop, and get five seconds for it (chapter "Daemons", "Timeouts").
+
+        Args:
+            timeout: for the handlers, in seconds.
+            reason: what daemons get.
         """
         self._is_closing = True
         deadline = asyncio.get_running_loop().time() + _HUNG_TIMEOUT
         for obj in self._objects.values():
             if obj.timer is not None:
                 obj.timer.cancel()
-        self._stop_daemons()
+        self._stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
-        stopping = self._stop_daemons()  # also those that workers have started meanwhile
+        stopping = self._stop_daemons(reason)  # also those that workers have started meanwhile
         if stopping:
             rest = deadline - asyncio.get_running_loop().time()
             await asyncio.wait(stopping, timeout=max(0, rest))
@@ -220,17 +232,12 @@ class Dispatcher:
                 ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
             )
 
-    def withdraw(self) -> None:
-        """Take all objects out of the indexes: nobody watches them any more."""
-        for obj in self._objects.values():
-            self._processor.withdraw(obj)
-
-    def _stop_daemons(self) -> list[asyncio.Task[None]]:
+    def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
         stopping: list[asyncio.Task[None]] = []
         for obj in self._objects.values():
             if obj.background is not None:
-                stopping += obj.background.stop(DaemonStoppingReason.OPERATOR_EXITING)
+                stopping += obj.background.stop(reason)
         return stopping
 
     def _pause(self, reason: DaemonStoppingReason) -> None:
@@ -340,6 +347,7 @@ class Dispatcher:
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Work on an object until nothing is left; return when to come back."""
         delay: float | None = 0
+        on_abandoned.set(partial(self._room.block, obj.uid))
         while (obj.is_dirty or delay == 0) and not self._is_stopped:
             obj.is_dirty = False
             delay = await self._processor.process(obj, plan)

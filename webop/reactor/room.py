@@ -17,6 +17,7 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import orjson
@@ -80,6 +81,7 @@ class Room:
         self._pauses = Backoff(_PAUSES)
         self._failures = 0
         self._closed_until = 0.0
+        self._blocked: dict[str, Future[Any]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -166,6 +168,18 @@ class Room:
                 said = "Writing %s fails; no more handlers are called until it works again: %s"
                 logger.warning(said, self._name, reason)
             asyncio.get_running_loop().call_later(pause, self._schedule)
+
+    def block(self, uid: str, call: Future[Any]) -> None:
+        """Have an object left alone until a call in a thread ends, which could not be cancelled."""
+        self._blocked[uid] = call
+
+    def is_blocked(self, uid: str) -> bool:
+        """Tell whether such a call still goes on."""
+        call = self._blocked.get(uid) if self._blocked else None
+        if call is not None and call.done():
+            del self._blocked[uid]
+            return False
+        return call is not None
 
     def pack(self, raw: Any) -> bytes:
         """Return a text that stands for a body; an empty one if too much is kept already."""

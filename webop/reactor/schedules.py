@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from webop.errors import APIConflictError, APIError, LoginError
 from webop.handling.causes import BackgroundCause
@@ -26,6 +27,7 @@ from webop.handling.stopping import (
     SyncDaemonStopped,
 )
 from webop.handling.terms import Terms
+from webop.handling.threads import on_abandoned
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
@@ -125,6 +127,7 @@ async def run_in_background(run: Run) -> None:
     Guarantees: errors of the framework end only this one; they are logged.
     """
     state: HandlerState | None = None
+    on_abandoned.set(partial(run.ctx.room.block, run.obj.uid))
     try:
         await _postpone(run)
         while await _is_due(run, is_new=state is None):

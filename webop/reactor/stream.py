@@ -100,9 +100,10 @@ class Stream:
                         async with duty.turn_of(duty.turn):
                             await self._feed(dispatcher)
             finally:
+                why = DaemonStoppingReason.OPERATOR_EXITING
                 if self.is_stopped:
-                    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
-                await dispatcher.drain(settings.batching.exit_timeout)
+                    why = DaemonStoppingReason.OPERATOR_PAUSING
+                await dispatcher.drain(settings.batching.exit_timeout, why)
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator
