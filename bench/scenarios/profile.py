@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -12,9 +13,13 @@ from bench.model import Bench, BenchError, Sample, Scenario, Side
 from bench.operators import run_operator
 
 _SAMPLER = str(Path(__file__).parents[1] / "sampler.py")
+_OUTSIDE = "event loop, all the rest"
 # A sample belongs to the innermost frame that is named here, by the start of "module:function".
 # The longest name that fits counts; other modules of webop stand for themselves.
 _STAGES = {
+    "webop.cli": _OUTSIDE,
+    "webop.embedding": _OUTSIDE,
+    "webop.running": _OUTSIDE,
     "__main__:sample": "measuring",
     "handlers:": "the user's handler",
     "logging": "logging",
@@ -41,9 +46,9 @@ _STAGES = {
     "webop.objects.patch": "patches built",
     "webop.reactor.dispatcher": "dispatching",
 }
-# These are split: under a frame of webop something is sent, else something has arrived.
+# These are split: what has arrived is read in such a frame.
 _BOTH_WAYS = {"HTTP", "TLS"}
-_OUTSIDE = "event loop, all the rest"
+_READING = re.compile(r"asyncio\.selector_events:_read_ready|.*:data_received$")
 
 
 async def _measure(bench: Bench, side: Side) -> Sample:
@@ -73,8 +78,7 @@ def share_among_stages(stacks: list[tuple[list[str], int]], total: float) -> Sam
     for stack, count in stacks:
         stage = next(filter(None, map(_find_stage, stack)), _OUTSIDE)
         if stage in _BOTH_WAYS:
-            is_sent = any(frame.startswith("webop.client") for frame in stack)
-            stage += ", sending" if is_sent else ", receiving"
+            stage += ", receiving" if any(map(_READING.match, stack)) else ", sending"
         stages[stage] += count
     if not stages.total():
         raise BenchError("No samples: more --objects.")
