@@ -70,25 +70,18 @@ async def execute(
     sources: Collection[Any] = [s for s in (fns, handlers, registry) if s is not None]
     if len(sources) > 1:
         raise TypeError("webop.execute() takes only one of fns=, handlers=, registry=.")
-    if fns is not None:
-        children = _build_children(fns)
+    if isinstance(fns, Mapping):
+        children = [build_subhandler(fn, id=key) for key, fn in fns.items()]
+    elif fns is not None:
+        children = [build_subhandler(fn, id=None) for fn in fns]
     elif handlers is not None:
         children = list(handlers)
     elif registry is not None:
-        children = _select_children(registry, invocation.cause if cause is None else cause)
+        occasion = invocation.cause if cause is None else cause
+        known = ResourceHandlers(registry.select_resource_handlers())
+        children = known.select_changes(occasion) if isinstance(occasion, ChangeCause) else []
     elif invocation.is_delegated:
         return
     else:
         children = invocation.subhandlers
     await execute_children(invocation, children, lifecycle=lifecycle, cause=cause)
-
-
-def _select_children(registry: OperatorRegistry, cause: Cause) -> list[ChangeHandler]:
-    handlers = ResourceHandlers(registry.select_resource_handlers())
-    return handlers.select_changes(cause) if isinstance(cause, ChangeCause) else []
-
-
-def _build_children(fns: Mapping[str, HandlerFn] | Iterable[HandlerFn]) -> list[ChangeHandler]:
-    if isinstance(fns, Mapping):
-        return [build_subhandler(fn, id=key) for key, fn in fns.items()]
-    return [build_subhandler(fn, id=None) for fn in fns]
