@@ -222,4 +222,9 @@ def test_the_probe_is_answered_with_no_cluster_at_hand(server: Server) -> None:
 
 
 def test_the_log_says_that_only_admission_is_served(server: Server) -> None:
-    assert "Only admission and probes are served until then." in server.log.read_text()
+    expected = "Only admission and probes are served until then."
+    for _ in range(500):
+        if expected in server.log.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(server.log.read_text())

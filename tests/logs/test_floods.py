@@ -46,12 +46,10 @@ async def test_an_api_server_that_is_away_is_not_told_for_each_object(
             proxy.cut()
             seen = attempts.total()
             await eventually(lambda: attempts.total() > seen + 2 * OBJECTS)
-    attempted = [
-        r for r in caplog.records if r.name == "webop.client.api" and "The next" in r.message
-    ]
+    attempted = [r for r in caplog.records if "is not written" in r.getMessage()]
     assert len(attempted) > OBJECTS
-    shown = Counter(r.message.split(" ")[1] for r in attempted if r.levelno == logging.WARNING)
-    assert 1 <= shown["patch"] <= 2  # a minute can begin in between
+    texts = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert 1 <= len([text for text in texts if "patch" in text]) <= 4, texts
 
 
 async def test_a_client_that_sends_garbage_does_not_fill_the_log(

@@ -86,10 +86,12 @@ class _Usage:
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 _abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
 
-on_abandoned: contextvars.ContextVar[Callable[[Future[Any]], None] | None] = contextvars.ContextVar(
-    "on_abandoned", default=None
-)
-"""Called with a call in a thread when nobody waits for it any more, although it goes on."""
+_left: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
+
+
+def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
+    """Return the call in a thread that goes on although the task that waited for it has ended."""
+    return _left.get(task) if task.cancelled() else None
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
@@ -139,8 +141,8 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
     """Go on counting a call until its thread has ended it."""
     loop = asyncio.get_running_loop()
     _abandoned[fn] += 1
-    if (listener := on_abandoned.get()) is not None:
-        listener(submitted)
+    if (task := asyncio.current_task()) is not None:
+        _left[task] = submitted
 
     def finish() -> None:
         usage.remove(pool)

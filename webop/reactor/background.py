@@ -88,7 +88,7 @@ class BackgroundTask:
         handler: the daemon or timer.
         settings: ``settings.background``.
         name: of the object, for the log.
-        on_end: called with the reasons when the object is rid of it.
+        on_end: called with the reasons and the task when the object is rid of it.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class BackgroundTask:
         settings: BackgroundSettings,
         *,
         name: str,
-        on_end: Callable[[DaemonStoppingReason], None],
+        on_end: Callable[[DaemonStoppingReason, asyncio.Task[None] | None], None],
     ) -> None:
         self.handler = handler
         self.stopper = Stopper()
@@ -195,4 +195,4 @@ class BackgroundTask:
         """Take it off the object, and have the object looked at: it may be waiting for this."""
         if self._background.tasks.get(self.handler.id) is self:
             del self._background.tasks[self.handler.id]
-            self._on_end(self.stopper.reason)
+            self._on_end(self.stopper.reason, self.task)

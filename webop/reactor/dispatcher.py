@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import on_abandoned
+from webop.handling.threads import find_abandoned
 from webop.objects.body import RawEventType
 from webop.pacing import Once
 from webop.reactor.gate import Gate
@@ -347,7 +347,6 @@ class Dispatcher:
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Work on an object until nothing is left; return when to come back."""
         delay: float | None = 0
-        on_abandoned.set(partial(self._room.block, obj.uid))
         while (obj.is_dirty or delay == 0) and not self._is_stopped:
             obj.is_dirty = False
             delay = await self._processor.process(obj, plan)
@@ -362,6 +361,8 @@ class Dispatcher:
         leave()
         obj.phase = Phase.IDLE
         has_failed = task.cancelled() or task.exception() is not None
+        if (call := find_abandoned(task)) is not None:
+            self._room.block(obj.uid, call)
         delay = None if has_failed else task.result()
         if self._is_standing_by:
             self._lay_down(obj)

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from webop.pacing import Backoff
+from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class Room:
         self._failures = 0
         self._closed_until = 0.0
         self._blocked: dict[str, Future[Any]] = {}
+        self._logged = Once()
 
     @property
     def is_open(self) -> bool:
@@ -99,10 +100,11 @@ class Room:
         """Whether one more object may be begun, and none waits."""
         return not (self._queues[0] or self._queues[1]) and self.is_open
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether no write of this kind succeeds at the moment."""
-        return self._failures >= _TOLERATED
+    def choose_level(self, topic: str) -> int:
+        """Return the level of a message that many objects may cause: a warning once a minute."""
+        minute = int(asyncio.get_running_loop().time() // 60)
+        is_news = self._failures < _TOLERATED and self._logged.is_new(topic, minute)
+        return logging.WARNING if is_news else logging.DEBUG
 
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
         """Have a function called with the item when there is a place for it.

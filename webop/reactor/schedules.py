@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 from webop.errors import APIConflictError, APIError, LoginError
 from webop.handling.causes import BackgroundCause
@@ -27,7 +26,7 @@ from webop.handling.stopping import (
     SyncDaemonStopped,
 )
 from webop.handling.terms import Terms
-from webop.handling.threads import on_abandoned
+from webop.handling.threads import find_abandoned
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
@@ -50,6 +49,7 @@ class Run:
     stopper: Stopper
     cause: BackgroundCause
     terms: Terms
+    trouble: str = ""
 
     def deliver(self, outcome: Outcome) -> None:
         """Put the result into the patch, unless the object has it already."""
@@ -72,9 +72,12 @@ class Run:
             patch.fns.extend(fns)
             self.cause.logger.debug("%s", exc)
         except (APIError, LoginError) as exc:
-            self.cause.logger.warning("The patch of %s is not written: %s", self.handler, exc)
+            level = logging.WARNING if str(exc) != self.trouble else logging.DEBUG
             if writing.judge(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
+                level = self.ctx.room.choose_level("background")
+            self.trouble = str(exc)
+            self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
             obj.wake()  # what is kept is written by whoever works on the object
 
 
@@ -95,7 +98,9 @@ def start_in_background(
         obj.background.show(clone(obj.raw))
     background = obj.background
 
-    def end(reason: DaemonStoppingReason) -> None:
+    def end(reason: DaemonStoppingReason, task: asyncio.Task[None] | None) -> None:
+        if task is not None and (call := find_abandoned(task)) is not None:
+            ctx.room.block(obj.uid, call)
         if DaemonStoppingReason.OPERATOR_PAUSING in reason:
             obj.is_provided = False  # the pause may have ended before it
         obj.wake()
@@ -127,7 +132,6 @@ async def run_in_background(run: Run) -> None:
     Guarantees: errors of the framework end only this one; they are logged.
     """
     state: HandlerState | None = None
-    on_abandoned.set(partial(run.ctx.room.block, run.obj.uid))
     try:
         await _postpone(run)
         while await _is_due(run, is_new=state is None):

@@ -406,7 +406,8 @@ def _warn_of_pruning(
         return
     lost = [key for key, value in sent.items() if value is not None and key not in (kept or {})]
     if lost:
-        logger.warning(
+        logger.log(
+            ctx.room.choose_level(f"lost {lost}"),
             "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
             "x-kubernetes-preserve-unknown-fields in the schema of the status?",
             obj,
