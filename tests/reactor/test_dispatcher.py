@@ -64,6 +64,9 @@ class Processor:
     def forget(self, obj: Tracked) -> None:
         self.forgotten.append(obj.uid)
 
+    def rest(self, obj: Tracked, exc: Exception) -> float | None:
+        raise exc
+
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")

@@ -1,6 +1,6 @@
 """Calling the handlers of a cause: who is next, how it went, what is left.
 
-Flow: :func:`execute` → :func:`webop.handling.invocation.invoke` → the user's function. The order
+Flow: :func:`execute` → :func:`attempt` → the user's function. The order
 is of the lifecycle (:mod:`webop.lifecycles`), the verdicts are of :mod:`webop.handling.policy`.
 Handlers never break the framework: everything that they raise becomes an outcome.
 """
@@ -12,6 +12,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from webop.errors import (
     AdmissionError,
@@ -21,16 +23,18 @@ from webop.errors import (
     TemporaryError,
 )
 from webop.handling.cancellation import is_being_cancelled
-from webop.handling.causes import Cause, ChangeCause, WebhookCause
+from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.filters import matches
-from webop.handling.handlers import ChangeHandler, Handler, Reason
-from webop.handling.invocation import Invocation, invoke
-from webop.handling.policy import ChildrenRetryError, Outcome, check_limits, judge_failure
+from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
+from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
+from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
 from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Commit, Terms
+from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
+from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch, merge_patches
 
 
@@ -93,13 +97,24 @@ async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> Async
 
 
 async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Terms) -> Outcome:
-    """Call one handler once and return the verdict; log both."""
+    """Call one handler once, in the loop or in a thread; return the verdict; log both."""
     standing = state.as_attempt()
     invocation = Invocation(handler, cause, terms, state)
     cause.logger.debug("%s is invoked.", handler)
+    token = current_invocation.set(invocation)
+    owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
         check_limits(handler, standing)
-        result = await invoke(invocation, standing)
+        kwargs = _build_kwargs(handler, cause, state, standing)
+        if not is_async(handler.fn):
+            pool = choose_pool(handler, terms.settings)
+            result = await call_in_thread(handler.fn, kwargs, pool)
+        elif handler.timeout is None:
+            coroutine = handler.fn(**kwargs)
+            del kwargs  # a daemon is awaited for long
+            result = await coroutine
+        else:
+            result = await _call_in_time(handler, kwargs, handler.timeout - standing.runtime)
         if invocation.subhandlers and not invocation.is_delegated:
             await execute_children(invocation, invocation.subhandlers)
     except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
@@ -115,9 +130,43 @@ async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Te
     else:
         outcome = Outcome(final=True, result=result)
         cause.logger.log(terms.success_level, "%s succeeded.", handler)
+    finally:
+        current_invocation.reset(token)
+        if owner is not None:
+            owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+def _build_kwargs(
+    handler: Handler, cause: Cause, state: HandlerState, standing: Attempt
+) -> dict[str, Any]:
+    """Return the keyword arguments of one call."""
+    kwargs = dict(cause.kwargs)
+    kwargs["param"] = handler.param
+    kwargs["retry"] = standing.retries
+    kwargs["started"] = state.started
+    kwargs["runtime"] = timedelta(seconds=standing.runtime)
+    if isinstance(handler, ResourceHandler) and isinstance(cause, DiffCause):
+        path = handler.field or getattr(handler, "inherited_field", ())
+        if path:
+            kwargs.update(cause.build_field_kwargs(path))
+    return kwargs
+
+
+async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
+    """Await an async handler no longer than its time allows (D-08)."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await handler.fn(**kwargs)
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise HandlerTimeoutError(
+            f"{handler} has timed out after {handler.timeout} seconds."
+        ) from None
 
 
 async def execute_children(

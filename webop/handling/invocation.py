@@ -7,30 +7,24 @@ follows sync handlers into their threads.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
-from webop.errors import HandlerTimeoutError
-from webop.handling.causes import Cause, DiffCause, ResourceCause
+from webop.handling.causes import Cause
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
     DaemonHandler,
     Handler,
-    ResourceHandler,
     WebhookHandler,
 )
-from webop.handling.policy import Attempt
 from webop.handling.progress import HandlerState
 from webop.handling.terms import Terms
-from webop.handling.threads import NO_POOL, Pool, call_in_thread
-from webop.objects.owners import owner_of_the_moment
+from webop.handling.threads import NO_POOL, Pool
 from webop.settings import OperatorSettings
 
 _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
@@ -78,58 +72,10 @@ def is_async(fn: Callable[..., Any]) -> bool:
             return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
 
 
-async def invoke(invocation: Invocation, attempt: Attempt) -> Any:
-    """Call the handler of an invocation with all of its keyword arguments.
-
-    Raises:
-        HandlerTimeoutError: an async handler was still running when its time was up (D-08).
-        Exception: whatever the handler raises.
-    """
-    handler, cause = invocation.handler, invocation.cause
-    kwargs = dict(cause.kwargs)
-    kwargs["param"] = handler.param
-    kwargs["retry"] = attempt.retries
-    kwargs["started"] = invocation.state.started
-    kwargs["runtime"] = timedelta(seconds=attempt.runtime)
-    if isinstance(handler, ResourceHandler) and isinstance(cause, DiffCause):
-        path = handler.field or getattr(handler, "inherited_field", ())
-        if path:
-            kwargs.update(cause.build_field_kwargs(path))
-
-    token = current_invocation.set(invocation)
-    owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
-    try:
-        if not is_async(handler.fn):
-            pool = _choose_pool(handler, invocation.terms.settings)
-            return await call_in_thread(handler.fn, kwargs, pool)
-        if handler.timeout is None:
-            coroutine = handler.fn(**kwargs)
-            del kwargs  # a daemon is awaited for long
-            return await coroutine
-        return await _call_in_time(handler, kwargs, handler.timeout - attempt.runtime)
-    finally:
-        current_invocation.reset(token)
-        if owner is not None:
-            owner_of_the_moment.reset(owner)
-
-
-def _choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
+def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
+    """Return the threads for a sync handler."""
     if isinstance(handler, WebhookHandler):
         return settings.admission
     if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
         return NO_POOL
     return settings.background if isinstance(handler, DaemonHandler) else settings.execution
-
-
-async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
-    """Await an async handler no longer than its time allows."""
-    deadline = asyncio.timeout(seconds)
-    try:
-        async with deadline:
-            return await handler.fn(**kwargs)
-    except TimeoutError:
-        if not deadline.expired():
-            raise
-        raise HandlerTimeoutError(
-            f"{handler} has timed out after {handler.timeout} seconds."
-        ) from None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from webop.errors import WebopError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import find_abandoned
 from webop.objects.body import RawEventType
@@ -50,8 +51,11 @@ class ObjectProcessor(Protocol):
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Do it; return the seconds after which to come back even if nothing changes."""
 
+    def rest(self, obj: Tracked, exc: Exception) -> float | None:
+        """Return the seconds after which to come back after an error; log it."""
+
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if it cannot be had."""
+        """Return a state that had to be dropped from memory; None if the object is gone."""
 
     def withdraw(self, obj: Tracked) -> None:
         """Take an object that is gone, or is not watched any more, out of the indexes."""
@@ -337,19 +341,29 @@ class Dispatcher:
 
     async def _index(self, obj: Tracked) -> float:
         """Bring the indexes up to the newest state, before anything else is done about it."""
-        while obj.is_unindexed and obj.raw is not None and not obj.is_gone:
+        while obj.is_unindexed:
             obj.is_unindexed = False
-            await self._processor.index(obj.raw)
-        obj.is_unindexed = False
-        obj.is_dirty = True  # it is still to be handled
+            if obj.raw is not None and not obj.is_gone:
+                await self._processor.index(obj.raw)
+        obj.is_dirty = True  # it is not handled yet
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Work on an object until nothing is left; return when to come back."""
         delay: float | None = 0
         while (obj.is_dirty or delay == 0) and not self._is_stopped:
-            obj.is_dirty = False
-            delay = await self._processor.process(obj, plan)
+            try:
+                if obj.text is not None:  # the state had to be dropped from memory
+                    raw = await self._processor.read(obj)
+                    obj.text = None
+                    if raw is not None:
+                        obj.accept(obj.event_type, raw)
+                if obj.is_unindexed:
+                    await self._index(obj)
+                obj.is_dirty = False
+                delay = await self._processor.process(obj, plan)
+            except Exception as exc:  # noqa: BLE001  one object must not stop the others
+                return self._processor.rest(obj, exc)
             plan = None
         return delay
 
@@ -439,10 +453,13 @@ class Dispatcher:
         """Show the events of an object, one after another."""
         while obj.events and not self._is_stopped:
             event_type, text = obj.events.popleft()
-            raw = self._event_room.unpack(text) if text else await self._processor.read(obj)
-            if raw is not None:
-                with self._event_room.running_handlers():
-                    await self._processor.show_event(obj, event_type, raw)
+            try:
+                raw = self._event_room.unpack(text) if text else await self._processor.read(obj)
+                if raw is not None:
+                    with self._event_room.running_handlers():
+                        await self._processor.show_event(obj, event_type, raw)
+            except WebopError as exc:
+                logger.warning("An event of %s is skipped: %s", obj, exc)
 
     def _finish_spying(self, obj: Tracked, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)

@@ -27,7 +27,7 @@ from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid
+from webop.reactor.tracking import Pending, Tracked, get_uid
 from webop.reactor.writing import (
     Failure,
     find_pause,
@@ -68,13 +68,13 @@ class Processor:
         return plan
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if it cannot be had."""
-        try:
-            return await read(self.ctx, obj)
-        except (APIError, LoginError) as exc:
-            said, extra = "An event of %s is skipped: %s", self.ctx.refer_to(obj)
-            logger.warning(said, obj, exc, extra=extra)
-            return None
+        """Return a state that had to be dropped from memory; None if the object is gone.
+
+        Raises:
+            APIError: it cannot be read.
+            LoginError: there are no credentials.
+        """
+        return await read(self.ctx, obj)
 
     async def index(self, raw: dict[str, Any]) -> None:
         """Bring the indexes up to a state of an object; errors of indexers end here."""
@@ -100,51 +100,49 @@ class Processor:
         self.ctx.operator.memos.forget(obj.uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do what is to be done about the newest state of an object.
-
-        Guarantees: errors of the API server, of filters, and of the framework itself end here.
-        The object is worked on again after a pause; what happens to it until then is only shown
-        to the handlers of raw events.
+        """Do what must be done about the newest state of an object.
 
         Args:
             obj: the object.
-            plan: what is to be done, if that is known already.
+            plan: what must be done, if that is known already.
 
         Returns:
             The seconds after which to come back even if nothing changes; None if there is no need.
+
+        Raises:
+            Exception: of the API server, a filter, or the framework; see :meth:`rest`.
         """
-        try:
-            if obj.text is not None:  # the state had to be dropped from memory
-                raw = await read(self.ctx, obj)
-                obj.text = None
-                if raw is not None:
-                    obj.accept(obj.event_type, raw)
-                    obj.is_dirty = False
-            if obj.is_unindexed:
-                obj.is_unindexed = False
-                if obj.raw is not None and not obj.is_gone:
-                    await self.index(obj.raw)
-            if obj.spying is not None:
-                await asyncio.wait({obj.spying}, timeout=_HEAD_START)
-            pending = (obj.work or NOTHING).pending
-            if pending is not None and not pending.is_denied:
-                await save_pending(self.ctx, obj)
-            if plan is None or plan.cause.body.raw is not obj.raw:
-                plan = self.plan(obj)
-            delay = None
-            if plan is None:
-                await save_pending(self.ctx, obj)
+        ctx, work, delay = self.ctx, obj.open_work(), None
+        if obj.spying is not None:
+            await asyncio.wait({obj.spying}, timeout=_HEAD_START)
+        if not work.is_denied:
+            await save_pending(ctx, obj)
+        if plan is None or plan.cause.body.raw is not obj.raw:
+            plan = self.plan(obj)
+        if plan is None:
+            await save_pending(ctx, obj)
+        else:
+            cause = plan.cause
+            self._adjust_background(obj, plan)
+            if cause.reason is Reason.DELETE and work.is_released:
+                await release(ctx, obj)
+            elif plan.finalizers is not None:
+                added = len(plan.finalizers) > len(cause.body.meta.finalizers)
+                cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
+                await put_finalizers(ctx, obj, cause.body, plan.finalizers)
+            elif plan.has_changes:
+                with ctx.room.running_handlers():
+                    delay = await handle_change(ctx, obj, work, plan)
+                await save(ctx, obj, Pending(cause.patch, cause.own))
+                if work.is_released:
+                    await release(ctx, obj)
             else:
-                delay = await self._carry_out(obj, plan)
-        except Exception as exc:  # noqa: BLE001  one object must not stop the others
-            return self._rest(obj, exc)
-        if obj.work is not None:
-            obj.work.backoff, obj.work.paused_until = None, 0.0
+                obj.initial = False
+        work.backoff, work.paused_until = None, 0.0
         return delay
 
-    async def _carry_out(self, obj: Tracked, plan: Plan) -> float | None:
-        """Call the handlers, record their progress, and write it all down in one patch."""
-        cause, work = plan.cause, obj.open_work()
+    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
+        """Stop and start daemons and timers; those to be started wait for the finalizer."""
         running = {} if obj.background is None else obj.background.tasks
         for key in plan.stopped:
             if key in running:
@@ -153,22 +151,6 @@ class Processor:
             for handler in plan.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
             obj.is_provided = True
-        if cause.reason is Reason.DELETE and work.is_released:
-            await release(self.ctx, obj)
-        elif plan.finalizers is not None:
-            added = len(plan.finalizers) > len(cause.body.meta.finalizers)
-            cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-            await put_finalizers(self.ctx, obj, cause.body, plan.finalizers)
-        elif not plan.has_changes:
-            obj.initial = False
-        else:
-            with self.ctx.room.running_handlers():
-                delay = await handle_change(self.ctx, obj, work, plan)
-            await save(self.ctx, obj, Pending(cause.patch, cause.own))
-            if work.is_released:
-                await release(self.ctx, obj)
-            return delay
-        return None
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and forgotten (HND-27)."""
@@ -196,10 +178,14 @@ class Processor:
             cause.logger.log(level, "The patch of event handlers is not written yet: %s", exc)
             obj.wake()
 
-    def _rest(self, obj: Tracked, exc: Exception) -> float | None:
-        """Choose the pause of an object after an error that is not of its handlers; log it."""
+    def rest(self, obj: Tracked, exc: Exception) -> float | None:
+        """Choose the pause of an object after an error that is not of its handlers; log it.
+
+        The object is worked on again after the pause; what happens to it until then is only shown
+        to the handlers of raw events.
+        """
         delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
-        if delay is not None and not (work.pending is not None and work.pending.is_denied):
+        if delay is not None and not work.is_denied:
             work.paused_until = asyncio.get_running_loop().time() + delay
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))

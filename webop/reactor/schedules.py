@@ -33,7 +33,7 @@ from webop.posting import ObjectLogger
 from webop.reactor import writing
 from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import Pending, Tracked
+from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 _GLANCE = 0.1  # seconds; between two looks for a change where any change is idle enough
 
@@ -64,6 +64,8 @@ class Run:
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
         try:
+            if not (obj.work or NOTHING).is_denied:
+                await writing.save_pending(self.ctx, obj)
             if merged:
                 await writing.save(self.ctx, obj, Pending(merged, Patch()))
             if fns:

@@ -109,6 +109,11 @@ class Work:
     paused_until: float = 0.0
 
     @property
+    def is_denied(self) -> bool:
+        """Whether what could not be written was refused for good."""
+        return self.pending is not None and self.pending.is_denied
+
+    @property
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
         is_blank = self.cycle is None and self.pending is None and self.backoff is None
@@ -193,9 +198,9 @@ class Tracked:
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
-        pending = None if self.work is None else self.work.pending
-        if pending is not None and pending.is_denied:
-            raw = apply_merge_patch(raw, pending.own)
+        work = self.work or NOTHING
+        if work.pending is not None and work.is_denied:
+            raw = apply_merge_patch(raw, work.pending.own)
         self.event_type = event_type
         self.raw = raw
         self.version = parse_version(raw)

@@ -80,7 +80,7 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
     """
     wanted, own, _ = pending
     work = obj.work
-    if work is not None and work.pending is not None and work.pending.is_denied:
+    if work is not None and work.pending is not None and work.is_denied:
         own = Patch(merge_patches(work.pending.own, own))
         work.pending = None
     try:
