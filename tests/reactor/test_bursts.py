@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -238,3 +239,38 @@ async def _webhook_on_updates(
         yield remove
     finally:
         await remove()
+
+
+@pytest.mark.feature("ASY-02", "EVT-12")
+async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_nor_take_memory(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    objects: Objects,
+    gadgets: Kind,
+) -> None:
+    released = threading.Event()
+    begun: set[str] = set()
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        begun.add(name)
+        released.wait(60)
+
+    @webop.on.create("gadgets", registry=registry, id="quick")
+    async def quick(**_: Any) -> None: ...
+
+    others = Objects(client, gadgets, objects.namespace)
+    try:
+        async with run_operator(build_settings(execution={"max_workers": 3})):
+            await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
+            await eventually(lambda: len(begun) == 3)
+            await others.create("g")
+            await others.wait_handled("g")
+            tasks = [task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro())]
+            assert len(tasks) < 200
+            released.set()
+            await eventually(lambda: len(begun) == 300, timeout=60)
+            await objects.wait_handled("w299")
+    finally:
+        released.set()

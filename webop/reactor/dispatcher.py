@@ -97,7 +97,7 @@ class Dispatcher:
         self._spawn = spawn
         self._gate = gate
         self._room = room
-        self._event_room = Room("events", Total())
+        self._event_room = Room("events", Total(), pool=room.pool)
         self._held: dict[str, Tracked] = {}
         self._objects: dict[str, Tracked] = {}
         self._workers: set[asyncio.Task[Any]] = set()

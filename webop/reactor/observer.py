@@ -19,7 +19,8 @@ from webop.errors import APIError
 from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.context import OperatorContext
 from webop.handling.indexes import Feed
-from webop.handling.threads import is_crowded
+from webop.handling.invocation import is_async
+from webop.handling.registry import ResourceHandlers
 from webop.objects.resources import Resource, Selector
 from webop.pacing import Backoff, Once
 from webop.reactor.cluster_changes import (
@@ -266,7 +267,7 @@ class Observer:
             if stream.origin == (resource.group, resource.plural, namespace)
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
-        room = self._open_room(resource)
+        room = self._open_room(resource, handlers)
         stream = Stream(
             ResourceContext(
                 self._operator, self._client, resource, handlers, room, is_late=is_late
@@ -291,16 +292,14 @@ class Observer:
         stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
         stream.task.add_done_callback(lambda _: self._end(stream))
 
-    def _open_room(self, resource: Resource) -> Room:
+    def _open_room(self, resource: Resource, handlers: ResourceHandlers) -> Room:
         """Return the room of a kind, for all of its namespaces and versions."""
         settings, name = self._operator.settings, f"{resource.plural}.{resource.group}".rstrip(".")
         if name not in self._rooms:
-            self._rooms[name] = Room(
-                name,
-                self._total,
-                limit=settings.batching.worker_limit,
-                is_crowded=lambda: is_crowded(settings.execution),
-            )
+            limit = settings.batching.worker_limit
+            self._rooms[name] = Room(name, self._total, limit=limit)
+        has_sync = any(not is_async(h.fn) for h in (*handlers.changes, *handlers.events))
+        self._rooms[name].pool = settings.execution if has_sync else None
         return self._rooms[name]
 
     def _end(self, stream: Stream) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import orjson
 
+from webop.handling.threads import Pool, is_crowded
 from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Room:
         name: of the kind, for the log.
         total: shared by all kinds of an operator.
         limit: of the objects in work, long handlers included; None for no limit.
-        is_crowded: whether so many calls wait for threads that no more are to be begun.
+        pool: the threads of sync handlers, if there are some: while many calls wait for a thread,
+            nothing is begun.
     """
 
     def __init__(
@@ -66,12 +68,12 @@ class Room:
         total: Total,
         *,
         limit: int | None = None,
-        is_crowded: Callable[[], bool] = lambda: False,
+        pool: Pool | None = None,
     ) -> None:
         self._name = name
         self._total = total
         self._limit = limit
-        self._is_crowded = is_crowded
+        self.pool = pool
         self._taken = 0
         self._begun = 0
         self._queues: tuple[deque[tuple[Beginning, Any]], ...] = (deque(), deque())
@@ -93,7 +95,11 @@ class Room:
             now = asyncio.get_running_loop().time()
             return not self._taken and now >= self._closed_until
         places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
-        return self._taken < places and not self._is_crowded()
+        return self._taken < places and not self._is_crowded
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.pool is not None and is_crowded(self.pool)
 
     @property
     def is_free(self) -> bool:
@@ -221,7 +227,7 @@ class Room:
             if not (urgent or others):
                 return
             if not self.is_open:
-                if self._is_crowded():  # maybe by other kinds, which do not report here
+                if self._is_crowded:  # maybe by other kinds, which do not report here
                     loop = asyncio.get_running_loop()
                     self._alarm = loop.call_later(_CROWD_POLLING, self._advance)
                 return
