@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
 
 import webop
 from tests.operating import Objects, build_settings, eventually
@@ -123,5 +124,44 @@ async def test_an_object_is_left_alone_until_the_last_of_its_threads_has_ended(
         finally:
             handler_released.set()
             daemon_released.set()
+            running.cancel()
+            await asyncio.wait({running})
+
+
+async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entries: Counter[str] = Counter()
+    released = threading.Event()
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        entries[name] += 1
+        released.wait(30)
+
+    leadership = {
+        "lease_name": "held",
+        "lease_namespace": objects.namespace,
+        "retry_period": 0.5,
+        "exits_when_stuck": False,  # it is the test that would be ended
+    }
+    async with relay(webop_cluster) as relayed:
+        operator = _prepare(registry, objects, relayed, leadership=leadership)
+        running = asyncio.create_task(operator.run())
+        try:
+            await objects.create("one", {"a": 1})
+            await eventually(lambda: entries["one"] == 1, "the handler runs")
+            relayed.lock()
+            await eventually(lambda: operator.observer is None, "the work has ended")
+            relayed.is_locked = False
+            await eventually(lambda: operator.observer is not None, "the work has begun again")
+            assert "work goes on that cannot be stopped" not in caplog.text
+            released.set()
+            await objects.wait_handled("one")
+        finally:
+            released.set()
             running.cancel()
             await asyncio.wait({running})
