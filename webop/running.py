@@ -34,6 +34,7 @@ from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
+from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 
@@ -103,6 +104,7 @@ class Operator:
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
+        self._total = Total()
 
     async def run(self) -> None:
         """Run until cancelled, or until something that cannot be gone on without has failed.
@@ -230,7 +232,9 @@ class Operator:
             await self.login.logged_in.wait()
             try:
                 async with TaskGroup() as group:
-                    self.observer = Observer(self.context, client, self.options.scope, group)
+                    self.observer = Observer(
+                        self.context, client, self.options.scope, group, self._total
+                    )
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
                     if self.has_work:

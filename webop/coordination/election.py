@@ -69,6 +69,7 @@ class Elector:
         self._fence = Fence(clock)
         self._terms: Terms | None = None
         self._holding: Holding | None = None
+        self._watchdog: Watchdog | None = None
         self._lost = ""
         self._failure: LoginError | None = None
         self._trouble = ""
@@ -151,8 +152,11 @@ class Elector:
     async def campaign(self, access: LeaseAccess, terms: Terms) -> None:
         """Do so with a certain Lease."""
         self.lease = str(access)
-        self._holding = holding = Holding(access, terms, self._operator.identity, self._fence)
-        watchdog = Watchdog(self._fence, self._bite)
+        former, identity = self._holding, self._operator.identity
+        self._holding = holding = Holding(access, terms, identity, self._fence, former)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self._watchdog = watchdog = Watchdog(self._fence, self._bite)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
             options = self._operator.settings.watching
@@ -219,6 +223,9 @@ class Elector:
                 self._operator.duty.cancel()
                 pause = terms.end - holding.age
             await _wait_for(self._renewed, pause)
+        if self._failure is not None:  # it is held until its end, maybe by other credentials
+            logger.error("The lease %s is %s", holding, self._lost)
+            return
         if self._lost:
             self._fence.ends_at = 0.0  # others may be at work already
             logger.error("Leadership is lost: the lease %s is %s.", holding, self._lost)

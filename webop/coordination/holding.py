@@ -38,20 +38,29 @@ class Holding:
         terms: for how long it is held.
         identity: the own name.
         fence: until when it is held; put off by each renewal.
+        former: what has held it before in this process, with credentials that were lost.
 
     Attributes:
+        claimed: what was last claimed; it may have been granted without a known answer.
         seen: its newest known state.
         sent_at: when the last request was sent by which it was got or renewed, by the fence's
             clock.
         sighted: set when somebody else has changed it.
     """
 
-    def __init__(self, access: LeaseAccess, terms: Terms, identity: str, fence: Fence) -> None:
+    def __init__(
+        self,
+        access: LeaseAccess,
+        terms: Terms,
+        identity: str,
+        fence: Fence,
+        former: Holding | None = None,
+    ) -> None:
         self._access = access
         self._terms = terms
         self._identity = identity
         self._fence = fence
-        self._claimed: Record | None = None
+        self.claimed: Record | None = None if former is None else former.claimed
         self._stored: dict[str, Any] = {}
         self._is_listed = False
         self.seen = Sighting()
@@ -69,7 +78,7 @@ class Holding:
     @property
     def is_own(self) -> bool:
         """Whether it is of the last claim of this process, known to be granted or not."""
-        return self.seen.raw is not None and self.seen.record.is_of_term(self._claimed)
+        return self.seen.raw is not None and self.seen.record.is_of_term(self.claimed)
 
     @property
     def wait(self) -> float:
@@ -104,7 +113,7 @@ class Holding:
             raw = renew(before, self._terms.duration, now)
         else:
             raw = claim(self._access.name, before, self._identity, self._terms.duration, now)
-        self._claimed = Record.parse(raw)
+        self.claimed = Record.parse(raw)
         if await self._write(raw):
             return True
         await self.look()

@@ -67,10 +67,16 @@ class Observer:
         client: the client of the API server.
         scope: which namespaces are served.
         group: the task group for the streams and for the work on objects.
+        total: of the rooms for the work on objects; that of the former observer, if there was one.
     """
 
     def __init__(
-        self, operator: OperatorContext, client: Client, scope: Scope, group: asyncio.TaskGroup
+        self,
+        operator: OperatorContext,
+        client: Client,
+        scope: Scope,
+        group: asyncio.TaskGroup,
+        total: Total,
     ) -> None:
         self._operator = operator
         self._client = client
@@ -87,7 +93,7 @@ class Observer:
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
-        self._total = Total()
+        self._total = total
         self._rooms: dict[str, Room] = {}
         self.scanned = asyncio.Event()
 

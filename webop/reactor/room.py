@@ -43,12 +43,18 @@ Beginning = Callable[[Any], None]
 
 
 class Total:
-    """The places that are taken in all kinds."""
+    """What the rooms of all kinds share, also with those after credentials were lost and found.
 
-    __slots__ = ("taken",)
+    Attributes:
+        taken: the places that are taken.
+        blocked: the calls in threads that nobody waits for any more, by the uids of objects.
+    """
+
+    __slots__ = ("blocked", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.blocked: dict[str, set[Future[Any]]] = {}
 
 
 class Room:
@@ -83,7 +89,6 @@ class Room:
         self._pauses = Backoff(_PAUSES)
         self._failures = 0
         self._closed_until = 0.0
-        self._blocked: dict[str, Future[Any]] = {}
         self._logged = Once()
 
     @property
@@ -179,15 +184,16 @@ class Room:
 
     def block(self, uid: str, call: Future[Any]) -> None:
         """Have an object left alone until a call in a thread ends, which could not be cancelled."""
-        self._blocked[uid] = call
+        self._total.blocked.setdefault(uid, set()).add(call)
 
     def is_blocked(self, uid: str) -> bool:
         """Tell whether such a call still goes on."""
-        call = self._blocked.get(uid) if self._blocked else None
-        if call is not None and call.done():
-            del self._blocked[uid]
+        if not self._total.blocked:
             return False
-        return call is not None
+        calls = {call for call in self._total.blocked.pop(uid, ()) if not call.done()}
+        if calls:
+            self._total.blocked[uid] = calls
+        return bool(calls)
 
     def pack(self, raw: Any) -> bytes:
         """Return a text that stands for a body; an empty one if too much is kept already."""
