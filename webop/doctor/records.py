@@ -28,6 +28,11 @@ from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]
 
+_SUBJECT = "configurations"
+_RESOURCES = ", ".join(resource.plural for resource in KINDS.values())
+_REPLICAS = "replicas"
+_LONGEST_RENEWAL = 60.0  # seconds; marks are renewed three times in a lifetime, at least so often
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -99,10 +104,6 @@ def has_required(records: Iterable[Record]) -> bool:
     return any(record.is_required for record in records)
 
 
-_SUBJECT = "configurations"
-_RESOURCES = ", ".join(resource.plural for resource in KINDS.values())
-
-
 async def list_names(visit: Visit) -> list[str] | Finding:
     """Return the names of the operator's configurations; or what prevents to know them."""
     given = visit.options.managed or visit.settings.admission.managed
@@ -155,10 +156,6 @@ async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Json | None:
             return None
         except APIError:
             raise forbidden from None
-
-
-_REPLICAS = "replicas"
-_LONGEST_RENEWAL = 60.0  # seconds; marks are renewed three times in a lifetime, at least so often
 
 
 def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
