@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.controlplane.controlplane_standins import Recorder
-from webop.controlplane.build import build_binaries
-from webop.controlplane.toolchain import find_toolchains
+from webop.controlplane.build import build_binaries, find_toolchains
 from webop.errors import SourceError
 
 if TYPE_CHECKING:

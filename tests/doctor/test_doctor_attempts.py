@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.doctor.attempts import (
+from webop.doctor.probing import (
     Target,
     build_creation,
     build_update,

@@ -9,8 +9,13 @@ import pytest
 
 from tests.doctor.consulting import build_mark
 from webop.admission.managed.marks import Mark
-from webop.doctor.liveness import check_replicas
-from webop.doctor.records import Configuration, Record, parse_configuration, select_marked
+from webop.doctor.records import (
+    Configuration,
+    Record,
+    check_replicas,
+    parse_configuration,
+    select_marked,
+)
 from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]

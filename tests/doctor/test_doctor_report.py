@@ -6,8 +6,19 @@ import json
 
 import pytest
 
-from webop.doctor.findings import Level, Section, approve, fail, has_failed, note, warn
-from webop.doctor.report import build_json, build_text, describe_names, describe_seconds
+from webop.doctor.findings import (
+    Level,
+    Section,
+    approve,
+    build_json,
+    build_text,
+    describe_names,
+    describe_seconds,
+    fail,
+    has_failed,
+    note,
+    warn,
+)
 
 SECTIONS = [
     Section("API server", [approve("server", "is there")]),

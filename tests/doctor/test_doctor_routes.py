@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 
 from tests.commands import find_free_port, take_port
-from webop.doctor.addresses import describe_state, group_records, list_services, read_material
-from webop.doctor.permissions import SecretState
-from webop.doctor.records import Record
-from webop.doctor.routes import (
+from webop.doctor.addresses import (
     Backing,
     Route,
     check_backing,
     check_connection,
     connect,
+    describe_state,
+    group_records,
     is_elsewhere,
+    list_services,
     parse_route,
+    read_material,
 )
+from webop.doctor.permissions import SecretState
+from webop.doctor.records import Record
 from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]

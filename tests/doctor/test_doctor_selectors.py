@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.selectors import build_labels, build_query, matches_labels
+from webop.doctor.probing import build_labels, build_query, matches_labels
 
 Json = dict[str, Any]
 

@@ -7,8 +7,14 @@ import datetime as dt
 
 import pytest
 
-from webop.doctor.routes import Route
-from webop.doctor.trust import Material, check_bundle, check_stored, is_ending, judge_validity
+from webop.doctor.addresses import (
+    Material,
+    Route,
+    check_bundle,
+    check_stored,
+    is_ending,
+    judge_validity,
+)
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,

@@ -111,8 +111,11 @@ def doctor(
     stored. If a finding is a failure, the exit code is 1.
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.doctor.examination import Examination  # noqa: PLC0415 - not for --help
-    from webop.doctor.findings import has_failed  # noqa: PLC0415
-    from webop.doctor.report import build_json, build_text  # noqa: PLC0415
+    from webop.doctor.findings import (  # noqa: PLC0415
+        build_json,
+        build_text,
+        has_failed,
+    )
     from webop.doctor.visit import Options  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 

@@ -24,13 +24,16 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError, ConfigurationError, SourceError
 
 from . import cache
-from .commands import APISERVER, CONTROLLER_MANAGER, ETCD
 from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from .progress import Progress
+
+ETCD = "etcd"
+APISERVER = "kube-apiserver"
+CONTROLLER_MANAGER = "kube-controller-manager"
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 _REQUIRED = (ETCD, APISERVER)
@@ -56,17 +59,27 @@ class Binaries:
 def find_binaries(version: str | None = None) -> Binaries | None:
     """Find etcd and kube-apiserver on this machine; None if they must be provided first.
 
-    Args:
-        version: a release line or a complete version; None for the default line.
-
     Raises:
         ConfigurationError: KUBEBUILDER_ASSETS is set to what cannot be used.
     """
     wanted = parse_wanted(version)
     assets = os.environ.get(ASSETS_VARIABLE)
-    if assets:
-        return _use_assets(Path(assets).absolute(), wanted if version else None)
-    return _find_in_cache(wanted, _REQUIRED)
+    if not assets:
+        return _find_in_cache(wanted, _REQUIRED)
+    folder, found = Path(assets).absolute(), ""
+    if not cache.has_binaries(folder, _REQUIRED):
+        raise ConfigurationError(
+            f"{ASSETS_VARIABLE} is {folder}, but this folder does not have the executables "
+            f"{' and '.join(_REQUIRED)}. Correct it, or unset it to have them downloaded or built."
+        )
+    if version:
+        found = detect_version(folder)
+        if not wanted.is_met_by(found):
+            raise ConfigurationError(
+                f"Kubernetes {wanted} is asked for, but {ASSETS_VARIABLE} ({folder}) holds "
+                f"{found}. Unset it, or ask for no version."
+            )
+    return Binaries(folder, found, f"{ASSETS_VARIABLE}={folder}")
 
 
 def provide_binaries(progress: Progress, version: str | None = None) -> Binaries:
@@ -137,23 +150,6 @@ def detect_version(folder: Path) -> str:
     return found[1] if found else ""
 
 
-def _use_assets(folder: Path, wanted: Wanted | None) -> Binaries:
-    if not cache.has_binaries(folder, _REQUIRED):
-        raise ConfigurationError(
-            f"{ASSETS_VARIABLE} is {folder}, but this folder does not have the executables "
-            f"{' and '.join(_REQUIRED)}. Correct it, or unset it to have them downloaded or built."
-        )
-    version = ""
-    if wanted is not None:
-        version = detect_version(folder)
-        if not wanted.is_met_by(version):
-            raise ConfigurationError(
-                f"Kubernetes {wanted} is asked for, but {ASSETS_VARIABLE} ({folder}) holds "
-                f"{version}. Unset it, or ask for no version."
-            )
-    return Binaries(folder, version, f"{ASSETS_VARIABLE}={folder}")
-
-
 def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
     version = cache.find_cached_version(wanted, names)
     if version is None:
@@ -169,10 +165,19 @@ def _provide(
     with _lock(progress):
         found = _find_in_cache(wanted, names)
         if found is None:
-            _remove_unfinished()
-            with _make_temporary_folder() as folder:
+            cached = cache.get_root() / "bin"
+            for folder in cached.glob(f"{_TEMPORARY}*"):  # a killed process has left it
+                shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(
+                prefix=_TEMPORARY, dir=cached, ignore_cleanup_errors=True
+            ) as unfinished:
+                folder = Path(unfinished)
                 version = _try_sources(names, wanted, folder, download, progress)
-                _publish(folder, version)
+                target = cache.get_binaries_folder(version)
+                target.mkdir(parents=True, exist_ok=True)
+                for path in folder.iterdir():
+                    if path.is_file() and os.access(path, os.X_OK):
+                        path.replace(target / path.name)
             found = _find_in_cache(wanted, names)
     if found is None:
         raise ClusterError(
@@ -194,8 +199,14 @@ def _try_sources(
     except SourceError as error:
         reason = str(error)
         progress.note(f"No download: {reason}. Building from Go modules instead.")
+    from . import build  # noqa: PLC0415 - not needed if the binaries are in the cache
+
+    # The packages are shared: with etcd and kube-apiserver, the third one costs half a minute.
+    complete = (*_REQUIRED, CONTROLLER_MANAGER) if APISERVER in names else names
     try:
-        return _build(names, wanted, folder, progress)
+        version = build.build_binaries(
+            complete, choose_for_build(wanted), target=folder, progress=progress
+        )
     except SourceError as error:
         raise ClusterError(
             f"There is no way to get {', '.join(names)} of Kubernetes {wanted} "
@@ -207,17 +218,7 @@ def _try_sources(
             "Remedy: allow one of these hosts, or install Go, or set "
             f"{ASSETS_VARIABLE} to a folder with the binaries (setup-envtest makes one)."
         ) from None
-
-
-def _build(names: Collection[str], wanted: Wanted, folder: Path, progress: Progress) -> str:
-    from . import build  # noqa: PLC0415 - not needed if the binaries are in the cache
-
-    # The packages are shared: with etcd and kube-apiserver, the third one costs half a minute.
-    complete = (*_REQUIRED, CONTROLLER_MANAGER) if APISERVER in names else names
-    version = build.build_binaries(
-        complete, choose_for_build(wanted), target=folder, progress=progress
-    )
-    shutil.rmtree(cache.get_scratch_folder(), ignore_errors=True)
+    shutil.rmtree(cache.get_root() / "scratch", ignore_errors=True)
     return version
 
 
@@ -242,27 +243,3 @@ def _lock(progress: Progress) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _remove_unfinished() -> None:
-    """Remove what a killed process has left; whoever holds the lock is the only one at work."""
-    for folder in (cache.get_root() / "bin").glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _make_temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache.get_root() / "bin"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _publish(folder: Path, version: str) -> None:
-    """Move the binaries to where they are looked for, one by one, each with one rename."""
-    target = cache.get_binaries_folder(version)
-    target.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if path.is_file() and os.access(path, os.X_OK):
-            path.replace(target / path.name)

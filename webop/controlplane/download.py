@@ -21,7 +21,7 @@ from webop.errors import ClusterError, SourceError
 from .versions import Wanted, choose_newest, detect_platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from .progress import Progress
@@ -113,12 +113,6 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
 def download_release(name: str, version: str, target: Path, progress: Progress) -> None:
     """Download one binary of a release of Kubernetes, and verify its checksum.
 
-    Args:
-        name: e.g. "kube-controller-manager".
-        version: the complete version.
-        target: the folder it goes to.
-        progress: gets the number of bytes.
-
     Raises:
         SourceError: it cannot be reached within seconds, or is not published.
         ClusterError: this is not what the checksum is of.
@@ -201,21 +195,15 @@ def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -
     try:
         with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as answer:
             answer.raise_for_status()
+            total, done = int(answer.headers.get("Content-Length", 0)), 0
             with path.open("wb") as output:
-                for chunk in _read_chunks(answer, what, progress):
+                for chunk in answer.iter_bytes(1 << 20):
                     output.write(chunk)
                     digest.update(chunk)
+                    done += len(chunk)
+                    progress.step(what, done, total, "bytes")
     except httpx.HTTPError as error:
         raise SourceError(f"{url} cannot be downloaded: {_explain(error)}") from None
     finally:
         progress.finish()
     return digest.hexdigest()
-
-
-def _read_chunks(answer: Any, what: str, progress: Progress) -> Iterator[bytes]:
-    total = int(answer.headers.get("Content-Length", 0))
-    done = 0
-    for chunk in answer.iter_bytes(1 << 20):
-        yield chunk
-        done += len(chunk)
-        progress.step(what, done, total, "bytes")

@@ -1,30 +1,39 @@
-"""Objects in a local cluster: applied from files, folders and code, looked at, deleted.
+"""Requests to the API server of a local cluster: is it ready, and which objects are there.
 
-It is for preparing a cluster and for looking at what has become of it, with no kubectl and no
-client library at hand. Kinds are looked up by the API server's own lists (Kubernetes API,
-"API discovery"); objects are put by "Server-Side Apply", as ``kubectl apply --server-side`` does.
+Objects are applied from files, folders and code, looked at, deleted: for preparing a cluster and
+for looking at what has become of it, with no kubectl and no client library at hand. Kinds are
+looked up by the API server's own lists (Kubernetes API, "API discovery"); objects are put by
+"Server-Side Apply", as ``kubectl apply --server-side`` does.
+
+The standard library does for these; the client of the operator is not loaded for them.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
+import random
+import socket
+import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 import yaml
 
 from webop.errors import ClusterError, ConfigurationError
 
-from .probes import Answer, Prober
-from .processes import wait_a_moment
+from .processes import POLL_INTERVAL
+
+_TIMEOUT = 10.0
+_PORTS = range(20000, 32000)
 
 Json = dict[str, Any]
 Manifest = str | os.PathLike[str] | Mapping[str, Any]
-
 _MANAGER = "webop-tests"
 _APPLY = "application/apply-patch+yaml"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
@@ -33,14 +42,85 @@ _FIRST = ("CustomResourceDefinition", "Namespace")
 _SERVING_TIMEOUT = 30.0  # seconds; a definition is served after some tenths of one
 
 
-class Kind(NamedTuple):
-    """Where the objects of a kind are.
+@dataclass(frozen=True)
+class Answer:
+    """An answer of the API server."""
 
-    Attributes:
-        prefix: the path of the group and the version, such as "/apis/apps/v1".
-        plural: the name in paths, such as "deployments".
-        is_namespaced: whether they are in namespaces.
+    status: int
+    body: bytes
+
+    def read_json(self) -> dict[str, Any]:
+        """Decode the body, which must be a JSON object."""
+        data: dict[str, Any] = orjson.loads(self.body)
+        return data
+
+
+class Prober:
+    """Sends single requests to one API server, as its administrator."""
+
+    def __init__(self, server: str, ca_cert: str, token: str) -> None:
+        self.server = server
+        parts = urlsplit(server)
+        self._host = parts.hostname or "127.0.0.1"
+        self._port = parts.port or 443
+        self._context = ssl.create_default_context(cadata=ca_cert)
+        self._token = token
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Answer:
+        """Send a request and return the answer, whatever its status."""
+        connection = http.client.HTTPSConnection(
+            self._host, self._port, context=self._context, timeout=_TIMEOUT
+        )
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
+        try:
+            connection.request(
+                method, path, body=None if body is None else orjson.dumps(body), headers=headers
+            )
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.read())
+        except http.client.HTTPException as error:
+            raise OSError(f"garbled answer: {error!r}") from error
+        finally:
+            connection.close()
+
+    def has(self, path: str) -> bool:
+        """Tell whether a path is answered with success; False also if there is no answer."""
+        try:
+            return self.request("GET", path).status == 200
+        except OSError:
+            return False
+
+
+def find_free_port() -> int:
+    """Find a port of the loopback interface that nobody listens on at this moment.
+
+    It is below the ports that systems give to outgoing connections: while an API server is down
+    for a test of faults, its port must neither be given away, nor connect a client to itself.
+
+    Raises:
+        ClusterError: all are taken.
     """
+    for port in random.sample(_PORTS, k=100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ClusterError(
+        f"Of 100 ports tried between {_PORTS[0]} and {_PORTS[-1]} on 127.0.0.1, none is free. "
+        "Look at what listens there (ss -ltn)."
+    )
+
+
+class Kind(NamedTuple):
+    """Where the objects of a kind are."""
 
     prefix: str
     plural: str
@@ -53,12 +133,7 @@ class Kind(NamedTuple):
 
 
 class ObjectStore:
-    """The objects of one API server.
-
-    Args:
-        prober: what sends requests.
-        kinds: the kinds that are known by now; filled here.
-    """
+    """The objects of one API server."""
 
     def __init__(self, prober: Prober, kinds: dict[tuple[str, str], Kind]) -> None:
         self._prober = prober
@@ -67,12 +142,7 @@ class ObjectStore:
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
     ) -> list[Json]:
-        """Create or change objects, definitions and namespaces first; return them as stored.
-
-        Raises:
-            ConfigurationError: there is no such file, or something in it is no object.
-            ClusterError: the API server refuses one, with its reason.
-        """
+        """Create or change objects, definitions and namespaces first; return them as stored."""
         bodies = [dict(body) for manifest in manifests for body in read_manifest(manifest)]
         bodies.sort(key=lambda body: body.get("kind") not in _FIRST)
         return [self._apply(body, namespace, dry_run=dry_run) for body in bodies]
@@ -80,11 +150,7 @@ class ObjectStore:
     def get(
         self, api_version: str, kind: str, name: str, namespace: str | None = None
     ) -> Json | None:
-        """Return an object, or None if there is none.
-
-        Raises:
-            ClusterError: there is no such kind.
-        """
+        """Return an object, or None if there is none."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
         answer = self._prober.request("GET", path)
         if answer.status == 404:
@@ -92,11 +158,7 @@ class ObjectStore:
         return _read(answer, f"{kind} {name} cannot be read")
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Ask for the deletion of an object; nothing happens if there is none.
-
-        Raises:
-            ClusterError: the API server refuses it, or there is no such kind.
-        """
+        """Ask for the deletion of an object; nothing happens if there is none."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
         answer = self._prober.request("DELETE", path)
         if answer.status != 404:
@@ -137,7 +199,7 @@ class ObjectStore:
         while missing := [each for each in missing if not self._is_served(each, names)]:
             if time.monotonic() > deadline:
                 raise ClusterError(f"{names['plural']} are not served in {', '.join(missing)}.")
-            wait_a_moment()
+            time.sleep(POLL_INTERVAL)
 
     def _is_served(self, api_version: str, names: Json) -> bool:
         kinds = self._fetch(api_version)
@@ -186,22 +248,28 @@ def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
     files = [path] if path.is_file() else sorted(path.iterdir())
     for file in files:
         if file == path or file.suffix in _SUFFIXES:
-            for document in _parse(file):
-                yield from _unpack(document, str(file))
-
-
-def _parse(file: Path) -> list[Any]:
-    try:
-        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{str(file)!r} is not YAML: {error}") from None
-    return [document for document in documents if document is not None]
+            try:
+                documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"{str(file)!r} is not YAML: {error}") from None
+            for document in documents:
+                if document is not None:
+                    yield from _unpack(document, str(file))
 
 
 def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(document, Mapping) or not {"apiVersion", "kind"} <= document.keys():
         raise ConfigurationError(f"What is in {place} has no apiVersion and kind: {document!r:.80}")
-    _check_types(document, place)
+    metadata = document.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise ConfigurationError(f"What is in {place} has no mapping for metadata: {metadata!r}")
+    texts = {name: document[name] for name in ("apiVersion", "kind")}
+    texts |= {f"metadata.{name}": metadata.get(name) or "" for name in ("name", "namespace")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(
+                f"What is in {place} has {name}: {value!r}, which is no text; put it in quotes."
+            )
     if document["kind"] == "List":
         for item in document.get("items") or ():
             yield from _unpack(item, place)
@@ -209,25 +277,8 @@ def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
         yield document
 
 
-def _check_types(body: Mapping[str, Any], place: str) -> None:
-    metadata = body.get("metadata") or {}
-    if not isinstance(metadata, Mapping):
-        raise ConfigurationError(f"What is in {place} has no mapping for metadata: {metadata!r}")
-    texts = {name: body[name] for name in ("apiVersion", "kind")}
-    texts |= {f"metadata.{name}": metadata.get(name) or "" for name in ("name", "namespace")}
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            raise ConfigurationError(
-                f"What is in {place} has {name}: {value!r}, which is no text; put it in quotes."
-            )
-
-
 def _read(answer: Answer, failure: str) -> Json:
-    """Return the object in an answer.
-
-    Raises:
-        ClusterError: it is a refusal.
-    """
+    """Return the object in an answer."""
     if answer.status < 400:
         return answer.read_json()
     try:

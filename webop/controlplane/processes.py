@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TAIL_SIZE = 64 * 1024
+POLL_INTERVAL = 0.05  # seconds; each look is a TLS handshake that costs CPU
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -34,22 +34,18 @@ class Process:
 
 
 def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
-    """Start a process in a session of its own: Ctrl-C is for the test run, not for its cluster.
-
-    Args:
-        name: how the process is called in the state and in messages.
-        argv: the executable and its arguments.
-        folder: the working folder.
-        log: the file that its output is appended to.
-
-    Raises:
-        OSError: it cannot be executed.
-    """
+    """Start a process in a session of its own: Ctrl-C is for the test run, not for its cluster."""
+    # What would act behind our back is left out: etcd's settings, and proxies for webhooks.
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("ETCD_") and not key.lower().endswith("_proxy")
+    }
     with log.open("ab") as output:
         child = subprocess.Popen(  # noqa: S603 - our own command line, no shell
             argv,
             cwd=folder,
-            env=_build_environment(),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -57,15 +53,6 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
         )
     _children[child.pid] = child
     return Process(name, child.pid, reaper.get_start_time(child.pid) or "", tuple(argv))
-
-
-def _build_environment() -> dict[str, str]:
-    """Leave out what would act behind our back: etcd's settings, and proxies for webhooks."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("ETCD_") and not name.lower().endswith("_proxy")
-    }
 
 
 def is_running(process: Process) -> bool:
@@ -117,8 +104,3 @@ def describe_log(log: Path) -> str:
     """Build the end of an error message: where the log is, and its last lines."""
     lines = "".join(f"\n    {line}" for line in read_last_lines(log))
     return f"Its log is {log}" + (f", and ends with:{lines}" if lines else ", and is empty.")
-
-
-def wait_a_moment() -> None:
-    """Pause between two looks at a condition; each look is a TLS handshake that costs CPU."""
-    time.sleep(0.05)

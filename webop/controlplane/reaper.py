@@ -26,8 +26,6 @@ from pathlib import Path
 
 STATE_FILE = "state.json"
 
-_PROC = Path("/proc/self/stat")
-
 # Names of processes as Linux shows them: at most 15 characters.
 _NAMES = ("etcd", "kube-apiserver", "kube-controller")
 _POLL_INTERVAL = 0.5
@@ -39,15 +37,11 @@ def get_start_time(pid: int) -> str | None:
 
     Zombies count as gone: they do nothing and hold nothing.
     """
-    if _PROC.exists():
-        return _get_start_time_from_proc(pid)
-    command = ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    state, _, started = answer.stdout.strip().partition(" ")
-    return started.strip() if state and not state.startswith("Z") else None
-
-
-def _get_start_time_from_proc(pid: int) -> str | None:
+    if not Path("/proc/self/stat").exists():
+        command = ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        state, _, started = answer.stdout.strip().partition(" ")
+        return started.strip() if state and not state.startswith("Z") else None
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

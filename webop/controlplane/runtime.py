@@ -1,6 +1,8 @@
 """One started cluster from the inside: its processes, its state file, its credentials.
 
-:class:`~webop.controlplane.cluster.LocalCluster` is what users see of it.
+:class:`~webop.controlplane.cluster.LocalCluster` is what users see of it. For the command lines
+see kube-apiserver, kube-controller-manager ("Command line tools reference" in the documentation
+of Kubernetes); etcd ("Configuration options" in its documentation).
 """
 
 from __future__ import annotations
@@ -12,15 +14,7 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError
 
-from .binaries import Binaries, provide_controller_manager
-from .commands import (
-    APISERVER,
-    CONTROLLER_MANAGER,
-    ETCD,
-    build_apiserver_command,
-    build_controller_manager_command,
-    build_etcd_command,
-)
+from .binaries import APISERVER, CONTROLLER_MANAGER, ETCD, Binaries, provide_controller_manager
 from .credentials import (
     CredentialFiles,
     ServerNames,
@@ -28,14 +22,14 @@ from .credentials import (
     create_credentials,
     write_private,
 )
-from .probes import Prober, find_free_port
+from .manifests import Prober, find_free_port
 from .processes import (
+    POLL_INTERVAL,
     describe_log,
     end_process,
     is_running,
     read_last_lines,
     start_process,
-    wait_a_moment,
 )
 from .state import ClusterState, save_state
 
@@ -50,13 +44,23 @@ _PORT_ATTEMPTS = 4
 _PORT_TAKEN = "address already in use"
 _SERVICE_ACCOUNT_PATH = "/api/v1/namespaces/default/serviceaccounts/default"
 
+# What makes deletions, namespaces and the roles "view", "edit" and "admin" behave as on any
+# cluster; nothing that runs pods.
+_CONTROLLERS = (
+    "garbage-collector-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+)
+
+# Relative to the working folder, which is the cluster's: a socket's path has 104 bytes at most.
+_ETCD_SOCKET = "unix://etcd.sock"
+_ETCD_PEER_SOCKET = "unix://etcd-peer.sock"
+
 
 class Runtime:
-    """Starts and restarts the processes of one cluster, and keeps its state file up to date.
-
-    Args:
-        state: what is known about the cluster; its folder exists.
-    """
+    """Starts and restarts the processes of one cluster, and keeps its state file up to date."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -86,24 +90,16 @@ class Runtime:
         return self.prober.has("/readyz") and self.prober.has("/api/v1/namespaces/default")
 
     def start(self, apiserver_flags: Sequence[str], names: ServerNames) -> None:
-        """Make the credentials, start etcd and the API server, wait until it is ready.
-
-        Raises:
-            ClusterError: a process does not come up; the message names its log.
-        """
+        """Make the credentials, start etcd and the API server, wait until it is ready."""
         binaries = Path(self.state.binaries)
         create_credentials(self.folder, names)
-        self._launch(ETCD, build_etcd_command(binaries / ETCD))
+        self._launch(ETCD, _build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
         version = self.prober.request("GET", "/version").read_json()["gitVersion"]
         self._put(replace(self.state, version=version))
 
     def restart_apiserver(self) -> None:
-        """Start the API server as it was started before; kill it if it is running.
-
-        Raises:
-            ClusterError: it does not come up.
-        """
+        """Start the API server as it was started before; kill it if it is running."""
         self.kill(APISERVER)
         process = self.state.get_process(APISERVER)
         if process is not None:
@@ -111,18 +107,14 @@ class Runtime:
             self._wait(self.is_ready, "the API server to be ready")
 
     def start_controller_manager(self, progress: Progress) -> None:
-        """Start kube-controller-manager, if it is not running, and wait until it works.
-
-        Raises:
-            ClusterError: there is no binary, or it does not come up.
-        """
+        """Start kube-controller-manager, if it is not running, and wait until it works."""
         process = self.state.get_process(CONTROLLER_MANAGER)
         if process is not None and is_running(process):
             return
         version = self.state.version.removeprefix("v")
         binaries = Binaries(Path(self.state.binaries), version, self.state.source)
         executable = provide_controller_manager(binaries, progress)
-        argv = build_controller_manager_command(executable, self.files, self.kubeconfig)
+        argv = _build_controller_manager_command(executable, self.files, self.kubeconfig)
         self._launch(CONTROLLER_MANAGER, argv)
         self._wait(lambda: self.prober.has(_SERVICE_ACCOUNT_PATH), "the controllers to work")
 
@@ -148,7 +140,7 @@ class Runtime:
             port = find_free_port()
             self._put(replace(self.state, server=f"https://127.0.0.1:{port}"))
             self.write_kubeconfig(self.kubeconfig, "admin", {"token": self.files.read_token()})
-            self._launch(APISERVER, build_apiserver_command(executable, self.files, port, flags))
+            self._launch(APISERVER, _build_apiserver_command(executable, self.files, port, flags))
             try:
                 self._wait(self.is_ready, "the API server to be ready")
             except ClusterError:
@@ -174,7 +166,7 @@ class Runtime:
                     f"Gave up waiting for {what} after {_START_TIMEOUT:.0f} s. "
                     + describe_log(self._get_log(APISERVER))
                 )
-            wait_a_moment()
+            time.sleep(POLL_INTERVAL)
 
     def _launch(self, name: str, argv: list[str]) -> None:
         process = start_process(name, argv, folder=self.folder, log=self._get_log(name))
@@ -186,3 +178,67 @@ class Runtime:
 
     def _get_log(self, name: str) -> Path:
         return Path(self.state.logs) / f"{name}.log"
+
+
+def _build_etcd_command(executable: Path) -> list[str]:
+    """Build the command line of etcd: sockets in its working folder, no port, no fsync.
+
+    The data need not survive a crash of the machine. Without a port there is nothing that
+    another process could take, and nobody gets around the authorization of the API server.
+    """
+    return [
+        str(executable),
+        "--name=webop",
+        "--data-dir=etcd",
+        f"--listen-client-urls={_ETCD_SOCKET}",
+        f"--listen-peer-urls={_ETCD_PEER_SOCKET}",
+        # Nobody follows these two, but they must look like addresses.
+        "--advertise-client-urls=http://127.0.0.1:1",
+        "--initial-advertise-peer-urls=http://127.0.0.1:2",
+        "--initial-cluster=webop=http://127.0.0.1:2",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def _build_apiserver_command(
+    executable: Path, files: CredentialFiles, port: int, extra: Sequence[str] = ()
+) -> list[str]:
+    """Build the command line of kube-apiserver."""
+    return [
+        str(executable),
+        f"--etcd-servers={_ETCD_SOCKET}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        "--advertise-address=127.0.0.1",
+        # The endpoint of the service "kubernetes" must not be a loopback address: write none.
+        "--endpoint-reconciler-type=none",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--tls-cert-file={files.server_cert}",
+        f"--tls-private-key-file={files.server_key}",
+        f"--client-ca-file={files.ca_cert}",
+        f"--token-auth-file={files.tokens}",
+        "--authorization-mode=RBAC",
+        f"--service-account-key-file={files.service_account_cert}",
+        f"--service-account-signing-key-file={files.service_account_key}",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        # Without a controller there are no service accounts, and no pod could be created.
+        "--disable-admission-plugins=ServiceAccount",
+        "--allow-privileged=true",
+        *extra,
+    ]
+
+
+def _build_controller_manager_command(
+    executable: Path, files: CredentialFiles, kubeconfig: Path
+) -> list[str]:
+    """Build the command line of kube-controller-manager: the controllers above, no port."""
+    return [
+        str(executable),
+        f"--kubeconfig={kubeconfig}",
+        f"--controllers={','.join(_CONTROLLERS)}",
+        f"--service-account-private-key-file={files.service_account_key}",
+        f"--root-ca-file={files.ca_cert}",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]

@@ -18,8 +18,8 @@ import orjson
 from webop.errors import ConfigurationError
 
 from . import reaper
-from .cache import get_clusters_folder
-from .commands import APISERVER, ETCD
+from .binaries import APISERVER, ETCD
+from .cache import get_root
 from .processes import Process, end_process, is_running
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def lock_name(name: str) -> Iterator[None]:
     """Let one process at a time start the cluster of a name."""
     from filelock import FileLock  # noqa: PLC0415 - not at the load of the pytest plugin
 
-    folder = get_clusters_folder()
+    folder = get_root() / "clusters"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".{name}.lock"
     with FileLock(path):
@@ -113,7 +113,7 @@ def load_state(name: str) -> ClusterState | None:
     Raises:
         ConfigurationError: this is not a name.
     """
-    path = get_clusters_folder() / check_name(name) / reaper.STATE_FILE
+    path = get_root() / "clusters" / check_name(name) / reaper.STATE_FILE
     try:
         data = orjson.loads(path.read_bytes())
         data["owner"] = Owner(**data["owner"]) if data["owner"] else None
@@ -128,7 +128,7 @@ def load_state(name: str) -> ClusterState | None:
 
 def load_all_states() -> list[ClusterState]:
     """Read the states of all clusters, sorted by name."""
-    paths = get_clusters_folder().glob(f"*/{reaper.STATE_FILE}")
+    paths = (get_root() / "clusters").glob(f"*/{reaper.STATE_FILE}")
     names = sorted(path.parent.name for path in paths)
     return [state for name in names if (state := load_state(name)) is not None]
 

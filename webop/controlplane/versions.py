@@ -35,13 +35,10 @@ class Wanted:
     def is_met_by(self, version: str) -> bool:
         """Tell whether a complete version ("1.36.3") is what was asked for."""
         found = _VERSION.fullmatch(version)
-        if (
-            not found
-            or found[3] is None
-            or (int(found[1]), int(found[2])) != (self.major, self.minor)
-        ):
+        if not found or found[3] is None:
             return False
-        return self.patch is None or self.patch == int(found[3])
+        patch = int(found[3]) if self.patch is None else self.patch
+        return tuple(map(int, found.groups())) == (self.major, self.minor, patch)
 
     def __str__(self) -> str:
         line = f"{self.major}.{self.minor}"

@@ -38,14 +38,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a dry run.
-
-    Attributes:
-        description: of the request.
-        outcome: how it has ended.
-        culprit: the webhook that is to blame, if one is.
-        reason: in the words of the API server.
-    """
+    """The answer to a dry run."""
 
     description: str
     outcome: Outcome
@@ -167,6 +160,15 @@ _CAUSES = (
         "See the log of the operator.",
     ),
 )
+_ADVICE = {
+    Outcome.FORBIDDEN: (
+        "Run the doctor with an account that may do this, or leave this out: --no-probe."
+    ),
+    Outcome.INVALID: (
+        "Create an object of this kind for the doctor to try it on, and run it again."
+    ),
+    Outcome.OTHER: ("Try the same by kubectl --dry-run=server, and see what the API server says."),
+}
 _UNKNOWN_CAUSE = Cause("", "it cannot be called", "See the log of the operator.")
 
 
@@ -193,14 +195,7 @@ def classify(reason: str) -> Cause:
 def judge(
     record: Record, own: Answer | str, everything: Iterable[Answer], username: str | None
 ) -> Finding:
-    """Say whether the API server can call a webhook.
-
-    Args:
-        record: the webhook.
-        own: how the request that was made for it has ended; or why none was made.
-        everything: the ends of all requests: one can tell about several webhooks.
-        username: who has made the requests.
-    """
+    """Say whether the API server can call a webhook."""
     for answer in everything:
         if answer.culprit == record.name and answer.outcome is Outcome.UNCALLED:
             cause = classify(answer.reason)
@@ -219,8 +214,17 @@ def _judge_own(record: Record, answer: Answer, username: str | None) -> Finding:
         # The schema is checked between the mutating and the validating webhooks.
         answer.outcome is Outcome.INVALID and record.reason is WebhookType.MUTATING
     )
+    if is_passed and not record.is_required:
+        text = f"cannot be told: {answer.description} passes anyway (failurePolicy Ignore)"
+        return note(record.name, text)
     if is_passed:
-        return _judge_passed(record, answer, username)
+        for condition in record.webhook.get("matchConditions") or ():
+            # Known to be fulfilled is only the one that exempts the operator.
+            found = _REFUSING_USERNAME.fullmatch(condition.get("expression", ""))
+            if not found or username is None or found[1] == f'"{username}"':
+                text = f"{answer.description} has passed, but matchConditions may have exempted it"
+                return note(record.name, text)
+        return approve(record.name, f"reached by {answer.description}")
     if answer.outcome is Outcome.DENIED:
         text = f"not tried: {answer.culprit} has denied {answer.description}"
         return note(record.name, text)
@@ -228,33 +232,7 @@ def _judge_own(record: Record, answer: Answer, username: str | None) -> Finding:
         text = f"{answer.description} has failed at another webhook: {answer.culprit}"
         return warn(record.name, text, "Put that one right first, and run the doctor again.")
     text = f"cannot be told, {answer.description} has failed before: {answer.reason}"
-    return warn(record.name, text, _advise(answer))
-
-
-def _judge_passed(record: Record, answer: Answer, username: str | None) -> Finding:
-    if not record.is_required:
-        text = f"cannot be told: {answer.description} passes anyway (failurePolicy Ignore)"
-        return note(record.name, text)
-    if not all(
-        _is_fulfilled(item, username) for item in record.webhook.get("matchConditions") or ()
-    ):
-        text = f"{answer.description} has passed, but matchConditions may have exempted it"
-        return note(record.name, text)
-    return approve(record.name, f"reached by {answer.description}")
-
-
-def _is_fulfilled(condition: dict[str, str], username: str | None) -> bool:
-    """Tell whether a condition is known to be fulfilled: the one that exempts the operator."""
-    found = _REFUSING_USERNAME.fullmatch(condition.get("expression", ""))
-    return found is not None and username is not None and found[1] != f'"{username}"'
-
-
-def _advise(answer: Answer) -> str:
-    if answer.outcome is Outcome.FORBIDDEN:
-        return "Run the doctor with an account that may do this, or leave this out: --no-probe."
-    if answer.outcome is Outcome.INVALID:
-        return "Create an object of this kind for the doctor to try it on, and run it again."
-    return "Try the same by kubectl --dry-run=server, and see what the API server says."
+    return warn(record.name, text, _ADVICE[answer.outcome])
 
 
 def _trim(text: str) -> str:

@@ -20,8 +20,7 @@ from webop.doctor.addresses import (
     get_secret_name,
     list_services,
 )
-from webop.doctor.findings import Finding, Section, approve, fail, note, warn
-from webop.doctor.liveness import check_replicas
+from webop.doctor.findings import Finding, Section, approve, describe_names, fail, note, warn
 from webop.doctor.logins import describe_place, log_in, open_client
 from webop.doctor.matching import check_handlers
 from webop.doctor.permissions import (
@@ -32,9 +31,7 @@ from webop.doctor.permissions import (
     list_secret_needs,
 )
 from webop.doctor.probing import Probing
-from webop.doctor.reading import fetch_configurations, list_names
-from webop.doctor.records import Configuration
-from webop.doctor.report import describe_names
+from webop.doctor.records import Configuration, check_replicas, fetch_configurations, list_names
 from webop.doctor.visit import Options, Visit
 from webop.errors import APIConnectionError, APIError, LoginError
 from webop.handling.handlers import Activity
@@ -42,15 +39,10 @@ from webop.settings import OperatorSettings
 
 _SERVER = "API server"
 _CONFIGURATIONS = "Webhook configurations"
-_ANONYMOUS = "system:anonymous"
 
 
 class Examination:
     """An examination of the admission of an operator.
-
-    Args:
-        options: what to look at.
-        settings: those of the environment.
 
     Attributes:
         sections: what has been found so far.
@@ -68,9 +60,20 @@ class Examination:
             async with open_client(vault) as client:
                 await self._examine(await self._begin(client, vault))
         except LoginError as exc:
-            self._add("Login", [_describe_no_login(exc)])
+            remedy = (
+                "Provide a kubeconfig (KUBECONFIG or ~/.kube/config), or run it in a pod that has "
+                "a service account."
+            )
+            text = f"{str(exc).rstrip('.')} ({describe_place()})"
+            self._add("Login", [fail("login", text, remedy)])
         except APIError as exc:
-            self._add(_SERVER, [_describe_failure(exc)])
+            remedy = "See whether kubectl can do the same; and run it again."
+            if isinstance(exc, APIConnectionError):
+                remedy = (
+                    "Check that the cluster runs, and that the server of the kubeconfig is the "
+                    "right one: kubectl cluster-info."
+                )
+            self._add(_SERVER, [fail("server", str(exc), remedy)])
 
     def _add(self, title: str, findings: Iterable[Finding]) -> None:
         listed = list(findings)
@@ -83,7 +86,17 @@ class Examination:
         version = (await client.request("GET", "/version")).get("gitVersion")
         clock = ServerClock(client)
         await clock.adjust(0)
-        self._add(_SERVER, _describe_server(f"{server}, Kubernetes {version}", clock.username))
+        if clock.username == "system:anonymous":
+            login = fail(
+                "login",
+                "the API server takes this for an anonymous request",
+                "Put credentials into the kubeconfig: a token or a client certificate.",
+            )
+        elif clock.username is None:
+            login = note("login", "the API server does not tell who this is")
+        else:
+            login = approve("login", clock.username)
+        self._add(_SERVER, [approve("server", f"{server}, Kubernetes {version}"), login])
         found = await discover(client)
         return Visit(
             client=client,
@@ -116,7 +129,13 @@ class Examination:
             if isinstance(found, Finding):
                 self._add(_CONFIGURATIONS, [found])
             elif not any(configuration.is_there for configuration in found):
-                self._add(_CONFIGURATIONS, [_describe_absent(name)])
+                absent = fail(
+                    "existence",
+                    f"there are no webhook configurations {name}: nothing is checked",
+                    f"Start the operator with settings.admission.managed = '{name}'; if it runs, "
+                    "see its log for what it lacks. Other names: --managed NAME.",
+                )
+                self._add(_CONFIGURATIONS, [absent])
             else:
                 read += found
         return read
@@ -150,9 +169,9 @@ class Examination:
                 f"there are several operators in the cluster: {describe_names(names)}",
                 "Say which one has these handlers: --managed NAME.",
             )
-        for name in names[:1] if len(names) == 1 else ():
+        elif names:
             handlers = registry.select_webhooks()
-            yield from check_handlers(handlers, name, configurations, visit.resources)
+            yield from check_handlers(handlers, names[0], configurations, visit.resources)
 
     async def _list_needs(
         self, visit: Visit, names: Sequence[str], configurations: Sequence[Configuration]
@@ -168,48 +187,3 @@ class Examination:
                 handlers, visit.resources, visit.options.namespaces, visit.settings
             )
         return needs
-
-
-def _describe_server(server: str, username: str | None) -> list[Finding]:
-    answering = approve("server", server)
-    if username == _ANONYMOUS:
-        return [
-            answering,
-            fail(
-                "login",
-                "the API server takes this for an anonymous request",
-                "Put credentials into the kubeconfig: a token or a client certificate.",
-            ),
-        ]
-    if username is None:
-        return [answering, note("login", "the API server does not tell who this is")]
-    return [answering, approve("login", username)]
-
-
-def _describe_no_login(exc: LoginError) -> Finding:
-    return fail(
-        "login",
-        f"{str(exc).rstrip('.')} ({describe_place()})",
-        "Provide a kubeconfig (KUBECONFIG or ~/.kube/config), or run it in a pod that has a "
-        "service account.",
-    )
-
-
-def _describe_failure(exc: APIError) -> Finding:
-    if isinstance(exc, APIConnectionError):
-        return fail(
-            "server",
-            str(exc),
-            "Check that the cluster runs, and that the server of the kubeconfig is the right one: "
-            "kubectl cluster-info.",
-        )
-    return fail("server", str(exc), "See whether kubectl can do the same; and run it again.")
-
-
-def _describe_absent(name: str) -> Finding:
-    return fail(
-        "existence",
-        f"there are no webhook configurations {name}: nothing is checked",
-        f"Start the operator with settings.admission.managed = '{name}'; if it runs, see its log "
-        "for what it lacks. Other names: --managed NAME.",
-    )

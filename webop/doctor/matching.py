@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from webop.admission.managed.configurations import build_configuration
-from webop.admission.managed.dangers import list_dangers
+from webop.admission.managed.configurations import build_configuration, list_dangers
 from webop.admission.managed.marks import list_targets
-from webop.doctor.findings import Finding, approve, fail, note, warn
+from webop.doctor.findings import Finding, approve, describe_names, fail, note, warn
 from webop.doctor.records import Configuration, Json, Record
-from webop.doctor.report import describe_names
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig
@@ -23,18 +21,15 @@ def check_handlers(
     found: Iterable[Configuration],
     resources: Collection[Resource],
 ) -> Iterator[Finding]:
-    """Compare what the handlers need with what is configured.
-
-    Args:
-        handlers: those of admission.
-        name: that of the managed configurations.
-        found: the configurations of that name.
-        resources: those of the cluster.
-    """
+    """Compare what the handlers need with what is configured."""
     if not handlers:
         yield note("handlers", "there are none for admission in these files")
     yield from _check_selectors(handlers, resources)
-    yield from map(_describe_danger, list_dangers(handlers, resources))
+    for text in list_dangers(handlers, resources):  # the operator's own warnings
+        subject, _, rest = text.removeprefix("Webhook ").partition(" ")
+        what, _, advice = rest.partition(". ")
+        advice = advice or "Name other resources, or remove it."
+        yield warn(subject.strip("'"), what.rstrip("."), advice)
     for configuration in found:
         yield from _compare(handlers, name, configuration, resources)
 
@@ -49,19 +44,13 @@ def build_expected(
 
     def build(chosen: Sequence[WebhookHandler]) -> list[Json]:
         webhooks: list[Json] = build_configuration(
-            reason=reason,
-            name=name,
-            handlers=chosen,
-            resources=resources,
-            client_config=_NOWHERE,
+            reason=reason, name=name, handlers=chosen, resources=resources, client_config=_NOWHERE
         )["webhooks"]
         return webhooks
 
     owners = [handler for handler in handlers for _ in build([handler])]
-    return {
-        webhook["name"]: (owner, webhook)
-        for owner, webhook in zip(owners, build(handlers), strict=True)
-    }
+    built = zip(owners, build(handlers), strict=True)
+    return {webhook["name"]: (owner, webhook) for owner, webhook in built}
 
 
 def _check_selectors(
@@ -98,7 +87,12 @@ def _compare(
         elif key in waiting:
             yield note(handler.id, "its webhook waits for all replicas to serve it")
         else:
-            yield _describe_missing(handler, configuration)
+            yield fail(
+                handler.id,
+                f"it has no webhook in {configuration.title}: nobody asks it",
+                "Start the operator with this file and settings.admission.managed = "
+                f"'{configuration.name}'; if it runs, its log says why not.",
+            )
     unknown = [key for key in present if key not in expected]
     if unknown:
         yield warn(
@@ -109,39 +103,16 @@ def _compare(
         )
 
 
-def _describe_missing(handler: WebhookHandler, configuration: Configuration) -> Finding:
-    return fail(
-        handler.id,
-        f"it has no webhook in {configuration.title}: nobody asks it",
-        "Start the operator with this file and settings.admission.managed = "
-        f"'{configuration.name}'; if it runs, its log says why not.",
-    )
-
-
 def _compare_rules(handler: WebhookHandler, webhook: Json, record: Record) -> Finding:
-    wanted, actual = list_targets(webhook["rules"]), list_targets(record.webhook["rules"])
-    operations = [_list_operations(item) for item in (webhook, record.webhook)]
-    if wanted == actual and operations[0] == operations[1]:
-        return approve(handler.id, f"asked about {describe_names(sorted(wanted), 3)}")
-    parts = [
-        f"{' '.join(operations[index])} of {describe_names(sorted(targets), 3)}"
-        for index, targets in enumerate((wanted, actual))
-    ]
+    scopes = []
+    for rules in (webhook["rules"], record.webhook["rules"]):
+        operations = sorted({item for rule in rules for item in rule.get("operations") or ()})
+        scopes.append((operations, sorted(list_targets(rules))))
+    wanted, actual = (f"{' '.join(ops)} of {describe_names(names, 3)}" for ops, names in scopes)
+    if scopes[0] == scopes[1]:
+        return approve(handler.id, f"asked about {describe_names(scopes[0][1], 3)}")
     return warn(
         handler.id,
-        f"it is for {parts[0]}, but is asked about {parts[1]}",
+        f"it is for {wanted}, but is asked about {actual}",
         "Restart the operator with this file, or wait for the rollout to end.",
-    )
-
-
-def _list_operations(webhook: Json) -> list[str]:
-    return sorted({item for rule in webhook["rules"] for item in rule.get("operations") or ()})
-
-
-def _describe_danger(text: str) -> Finding:
-    """Turn the operator's own warning into a finding."""
-    subject, _, rest = text.removeprefix("Webhook ").partition(" ")
-    what, _, advice = rest.partition(". ")
-    return warn(
-        subject.strip("'"), what.rstrip("."), advice or "Name other resources, or remove it."
     )

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from webop.admission.managed.configurations import GROUP, KINDS
 from webop.doctor.findings import Finding, Level, approve, note, warn
-from webop.doctor.records import GROUP
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.handling.handlers import BackgroundHandler, ChangeHandler, ResourceHandler
@@ -26,15 +26,11 @@ _REVIEWING = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Need:
     """Something that an operator has to be permitted to do.
 
     Attributes:
-        subject: what to call it.
-        group: the API group.
-        resources: plural names.
-        verbs: what is done to each of them.
         namespaces: where; empty for everywhere.
         name: of the one object; empty for all. Verbs without a name (create) are for all anyway.
         level: how bad it is not to have it.
@@ -87,16 +83,9 @@ class SecretState:
 
 def list_configuration_needs(name: str) -> list[Need]:
     """Return what it takes to keep the webhook configurations of a name (ADM-43)."""
-    resources = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-    return [
-        Need(
-            subject="configurations",
-            group=GROUP,
-            resources=resources,
-            verbs=("create", "patch"),
-            name=name,
-        )
-    ]
+    resources = tuple(resource.plural for resource in KINDS.values())
+    verbs = ("create", "patch")
+    return [Need("configurations", GROUP, resources, verbs, name=name)]
 
 
 def list_secret_needs(namespace: str, name: str, state: SecretState) -> list[Need]:
@@ -110,17 +99,7 @@ def list_secret_needs(namespace: str, name: str, state: SecretState) -> list[Nee
     """
     verbs = ("get",) if state.is_foreign else ("get", "create", "update")
     level = Level.WARNING if state.is_absent else Level.FAILURE
-    return [
-        Need(
-            subject=f"Secret {name}",
-            group="",
-            resources=("secrets",),
-            verbs=verbs,
-            namespaces=(namespace,),
-            name=name,
-            level=level,
-        )
-    ]
+    return [Need(f"Secret {name}", "", ("secrets",), verbs, (namespace,), name, level)]
 
 
 def list_handler_needs(
@@ -129,69 +108,34 @@ def list_handler_needs(
     namespaces: tuple[str, ...],
     settings: OperatorSettings,
 ) -> list[Need]:
-    """Return what it takes to serve resources (chapter "Deployment", RBAC).
-
-    Args:
-        handlers: those that need the cluster to be watched.
-        resources: those of the cluster.
-        namespaces: where the operator works; empty for everywhere.
-        settings: what is switched off needs no permissions.
-    """
+    """Return what it takes to serve resources (chapter "Deployment", RBAC)."""
     verbs: dict[Resource, tuple[str, ...]] = {}
     for handler in handlers:
         for resource in handler.selector.select(resources) if handler.selector else ():
             is_patched = isinstance(handler, ChangeHandler | BackgroundHandler)
             if is_patched or resource not in verbs:
                 verbs[resource] = ("list", "watch", *(("patch",) if is_patched else ()))
-    needs = [
-        Need(
-            subject=resource.plural,
-            group=resource.group,
-            resources=(resource.plural,),
-            verbs=verbs[resource],
-            namespaces=namespaces if resource.namespaced else (),
-        )
-        for resource in sorted(verbs, key=lambda resource: resource.name)
-    ]
-    return needs + _list_general_needs(namespaces, settings)
-
-
-def _list_general_needs(namespaces: tuple[str, ...], settings: OperatorSettings) -> list[Need]:
+    needs = []
+    for resource in sorted(verbs, key=lambda resource: resource.name):
+        plural, where = resource.plural, namespaces if resource.namespaced else ()
+        needs.append(Need(plural, resource.group, (plural,), verbs[resource], where))
     watched = []
     if not settings.scanning.disabled:
         watched.append(("apiextensions.k8s.io", "customresourcedefinitions"))
         if not namespaces:
             watched.append(("", "namespaces"))
-    needs = [
-        Need(
-            subject=plural,
-            group=group,
-            resources=(plural,),
-            verbs=("list", "watch"),
-            level=Level.WARNING,
-        )
-        for group, plural in watched
-    ]
+    for group, plural in watched:
+        needs.append(Need(plural, group, (plural,), ("list", "watch"), level=Level.WARNING))
     if settings.posting.enabled:
-        events = Need(
-            subject="events",
-            group="",
-            resources=("events",),
-            verbs=("create", "patch"),
-            namespaces=namespaces,
-            level=Level.WARNING,
+        verbs_of_events = ("create", "patch")
+        needs.append(
+            Need("events", "", ("events",), verbs_of_events, namespaces, level=Level.WARNING)
         )
-        needs.append(events)
     return needs
 
 
 def build_review(attributes: Mapping[str, str], account: str | None) -> tuple[str, Json]:
-    """Return the path and the body of the question whether something is permitted.
-
-    Args:
-        attributes: what; see :meth:`Need.list_reviews`.
-        account: to whom; None for the one who asks.
-    """
+    """Return the path and the body of the question whether something is permitted."""
     spec: Json = {"resourceAttributes": dict(attributes)}
     kind = "SelfSubjectAccessReview"
     if account is not None:
@@ -213,11 +157,11 @@ def list_groups(account: str) -> list[str]:
 def judge(need: Need, missing: Sequence[Mapping[str, str]]) -> Finding:
     """Say what of a need is not granted, and what to add to the roles."""
     if not missing:
-        verbs = ", ".join(need.verbs)
-        return approve(need.subject, f"{verbs} granted")
-    listed = "; ".join(
-        f"{' and '.join(verbs)} {resource}" for resource, verbs in _group(missing).items()
-    )
+        return approve(need.subject, f"{', '.join(need.verbs)} granted")
+    grouped: dict[str, dict[str, None]] = {}
+    for item in missing:
+        grouped.setdefault(item["resource"], {})[item["verb"]] = None
+    listed = "; ".join(f"{' and '.join(verbs)} {name}" for name, verbs in grouped.items())
     places = {item["namespace"] for item in missing if "namespace" in item}
     where = f" in {' and '.join(sorted(places))}" if places else ""
     remedy = f"Add to the {need.role}: {need.rule}"
@@ -225,11 +169,7 @@ def judge(need: Need, missing: Sequence[Mapping[str, str]]) -> Finding:
 
 
 async def check_permissions(visit: Visit, needs: Sequence[Need]) -> list[Finding]:
-    """Ask the API server about all needs, for the account that is asked for, or the present one.
-
-    Raises:
-        APIError: the API server is not available.
-    """
+    """Ask the API server about all needs, for the account that is asked for, or the present one."""
     try:
         return list(await asyncio.gather(*(_check_need(visit, need) for need in needs)))
     except APIForbiddenError:
@@ -252,12 +192,3 @@ async def _check_need(visit: Visit, need: Need) -> Finding:
         if not answer["status"].get("allowed"):
             missing.append(attributes)
     return judge(need, missing)
-
-
-def _group(missing: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    for item in missing:
-        verbs = grouped.setdefault(item["resource"], [])
-        if item["verb"] not in verbs:
-            verbs.append(item["verb"])
-    return grouped

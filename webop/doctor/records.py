@@ -1,37 +1,37 @@
-"""The webhook configurations as they are in the cluster, and which of them are of webop. Pure.
+"""The webhook configurations in the cluster: which are webop's, what is in them, who keeps them.
 
 A *record* is one webhook in a configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from webop.admission.managed.configurations import GROUP, KINDS
 from webop.admission.managed.marks import PREFIX, Mark, decode_mark
+from webop.client.calls import MERGE_PATCH
+from webop.doctor.findings import (
+    Finding,
+    approve,
+    complain,
+    describe_names,
+    describe_seconds,
+    note,
+    warn,
+)
+from webop.doctor.visit import Visit
+from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.handling.handlers import WebhookType
-from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 
-GROUP = "admissionregistration.k8s.io"
-KINDS = {
-    WebhookType.VALIDATING: Resource(
-        GROUP,
-        "v1",
-        "validatingwebhookconfigurations",
-        kind="ValidatingWebhookConfiguration",
-        namespaced=False,
-    ),
-    WebhookType.MUTATING: Resource(
-        GROUP,
-        "v1",
-        "mutatingwebhookconfigurations",
-        kind="MutatingWebhookConfiguration",
-        namespaced=False,
-    ),
-}
+_SUBJECT = "configurations"
+_RESOURCES = ", ".join(resource.plural for resource in KINDS.values())
+_REPLICAS = "replicas"
+_LONGEST_RENEWAL = 60.0  # seconds; marks are renewed three times in a lifetime, at least so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A webhook configuration, as it was read.
-
-    Attributes:
-        reason: which of the two kinds.
-        name: its name.
-        records: its webhooks.
-        marks: what the replicas have left on it, alive or not.
-        is_there: whether there is such an object.
-    """
+    """A webhook configuration, as it was read."""
 
     reason: WebhookType
     name: str
@@ -110,3 +102,130 @@ def select_marked(bodies: Iterable[Mapping[str, Any]]) -> list[str]:
 def has_required(records: Iterable[Record]) -> bool:
     """Tell whether objects are refused if nobody answers for these records."""
     return any(record.is_required for record in records)
+
+
+async def list_names(visit: Visit) -> list[str] | Finding:
+    """Return the names of the operator's configurations; or what prevents to know them."""
+    given = visit.options.managed or visit.settings.admission.managed
+    if given:
+        return [given]
+    names: dict[str, None] = {}
+    try:
+        for resource in KINDS.values():
+            answer = await visit.read(resource.get_url()) or {}
+            names.update(dict.fromkeys(select_marked(answer.get("items") or ())))
+    except APIForbiddenError:
+        rule = f"{{apiGroups: [{GROUP}], resources: [{_RESOURCES}], verbs: [list]}}"
+        return warn(
+            _SUBJECT,
+            "this account may not list them",
+            f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}.",
+        )
+    if not names:
+        return warn(
+            _SUBJECT,
+            "no replica of webop keeps any in this cluster",
+            "Set settings.admission.managed in the operator; or, if they are made by hand, name "
+            "them: --managed NAME.",
+        )
+    return list(names)
+
+
+async def fetch_configurations(visit: Visit, name: str) -> list[Configuration] | Finding:
+    """Read both configurations of a name; or tell why they cannot be read."""
+    try:
+        return [
+            parse_configuration(reason, name, await _fetch(visit, reason, name)) for reason in KINDS
+        ]
+    except APIForbiddenError as exc:
+        return note(_SUBJECT, f"{name} cannot be read: {exc}", "Run it as the operator's account.")
+
+
+async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Json | None:
+    """Read a configuration as somebody who may get it; or, as operators, may patch it.
+
+    An empty patch changes nothing, and returns the object.
+    """
+    path = KINDS[reason].get_url(name=name)
+    try:
+        return await visit.read(path)
+    except APIForbiddenError as forbidden:
+        try:
+            return await visit.ask("PATCH", path, {}, content_type=MERGE_PATCH, is_dry=True)
+        except APINotFoundError:
+            return None
+        except APIError:
+            raise forbidden from None
+
+
+def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
+    """Check that the records are kept by live replicas, all of them by all alike."""
+    alive = [mark for mark in found.marks if mark.is_alive(now)]
+    if not alive:
+        if found.records:
+            yield _describe_abandoned(found, now)
+        elif found.marks:
+            yield note(_REPLICAS, "none, and no webhooks either", f"Remove it: {found.removal}")
+        return
+    yield _describe_alive(alive)
+    yield from _check_silence(alive, now)
+    yield from _check_orphans(found, alive)
+
+
+def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
+    if not found.marks:
+        return warn(
+            _REPLICAS,
+            "none keeps it: it is made by hand, or was left by an operator that has ended",
+            f"See below whether it is served. If it is not to be: {found.removal}",
+        )
+    last = max(mark.renewed for mark in found.marks).astimezone(dt.UTC)
+    age = describe_seconds((now - last).total_seconds())
+    is_required = has_required(found.records)
+    effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
+    return complain(
+        _REPLICAS,
+        f"it is kept by nobody since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}",
+        f"Start the operator; or, if there is to be none any more: {found.removal}",
+        is_failure=is_required,
+    )
+
+
+def _describe_alive(alive: Sequence[Mark]) -> Finding:
+    names = describe_names(sorted(mark.identity for mark in alive))
+    offers = {frozenset(mark.served.items()) for mark in alive}
+    if len(offers) > 1:
+        return note(
+            _REPLICAS,
+            f"{len(alive)} alive, with different handlers: a rollout is under way ({names})",
+        )
+    return approve(_REPLICAS, f"{len(alive)} alive ({names})")
+
+
+def _check_silence(alive: Sequence[Mark], now: dt.datetime) -> Iterator[Finding]:
+    for mark in alive:
+        age = (now - mark.renewed).total_seconds()
+        if age > 2 * min(mark.lifetime / 3, _LONGEST_RENEWAL):
+            yield warn(
+                _REPLICAS,
+                f"{mark.identity} was heard of {describe_seconds(age)} ago, which is too long",
+                "See whether it still runs, and what its log says about the API server.",
+            )
+
+
+def _check_orphans(found: Configuration, alive: Sequence[Mark]) -> Iterator[Finding]:
+    served = {name for mark in alive for name in mark.served}
+    present = {record.name for record in found.records}
+    orphans = [record for record in found.records if record.name not in served]
+    if orphans:
+        names = describe_names(record.name for record in orphans)
+        yield complain(
+            "orphans",
+            f"served by no live replica: {names}",
+            "Wait a minute for the replicas to put it right, else restart them.",
+            is_failure=has_required(orphans),
+        )
+    if waiting := sorted(served - present):
+        yield note(
+            "waiting", f"not in force before all replicas serve it: {describe_names(waiting)}"
+        )

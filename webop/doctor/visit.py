@@ -41,17 +41,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """One examination.
-
-    Attributes:
-        client: of the API server; it does not retry.
-        options: what is asked for.
-        settings: those of the environment.
-        now: the time by the clock of the API server.
-        username: who asks, if the API server tells.
-        namespace: where the credentials belong.
-        resources: those of the cluster.
-    """
+    """One examination."""
 
     client: Client
     options: Options
@@ -62,11 +52,7 @@ class Visit:
     resources: Collection[Resource] = field(default_factory=frozenset)
 
     async def read(self, path: str, params: Mapping[str, str] | None = None) -> Json | None:
-        """Read an object or a list; None if there is none.
-
-        Raises:
-            APIError: it cannot be read.
-        """
+        """Read an object or a list; None if there is none."""
         try:
             answer: Json = await self.client.request("GET", path, params=params)
         except APINotFoundError:
@@ -82,11 +68,7 @@ class Visit:
         content_type: str = JSON,
         is_dry: bool = False,
     ) -> Json:
-        """Send a request with a body, return the answer.
-
-        Raises:
-            APIError: it fails.
-        """
+        """Send a request with a body, return the answer."""
         params = {"dryRun": "All"} if is_dry else None
         answer: Json = await self.client.request(
             method, path, params=params, body=body, content_type=content_type

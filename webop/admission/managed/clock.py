@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from typing import Any
 
 from webop.client.api import Client
 from webop.errors import APIServerError, APIStatusError, APITooManyRequestsError
@@ -58,7 +57,10 @@ class ServerClock:
         except APIStatusError as exc:
             logger.debug("The clock of this host is used: %s", exc)
         else:
-            self._take(answer)
+            self.username = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
+            if told := (answer.get("metadata") or {}).get("creationTimestamp"):
+                skew = dt.datetime.fromisoformat(told) - dt.datetime.now(dt.UTC)
+                self._skew = skew if abs(skew) > _SMALL else dt.timedelta()
         self._read_at = time.monotonic()
 
     def tell(self) -> dt.datetime:
@@ -87,10 +89,3 @@ class ServerClock:
         if outage > lifetime / 2:
             self._lenience = dt.timedelta(seconds=outage)
             self._lenient_until = now + lifetime
-
-    def _take(self, answer: dict[str, Any]) -> None:
-        self.username = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
-        told = (answer.get("metadata") or {}).get("creationTimestamp")
-        if told:
-            skew = dt.datetime.fromisoformat(told) - dt.datetime.now(dt.UTC)
-            self._skew = skew if abs(skew) > _SMALL else dt.timedelta()

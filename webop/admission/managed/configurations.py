@@ -3,6 +3,10 @@
 Pure. The format is that of the Kubernetes API, admissionregistration.k8s.io/v1. The API server
 refuses a configuration as a whole if any of its names is wrong, while handlers have the names of
 any functions: what is built here is always accepted.
+
+A webhook that cannot be reached refuses all requests that it is for (failure policy "Fail"). On
+pods and nodes these include the ones that would bring it back (Kubernetes, "Admission Webhook
+Good Practices"): such handlers deserve a warning.
 """
 
 from __future__ import annotations
@@ -17,12 +21,25 @@ from urllib.parse import quote
 
 from webop.handling.handlers import MatchCondition, WebhookHandler, WebhookType
 from webop.handling.webhook_options import MAX_CONDITIONS, build_expressions
-from webop.objects.resources import Resource
+from webop.objects.resources import EVERYTHING, Resource
 from webop.servers.base import WebhookClientConfig
 
-_KINDS = {
-    WebhookType.VALIDATING: "ValidatingWebhookConfiguration",
-    WebhookType.MUTATING: "MutatingWebhookConfiguration",
+GROUP = "admissionregistration.k8s.io"
+KINDS = {
+    WebhookType.VALIDATING: Resource(
+        GROUP,
+        "v1",
+        "validatingwebhookconfigurations",
+        kind="ValidatingWebhookConfiguration",
+        namespaced=False,
+    ),
+    WebhookType.MUTATING: Resource(
+        GROUP,
+        "v1",
+        "mutatingwebhookconfigurations",
+        kind="MutatingWebhookConfiguration",
+        namespaced=False,
+    ),
 }
 _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration
@@ -32,6 +49,21 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # which each namespace has, an
 
 _FOREIGN = re.compile(r"[^a-z0-9.-]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+_ADVICE = (
+    "Narrow it down by labels=, namespace_selector= or match_conditions=, "
+    "or set failure_policy='Ignore'."
+)
+
+# What a cluster cannot do without, and whether it belongs to namespaces.
+_VITAL = {
+    ("", "pods"): True,
+    ("", "nodes"): False,
+    ("", "namespaces"): False,
+    ("", "events"): True,
+    ("events.k8s.io", "events"): True,
+    ("coordination.k8s.io", "leases"): True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +115,18 @@ def build_configuration(
                 "name": unique,
                 "rules": rules,
                 "clientConfig": config,
-                **_build_policies(handler),
+                "sideEffects": "NoneOnDryRun" if handler.side_effects else "None",
+                "failurePolicy": "Ignore" if handler.is_optional else "Fail",
+                "matchPolicy": handler.match_policy,
+                "timeoutSeconds": handler.timeout_seconds,
+                "admissionReviewVersions": ["v1", "v1beta1"],
                 **_build_conditions(handler, exemptions),
             }
+            if handler.reinvocation_policy is not None:
+                webhooks[unique]["reinvocationPolicy"] = handler.reinvocation_policy
     return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": _KINDS[reason],
+        "apiVersion": KINDS[reason].api_version,
+        "kind": KINDS[reason].kind,
         "metadata": {"name": name},
         "webhooks": list(webhooks.values()),
     }
@@ -128,37 +166,18 @@ def build_service_id(handler_id: str) -> str:
     segments = handler_id.split("/")
     if all(len(text) <= _MAX_NAME and _SUBDOMAIN.fullmatch(text) for text in segments):
         return handler_id
-    return f"{_normalize(handler_id)}-{_digest(handler_id)}"
+    digest = hashlib.blake2b(handler_id.encode(), digest_size=4).hexdigest()
+    return f"{_normalize(handler_id)}-{digest}"
 
 
 def _normalize(handler_id: str) -> str:
     """Turn an id into DNS names with slashes in between; several ids can come to the same."""
-    segments = [_normalize_segment(segment) for segment in handler_id.lower().split("/")]
-    text = "/".join(segment for segment in segments if segment) or "webhook"
+    segments = []
+    for segment in handler_id.lower().split("/"):
+        text = _FOREIGN.sub(lambda match: match[0].encode().hex(), segment.replace("_", "-"))
+        segments.append(".".join(filter(None, (label.strip("-") for label in text.split(".")))))
+    text = "/".join(filter(None, segments)) or "webhook"
     return text if len(text) <= _MAX_STEM else text[:_MAX_STEM].rstrip("-./")
-
-
-def _normalize_segment(segment: str) -> str:
-    text = _FOREIGN.sub(lambda match: match[0].encode().hex(), segment.replace("_", "-"))
-    labels = [label.strip("-") for label in text.split(".")]
-    return ".".join(label for label in labels if label)
-
-
-def _digest(handler_id: str) -> str:
-    return hashlib.blake2b(handler_id.encode(), digest_size=4).hexdigest()
-
-
-def _build_policies(handler: WebhookHandler) -> dict[str, Any]:
-    policies: dict[str, Any] = {
-        "sideEffects": "NoneOnDryRun" if handler.side_effects else "None",
-        "failurePolicy": "Ignore" if handler.is_optional else "Fail",
-        "matchPolicy": handler.match_policy,
-        "timeoutSeconds": handler.timeout_seconds,
-        "admissionReviewVersions": ["v1", "v1beta1"],
-    }
-    if handler.reinvocation_policy is not None:
-        policies["reinvocationPolicy"] = handler.reinvocation_policy
-    return policies
 
 
 def _build_conditions(handler: WebhookHandler, exemptions: Exemptions) -> dict[str, Any]:
@@ -167,21 +186,15 @@ def _build_conditions(handler: WebhookHandler, exemptions: Exemptions) -> dict[s
     conditions: dict[str, Any] = {
         "objectSelector": {"matchExpressions": expressions} if expressions else None
     }
-    if namespaces := _build_namespace_selector(handler, exemptions.namespace):
+    namespaces = dict(handler.namespace_selector or {})
+    if exemptions.namespace is not None:
+        own = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exemptions.namespace]}
+        namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), own]
+    if namespaces:
         conditions["namespaceSelector"] = namespaces
     if matching := _build_match_conditions(handler.match_conditions, exemptions.username):
         conditions["matchConditions"] = matching
     return conditions
-
-
-def _build_namespace_selector(
-    handler: WebhookHandler, exempted: str | None
-) -> dict[str, Any] | None:
-    selector = dict(handler.namespace_selector or {})
-    if exempted is not None:
-        exemption = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exempted]}
-        selector["matchExpressions"] = [*selector.get("matchExpressions", ()), exemption]
-    return selector or None
 
 
 def _build_match_conditions(
@@ -191,7 +204,8 @@ def _build_match_conditions(
     built = [{"name": name, "expression": expression} for name, expression in conditions]
     if exempted is None:
         return built
-    expression = f"request.userInfo.username != {_quote_cel(exempted)}"
+    # A literal of CEL: all escapes of JSON are CEL's, but for those of surrogates.
+    expression = f"request.userInfo.username != {json.dumps(exempted, ensure_ascii=False)}"
     if len(built) < MAX_CONDITIONS:
         name, number, taken = _EXEMPTION, 1, {item["name"] for item in built}
         while name in taken:
@@ -203,34 +217,22 @@ def _build_match_conditions(
     return built
 
 
-def _quote_cel(text: str) -> str:
-    """Return a literal of CEL: all escapes of JSON are CEL's, but for those of surrogates."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list[dict[str, Any]]:
     if handler.selector is None:
         return []
     found = sorted(handler.selector.select(resources), key=lambda resource: resource.name)
+    # "*" is the main body, too, unlike in Kubernetes (D-18).
+    parts = {None: [""], "*": ["", "/*"]}.get(handler.subresource, [f"/{handler.subresource}"])
     return [
         {
             "apiGroups": [resource.group],
             "apiVersions": [resource.version],
-            "resources": _build_names(resource, handler.subresource),
+            "resources": [f"{resource.plural}{part}" for part in parts],
             "operations": sorted(handler.operations) or ["*"],
             "scope": handler.scope,
         }
         for resource in found
     ]
-
-
-def _build_names(resource: Resource, subresource: str | None) -> list[str]:
-    """Return what the handler is for; "*" is the main body, too, unlike in Kubernetes (D-18)."""
-    if subresource is None:
-        return [resource.plural]
-    if subresource == "*":
-        return [resource.plural, f"{resource.plural}/*"]
-    return [f"{resource.plural}/{subresource}"]
 
 
 def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
@@ -244,3 +246,39 @@ def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[s
         service["path"] = "/".join(("", *filter(None, (path, build_service_id(handler_id)))))
         result["service"] = service
     return result
+
+
+def list_dangers(handlers: Iterable[WebhookHandler], resources: Iterable[Resource]) -> list[str]:
+    """Return a line for each handler whose webhook can stop the cluster, or is for nothing."""
+    known = list(resources)
+    dangers = []
+    for handler in handlers:
+        found = [] if handler.selector is None else handler.selector.select(known)
+        is_harmless = (
+            handler.is_optional
+            or handler.namespace_selector
+            or handler.match_conditions
+            or build_expressions(handler.labels)
+        )
+        if not is_harmless and (what := _describe_vital(handler, found)):
+            dangers.append(
+                f"{handler} is asked about all {what}: while it cannot answer, the cluster stops. "
+                f"{_ADVICE}"
+            )
+        if found and all(resource.group == GROUP for resource in found):
+            names = " and ".join(sorted(resource.plural for resource in found))
+            dangers.append(f"{handler} is for {names}: API servers ask no webhook about these.")
+    return dangers
+
+
+def _describe_vital(handler: WebhookHandler, resources: Collection[Resource]) -> str:
+    selector = handler.selector
+    if selector is not None and selector.any_name is EVERYTHING and selector.group is None:
+        return "kinds of objects" if resources else ""
+    scopes = {"*": (True, False), "Namespaced": (True,), "Cluster": (False,)}[handler.scope]
+    names = {
+        resource.plural
+        for resource in resources
+        if _VITAL.get((resource.group, resource.plural)) in scopes
+    }
+    return " and ".join(sorted(names))

@@ -18,12 +18,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from webop.admission.managed.clock import ServerClock
-from webop.admission.managed.configurations import Exemptions, build_configuration
-from webop.admission.managed.dangers import list_dangers
+from webop.admission.managed.configurations import Exemptions, build_configuration, list_dangers
 from webop.admission.managed.marks import Json, Mark, build_key, parse_bundle
 from webop.admission.managed.replicas import (
     Configuration,
@@ -43,18 +42,19 @@ from webop.errors import (
     APIServerError,
     APITooManyRequestsError,
     ConfigurationError,
-    WebopError,
 )
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.identities import detect_process
+from webop.pacing import Backoff, Once
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
 
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
-_LONGEST_PAUSE = 60.0  # seconds; between attempts, and between looks if nothing happens
+_PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after refusals in a row
+_LONGEST_PAUSE = 60.0  # seconds; between looks if nothing happens
 _AFTERMATH = 30.0  # seconds; for calls of webhooks that are gone: API servers repeat them
 _POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
 
@@ -91,7 +91,7 @@ class ConfigurationManager:
         self._is_withdrawn = False
         self._waiting: list[str] = []
         self._elsewhere: dict[str, float] = {}  # until when paths count as served by others
-        self._reported: set[str] = set()
+        self._warned = Once()
         self.is_applied = asyncio.Event()
         self.problem = ""
         operator.cluster_view.subscribe(self._changed.set)
@@ -137,19 +137,28 @@ class ConfigurationManager:
                 available, are a :attr:`problem`, and it is tried again.
             ConfigurationError: at first, the server yields what is not a usable config.
         """
-        failures = 0
+        backoff = Backoff(_PAUSES)
         while True:
             self._changed.clear()
             pause = None
-            if self._config is not None and self._is_active:
+            is_known = self._operator.cluster_view.is_known
+            if self._config is not None and is_known and not self._is_withdrawn:
                 try:
                     await self._adjust(self._config)
                 except (APIError, ConfigurationError) as exc:
-                    self._note_failure(exc)
-                    failures = 0 if isinstance(exc, _TRANSIENT) else min(failures + 1, 10)
-                    pause = min(_RETRY_PAUSE * 2**failures, _LONGEST_PAUSE)
+                    is_transient = isinstance(exc, _TRANSIENT)
+                    if not self.is_applied.is_set() and not is_transient:
+                        raise
+                    if self.problem != str(exc):
+                        state = "kept up" if self.is_applied.is_set() else "configured yet"
+                        logger.warning("The webhooks are not %s, to be retried: %s", state, exc)
+                    self.problem = str(exc)
+                    if is_transient:
+                        backoff.reset()
+                    pause = _RETRY_PAUSE if is_transient else backoff.next()
                 else:
-                    self.problem, failures = "", 0
+                    self.problem = ""
+                    backoff.reset()
                     pause = max(0.0, self._next_look - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -203,28 +212,16 @@ class ConfigurationManager:
         ]
         self._report_waiting(waiting)
         until = time.monotonic() + self._renewal + _AFTERMATH
-        self._elsewhere.update(dict.fromkeys(self._list_paths_elsewhere(plans.values()), until))
+        for plan in plans.values():
+            for key, mark in plan.marks.items():
+                if key != self._replica.key:
+                    self._elsewhere |= {served.path: until for served in mark.served.values()}
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
         async with self._looked:
             self.is_applied.set()
             self._trusted = frozenset(parse_bundle(config.get("caBundle")))
             self._looked.notify_all()
-
-    def _list_paths_elsewhere(self, plans: Iterable[Plan]) -> frozenset[str]:
-        assert self._replica is not None  # noqa: S101 - introduced before
-        return frozenset(
-            served.path
-            for plan in plans
-            for key, mark in plan.marks.items()
-            if key != self._replica.key
-            for served in mark.served.values()
-        )
-
-    @property
-    def _is_active(self) -> bool:
-        """Whether it is known what to configure, and there is no end to it yet."""
-        return self._operator.cluster_view.is_known and not self._is_withdrawn
 
     @property
     def _lifetime(self) -> float:
@@ -301,19 +298,6 @@ class ConfigurationManager:
                 )
         return Exemptions(namespace=namespace, username=username)
 
-    def _note_failure(self, exc: WebopError) -> None:
-        """Take note of a failed attempt.
-
-        Raises:
-            WebopError: it is of no use to try again.
-        """
-        if not self.is_applied.is_set() and not isinstance(exc, _TRANSIENT):
-            raise exc
-        if self.problem != str(exc):
-            state = "kept up" if self.is_applied.is_set() else "configured yet"
-            logger.warning("The webhooks are not %s, to be retried: %s", state, exc)
-        self.problem = str(exc)
-
     def _report_waiting(self, names: list[str]) -> None:
         """Say what waits for other replicas, and when nothing does any more."""
         if names and names != self._waiting:
@@ -343,6 +327,5 @@ class ConfigurationManager:
             self._warn_once(text)
 
     def _warn_once(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
+        if self._warned.is_new(text):
             logger.warning(text)

@@ -113,11 +113,6 @@ def build_offer(
 ) -> Offer:
     """Return what a replica offers.
 
-    Args:
-        webhooks: as :func:`~webop.admission.managed.configurations.build_configuration` makes them.
-        config: where the replica is reached.
-        persistent: the names of the persistent ones.
-
     Raises:
         ConfigurationError: the config is not usable.
     """
@@ -181,7 +176,8 @@ def plan_presence(
     pending = {
         name: definition
         for name, definition in offer.definitions.items()
-        if name in deferred or not _is_same_content(in_force.get(name, {}), definition)
+        if name in deferred
+        or _reduce_content(in_force.get(name, {})) != _reduce_content(definition)
     }
     mine = dataclasses.replace(mine, definitions=pending)
     old = found.marks.get(replica.key)
@@ -328,10 +324,6 @@ def _merge_rules(
 def _select_judged(rules: Iterable[Json], served: Sequence[frozenset[str]]) -> list[Json]:
     """Return the rules for resources that any replica judges."""
     return [rule for rule in rules if any(list_targets([rule]) <= targets for targets in served)]
-
-
-def _is_same_content(one: Json, other: Json) -> bool:
-    return _reduce_content(one) == _reduce_content(other)
 
 
 def _cut(webhook: Mapping[str, Any]) -> Json:

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import datetime as dt
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping
 
+from webop.admission.managed.configurations import KINDS
 from webop.admission.managed.marks import Json, Mark
 from webop.admission.managed.replicas import (
     Configuration,
@@ -27,32 +27,15 @@ from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
 from webop.handling.handlers import WebhookType
 from webop.identities import is_former_self
-from webop.objects.resources import Resource
+from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 
 Decide = Callable[[WebhookType, Configuration, Mapping[str, Mark]], Plan]
 
-_CONFLICTS = 50  # in a row
-_CONFLICT_PAUSE = 0.01  # seconds; grows with each one
-_LONGEST_CONFLICT_PAUSE = 0.2
-
-_KINDS = {
-    WebhookType.VALIDATING: Resource(
-        group="admissionregistration.k8s.io",
-        version="v1",
-        plural="validatingwebhookconfigurations",
-        kind="ValidatingWebhookConfiguration",
-        namespaced=False,
-    ),
-    WebhookType.MUTATING: Resource(
-        group="admissionregistration.k8s.io",
-        version="v1",
-        plural="mutatingwebhookconfigurations",
-        kind="MutatingWebhookConfiguration",
-        namespaced=False,
-    ),
-}
+# After each of 50 conflicts in a row: each round has a winner, so that all get there; chance
+# spares them some rounds.
+_CONFLICT_PAUSES = [min(0.005 * number, 0.1) for number in range(1, 50)]
 
 _RULE = (
     "The rule to add: {apiGroups: [admissionregistration.k8s.io], resources: "
@@ -83,21 +66,25 @@ class SharedConfigurations:
         Raises:
             APIError: the API server is not available, refuses, or others write all the time.
         """
-        for attempt in range(1, _CONFLICTS + 1):
-            found = {kind: await self._read(kind, now) for kind in _KINDS}
-            plans = {kind: decide(kind, found[kind], _get_others(found, kind)) for kind in _KINDS}
+        backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
+        pause: float | None = 0.0
+        while pause is not None:
+            found = {kind: await self._read(kind, now) for kind in KINDS}
+            marks = [found[kind].marks for kind in KINDS]
+            others = dict(zip(KINDS, reversed(marks), strict=True))
+            plans = {kind: decide(kind, found[kind], others[kind]) for kind in KINDS}
             try:
                 written = {
-                    kind: await self._write(kind, found[kind], plans[kind]) for kind in _KINDS
+                    kind: await self._write(kind, found[kind], plans[kind]) for kind in KINDS
                 }
                 # The plan of the one is made with the other in view: that must still be so.
-                for kind in _KINDS:
-                    if not written[kind] and any(written.values()):
-                        await self._check_unchanged(kind, found[kind], now)
+                unwritten = [kind for kind in KINDS if any(written.values()) and not written[kind]]
+                for kind in unwritten:
+                    if (await self._read(kind, now)).version != found[kind].version:
+                        raise self._build_conflict("it has changed meanwhile")
             except APIConflictError:
-                # Each round has a winner, so that all get there; chance spares them some rounds.
-                longest = min(_CONFLICT_PAUSE * attempt, _LONGEST_CONFLICT_PAUSE)
-                await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 - not for cryptography
+                pause = backoff.next()
+                await asyncio.sleep(pause or 0)
             else:
                 return plans
         raise self._build_conflict("others change it all the time")
@@ -107,12 +94,6 @@ class SharedConfigurations:
             return mark.is_alive(now) and not is_former_self(mark.process)
 
         return parse_configuration(await self._patch(kind, {}), is_alive)
-
-    async def _check_unchanged(
-        self, kind: WebhookType, found: Configuration, now: dt.datetime
-    ) -> None:
-        if (await self._read(kind, now)).version != found.version:
-            raise self._build_conflict("it has changed meanwhile")
 
     async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
         """Write a plan if that changes anything; tell whether it does.
@@ -127,10 +108,18 @@ class SharedConfigurations:
             if await self._patch(kind, patch) is None:
                 raise self._build_conflict("it is gone meanwhile")
         elif plan.marks:
-            await self._create(kind, plan)
+            resource = KINDS[kind]
+            body = {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": {"name": self._name, "annotations": build_annotations(plan.marks)},
+                "webhooks": list(plan.webhooks),
+            }
+            with _explain_permissions():
+                await self._client.create(resource, None, body)
         else:
             return False
-        place = f"{_KINDS[kind].plural}/{self._name}"
+        place = f"{KINDS[kind].plural}/{self._name}"
         if found.stale:
             logger.info("Replicas in %s that are gone without notice: %d.", place, len(found.stale))
         if not is_same(found.webhooks, plan.webhooks):
@@ -140,30 +129,11 @@ class SharedConfigurations:
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
         with _explain_permissions():
-            return await self._client.patch_merge(_KINDS[kind], None, self._name, patch)
-
-    async def _create(self, kind: WebhookType, plan: Plan) -> None:
-        resource = _KINDS[kind]
-        body = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": self._name, "annotations": build_annotations(plan.marks)},
-            "webhooks": list(plan.webhooks),
-        }
-        with _explain_permissions():
-            await self._client.create(resource, None, body)
+            return await self._client.patch_merge(KINDS[kind], None, self._name, patch)
 
     def _build_conflict(self, reason: str) -> APIConflictError:
         text = f"Cannot change the webhook configurations {self._name!r}: {reason}"
         return APIConflictError(text, status=409, reason="Conflict")
-
-
-def _get_others(
-    found: Mapping[WebhookType, Configuration], kind: WebhookType
-) -> Mapping[str, Mark]:
-    """Return the replicas that the other configuration knows of."""
-    (other,) = found.keys() - {kind}
-    return found[other].marks
 
 
 @contextlib.contextmanager
