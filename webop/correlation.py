@@ -101,7 +101,6 @@ class Entry:
         name: of the Event; empty until the first request.
         is_posted: whether the Event is in the cluster, as far as is known.
         is_waiting: whether a request is under way to be picked.
-        failures: the attempts of the present request that have failed.
     """
 
     stream: Stream
@@ -116,7 +115,6 @@ class Entry:
     name: str = ""
     is_posted: bool = False
     is_waiting: bool = False
-    failures: int = 0
 
 
 class Losses:
@@ -195,13 +193,19 @@ class Correlator:
         entry = stream.entries.get(key)
         if entry is None or self._is_old(entry, now):
             self._forget_old(stream, now)
-            if self._has_many_similar(stream, message):
+            alike = (message.type, message.reason)
+            similar = [e for e in stream.entries.values() if (e.type, e.reason) == alike]
+            if len(similar) >= self._settings.aggregation_limit:
                 key = _build_combined_key(message)
             entry = stream.entries.get(key)
         if entry is None:
             self._add(stream, key, message, now)
-        else:
-            self._repeat(entry, message, now)
+            return
+        entry.count += 1
+        entry.last, entry.seen = message.moment, now
+        entry.text = message.text  # the same, unless it is a combined Event
+        if not entry.is_waiting:
+            self._enqueue(entry, now)
 
     def pick(self, now: float) -> Entry | None:
         """Return the next Event to be sent, new or with another count; None if none is due."""
@@ -255,14 +259,6 @@ class Correlator:
             del stream.entries[key]
             self._remembered -= 1
 
-    def _has_many_similar(self, stream: Stream, message: Message) -> bool:
-        limit = self._settings.aggregation_limit
-        if len(stream.entries) < limit:
-            return False
-        kind, reason = message.type, message.reason
-        similar = [e for e in stream.entries.values() if e.type == kind and e.reason == reason]
-        return len(similar) >= limit
-
     def _add(self, stream: Stream, key: int, message: Message, now: float) -> None:
         """Queue a new Event, if there is a place and a permit for it."""
         if not self._has_place(message.type):
@@ -278,13 +274,6 @@ class Correlator:
             stream.entries[key] = entry
             self._remembered += 1
             self._queue.append(entry)
-
-    def _repeat(self, entry: Entry, message: Message, now: float) -> None:
-        entry.count += 1
-        entry.last, entry.seen = message.moment, now
-        entry.text = message.text  # the same, unless it is a combined Event
-        if not entry.is_waiting:
-            self._enqueue(entry, now)
 
     def _enqueue(self, entry: Entry, now: float) -> None:
         """Queue an update, now or later."""

@@ -25,7 +25,8 @@ from webop.handling.handlers import (
     WebhookType,
     build_id,
 )
-from webop.handling.option_types import (
+from webop.handling.options import (
+    SELECTOR_KEYS,
     ActivityOptions,
     ChangeOptions,
     DaemonOptions,
@@ -38,9 +39,6 @@ from webop.handling.option_types import (
     TimerOptions,
     UpdateOptions,
     WebhookOptions,
-)
-from webop.handling.options import (
-    SELECTOR_KEYS,
     check_names,
     check_types,
     is_handler,
@@ -93,9 +91,8 @@ def validate(
     **options: Unpack[WebhookOptions],
 ) -> Callable[[F], F]:
     """Call to accept or refuse a request to the API server (chapter "Admission control")."""
-    return _register_webhook(
-        WebhookType.VALIDATING, (group_or_name, version_or_name, name), options
-    )
+    resource = (group_or_name, version_or_name, name)
+    return _register_webhook(WebhookType.VALIDATING, resource, options)
 
 
 @spell_out()
@@ -134,10 +131,8 @@ def create(
     **options: Unpack[ChangeOptions],
 ) -> Callable[[F], F]:
     """Call for objects that were never handled before ("State-changing handlers")."""
-    fixed = {"reason": Reason.CREATE}
-    return _register(
-        ChangeHandler, ChangeOptions, (group_or_name, version_or_name, name), options, fixed
-    )
+    resource = (group_or_name, version_or_name, name)
+    return _register(ChangeHandler, ChangeOptions, resource, options, reason=Reason.CREATE)
 
 
 @spell_out()
@@ -149,10 +144,9 @@ def update(
     **options: Unpack[UpdateOptions],
 ) -> Callable[[F], F]:
     """Call for objects that differ from their last-handled state ("State-changing handlers")."""
-    fixed = {"reason": Reason.UPDATE, "needs_change": True}
-    return _register(
-        ChangeHandler, UpdateOptions, (group_or_name, version_or_name, name), options, fixed
-    )
+    resource = (group_or_name, version_or_name, name)
+    fixed: dict[str, Any] = {"reason": Reason.UPDATE, "needs_change": True}
+    return _register(ChangeHandler, UpdateOptions, resource, options, **fixed)
 
 
 @spell_out()
@@ -164,10 +158,8 @@ def delete(
     **options: Unpack[DeleteOptions],
 ) -> Callable[[F], F]:
     """Call for objects being deleted, which wait for it unless it is ``optional``."""
-    fixed = {"reason": Reason.DELETE}
-    return _register(
-        ChangeHandler, DeleteOptions, (group_or_name, version_or_name, name), options, fixed
-    )
+    resource = (group_or_name, version_or_name, name)
+    return _register(ChangeHandler, DeleteOptions, resource, options, reason=Reason.DELETE)
 
 
 @spell_out()
@@ -179,10 +171,8 @@ def resume(
     **options: Unpack[ResumeOptions],
 ) -> Callable[[F], F]:
     """Call once for each object that is older than the operator ("Resuming handlers")."""
-    fixed = {"initial": True}
-    return _register(
-        ChangeHandler, ResumeOptions, (group_or_name, version_or_name, name), options, fixed
-    )
+    resource = (group_or_name, version_or_name, name)
+    return _register(ChangeHandler, ResumeOptions, resource, options, initial=True)
 
 
 @spell_out("field")
@@ -196,10 +186,8 @@ def field(
     """Call when one field changes, appears or vanishes ("Field handlers"); ``field`` is a must."""
     if not options.get("field"):
         raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
-    fixed = {"needs_change": True}
-    return _register(
-        ChangeHandler, UpdateOptions, (group_or_name, version_or_name, name), options, fixed
-    )
+    resource = (group_or_name, version_or_name, name)
+    return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
 # ---- memory and background work
@@ -290,13 +278,13 @@ def _register_webhook(
 ) -> Callable[[F], F]:
     check_names(f"{reason} handlers", options, WebhookOptions)
     chosen: dict[str, Any] = dict(options)
-    operation, operations = chosen.pop("operation", None), chosen.pop("operations", None)
-    fixed: dict[str, Any] = {
-        "reason": reason,
-        "operations": parse_operations(operation, operations),
+    fixed = {
+        "operations": parse_operations(
+            chosen.pop("operation", None), chosen.pop("operations", None)
+        ),
         **parse_webhook_options(reason, options),
     }
-    return _register(WebhookHandler, WebhookOptions, resource, chosen, fixed)
+    return _register(WebhookHandler, WebhookOptions, resource, chosen, reason=reason, **fixed)
 
 
 def _register(
@@ -304,10 +292,10 @@ def _register(
     known: Any,
     resource: tuple[ResourcePart, ...],
     options: Mapping[str, Any],
-    fixed: Mapping[str, Any] | None = None,
+    **fixed: Any,
 ) -> Callable[[F], F]:
     """Check the options at once, build the handler when the function is known."""
-    label = (fixed or {}).get("reason") or family.__name__.removesuffix("Handler").lower()
+    label = fixed.get("reason") or family.__name__.removesuffix("Handler").lower()
     check_names(f"{label} handlers", options, known)
     if is_handler(resource[0]):
         raise TypeError(
@@ -316,7 +304,7 @@ def _register(
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
-    parsed = {**parse_options(options), **(fixed or {})}
+    parsed = {**parse_options(options), **fixed}
     name = parsed.pop("id", None)
 
     def decorator(fn: F) -> F:

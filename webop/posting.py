@@ -34,6 +34,7 @@ from webop.errors import (
 )
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
+from webop.pacing import Backoff
 from webop.settings import OperatorSettings, PostingSettings
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespa
 
 _MESSAGE_LIMIT = 1024  # core/v1 Event: longer messages are refused
 _TIMEOUT = 30.0  # seconds, of one request
-_RETRIES = 6  # with pauses of 1, 2, 4, … seconds: half a minute and more in all
-_PAUSE_LIMIT = 30.0  # seconds
+_PAUSES = (1, 2, 4, 8, 16, 30)  # seconds, between the attempts to send one Event
 
 _VERSION_OF_MODEL = re.compile(r"^[A-Za-z]*?V\d+((alpha|beta)\d+)?(?=[A-Z])")
 
@@ -141,8 +141,9 @@ class Poster:
         self.settings = settings
         self._correlator = Correlator(settings.posting, time.monotonic())
         self._losses = self._correlator.losses
-        self._lock = threading.Lock()  # of the three above and the flag below
+        self._lock = threading.Lock()  # of the two above and the flag below
         self._is_idle = False
+        self._backoff = Backoff(_PAUSES, is_endless=False)  # one Event is sent at a time
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -165,10 +166,12 @@ class Poster:
             while True:
                 self._report()
                 entry, pause = self._pick()
-                if entry is None:
-                    await self._wait(pause)
-                else:
+                if entry is not None:
                     await self._send(client, entry)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
         finally:
             self._loop = None
             self._report(is_last=True)
@@ -185,24 +188,26 @@ class Poster:
             pauses = (self._correlator.compute_pause(now), self._losses.compute_pause(now))
         return None, min((pause for pause in pauses if pause is not None), default=None)
 
-    async def _wait(self, pause: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._wake.wait()
-
     async def _send(self, client: Client, entry: Entry) -> None:
         """Send an Event as it is now; if the API server cannot take it, make a pause."""
         try:
             await self._perform(client, entry)
-            entry.failures = 0
         except (APIConnectionError, APIServerError, APITooManyRequestsError) as exc:
-            await self._retry(entry, exc)
+            wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+            pause = self._backoff.next(wish and min(wish, _PAUSES[-1]))
+            if pause is not None:
+                with self._lock:
+                    self._correlator.put_back(entry)
+                await asyncio.sleep(pause)
+                return
+            self._note(Loss.FAILURE, str(exc))
         except (APIError, LoginError) as exc:
             is_terminating = _is_about_terminating_namespace(exc)
             self._note(Loss.NAMESPACE if is_terminating else Loss.FAILURE, str(exc))
         except Exception as exc:
             logger.debug("Failed to post an event: %r", entry, exc_info=True)
             self._note(Loss.FAILURE, repr(exc))
+        self._backoff.reset()
 
     async def _perform(self, client: Client, entry: Entry) -> None:
         namespace = _get_namespace(entry)
@@ -218,17 +223,6 @@ class Poster:
         with contextlib.suppress(APIConflictError):
             await _request(client, "POST", path, build_event(entry, self.settings.posting))
         entry.is_posted = True
-
-    async def _retry(self, entry: Entry, exc: APIError) -> None:
-        entry.failures += 1
-        if entry.failures > _RETRIES:
-            entry.failures = 0
-            self._note(Loss.FAILURE, str(exc))
-            return
-        with self._lock:
-            self._correlator.put_back(entry)
-        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-        await asyncio.sleep(min(_PAUSE_LIMIT, max(wish or 0, 2 ** (entry.failures - 1))))
 
     def _note(self, loss: Loss, failure: str) -> None:
         with self._lock:
@@ -277,14 +271,7 @@ def exception(
     _announce(objs, logging.ERROR, type="Error", reason=reason, message=text)
 
 
-def _announce(
-    objs: Any,
-    level: int,
-    *,
-    type: str,  # noqa: A002
-    reason: str,
-    message: str,
-) -> None:
+def _announce(objs: Any, level: int, *, type: str, reason: str, message: str) -> None:  # noqa: A002
     poster = current_poster.get(None)
     if poster is not None and poster.settings.posting.level <= level:
         event(objs, type=type, reason=reason, message=message)
@@ -292,15 +279,11 @@ def _announce(
 
 def _post(reference: ObjectReference, *, type: str, reason: str, message: str) -> None:  # noqa: A002
     poster = current_poster.get(None)
-    if poster is None or not reference.get("uid") or _is_about_event(reference):
-        return
-    poster.put(Message(reference, type, reason, message, time.time()))
-
-
-def _is_about_event(reference: ObjectReference) -> bool:
-    """Tell whether an Event would be about an Event: these are not posted (KEV-07)."""
     group = reference.get("apiVersion", "").rpartition("/")[0]
-    return reference.get("kind") == "Event" and group in ("", "events.k8s.io")
+    is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
+    if poster is None or not reference.get("uid") or is_event:
+        return  # Events are not about Events (KEV-07)
+    poster.put(Message(reference, type, reason, message, time.time()))
 
 
 def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:

@@ -30,7 +30,6 @@ _STAGES = {
     "asyncio.sslproto": "TLS",
     "ssl": "TLS",
     "webop.client": "client: requests, answers",
-    "webop.client.events": "watch: lines read, parsed",
     "webop.client.streams": "watch: lines read, parsed",
     "webop.client.watch": "watch: lines read, parsed",
     "webop.handling.causes": "planning",

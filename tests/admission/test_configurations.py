@@ -10,7 +10,7 @@ import pytest
 import webop
 from webop.admission.managed.configurations import build_configuration
 from webop.handling.handlers import WebhookType
-from webop.handling.option_types import WebhookOptions
+from webop.handling.options import WebhookOptions
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 import webop
 from webop.admission.managed.configurations import Exemptions, build_configuration
 from webop.handling.handlers import WebhookHandler, WebhookType
-from webop.handling.option_types import WebhookOptions
+from webop.handling.options import WebhookOptions
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from tests.operating import Kind, define_kinds
 from webop.admission.managed.configurations import Exemptions, build_configuration
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
-from webop.handling.option_types import WebhookOptions
+from webop.handling.options import WebhookOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

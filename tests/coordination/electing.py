@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import webop
-from webop.client.events import WatchItem
-from webop.client.watch import ListingFinished, ListingStarted, WatchOptions
+from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.election import Elector
 from webop.coordination.lease import Terms, build_terms
 from webop.errors import APIConnectionError, APIForbiddenError

@@ -16,8 +16,7 @@ import webop
 from tests.handling.occasions import build_body, build_event
 from webop.handling.causes import ResourceCause
 from webop.handling.handlers import IndexHandler
-from webop.handling.indexes import Indexes
-from webop.handling.indexing import index_object
+from webop.handling.indexes import Indexes, index_object
 from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.patch import Patch

@@ -54,15 +54,9 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
         APIError: the API server itself does not answer.
         LoginError: no credentials.
     """
-    roots = [
-        path
-        for path, is_needed in (
-            ("/api", groups is None or "" in groups),
-            ("/apis", groups is None or any(groups)),
-        )
-        if is_needed
-    ]
     made = Discovery()
+    needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
+    roots = [path for path, is_needed in needed.items() if is_needed]
     found = await asyncio.gather(*(_scan_root(client, path, groups, made.broken) for path in roots))
     made.resources = frozenset(resource for resources in found for resource in resources)
     return made
@@ -74,15 +68,11 @@ async def _scan_root(
     answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
     if answer.get("kind") == "APIGroupDiscoveryList":
         return list(_parse_aggregated(answer, groups, broken))
-    versions = [
-        (group, version, is_preferred)
-        for group, version, is_preferred in _parse_versions(answer)
-        if groups is None or group in groups
-    ]
     found = await asyncio.gather(
         *(
             _scan_version(client, group, version, is_preferred=is_preferred, broken=broken)
-            for group, version, is_preferred in versions
+            for group, version, is_preferred in _parse_versions(answer)
+            if groups is None or group in groups
         )
     )
     return [resource for resources in found for resource in resources]
@@ -115,25 +105,21 @@ def _parse_aggregated(
             if version.get("freshness", "Current") != "Current":
                 broken[group, name] = "its API service is not available"
             for data in version.get("resources") or ():
-                # The server sorts the versions: the preferred one comes first.
-                yield _build_aggregated(data, group, name, is_preferred=index == 0)
-
-
-def _build_aggregated(data: Any, group: str, version: str, *, is_preferred: bool) -> Resource:
-    kind = data.get("responseKind", {}).get("kind") or ""
-    return Resource(
-        group=group,
-        version=version,
-        plural=data["resource"],
-        kind=kind,
-        singular=data.get("singularResource") or kind.lower(),
-        shortcuts=frozenset(data.get("shortNames") or ()),
-        categories=frozenset(data.get("categories") or ()),
-        subresources=frozenset(sub["subresource"] for sub in data.get("subresources") or ()),
-        namespaced=data.get("scope") == "Namespaced",
-        preferred=is_preferred,
-        verbs=frozenset(data.get("verbs") or ()),
-    )
+                kind = data.get("responseKind", {}).get("kind") or ""
+                subresources = data.get("subresources") or ()
+                yield Resource(
+                    group=group,
+                    version=name,
+                    plural=data["resource"],
+                    kind=kind,
+                    singular=data.get("singularResource") or kind.lower(),
+                    shortcuts=frozenset(data.get("shortNames") or ()),
+                    categories=frozenset(data.get("categories") or ()),
+                    subresources=frozenset(sub["subresource"] for sub in subresources),
+                    namespaced=data.get("scope") == "Namespaced",
+                    preferred=index == 0,  # the server sorts the versions
+                    verbs=frozenset(data.get("verbs") or ()),
+                )
 
 
 def _parse_versions(answer: Any) -> Iterator[tuple[str, str, bool]]:

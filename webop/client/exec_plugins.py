@@ -44,9 +44,7 @@ _CLUSTER_KEYS = (
 # Seconds. Nobody waits at a terminal for ever, and nobody types his password in a moment.
 _TIME_LIMIT = 60.0
 _TYPING_LIMIT = 300.0
-
-# How often it is looked whether the operator still waits for a plugin.
-_POLLING = 0.2
+_POLLING = 0.2  # how often it is looked whether the operator still waits for a plugin
 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
 """Set when nobody waits for the present login any more: its plugins are stopped then."""
@@ -68,15 +66,8 @@ class PluginCredentials:
 class Plugin:
     """One plugin as a kubeconfig describes it.
 
-    Attributes:
-        owner: whose plugin it is, and where that is written, for messages.
-        command: what to run: a path, or a name to be found by PATH.
-        args: its arguments.
-        environ: variables to be set for it.
-        version: the version of the protocol, as in ``apiVersion``.
-        mode: whether it may ask for something at the terminal.
-        hint: how to install it, in the words of the kubeconfig.
-        cluster: what it is told about the cluster; None if it does not ask for it.
+    ``owner`` says whose it is and where that is written, for messages; ``hint``, how to install
+    it; ``cluster`` is what it is told about the cluster, None if it does not ask for it.
     """
 
     owner: str
@@ -100,24 +91,25 @@ class Plugin:
         Raises:
             LoginError: it is not installed, has failed, hangs, or its answer is not usable.
         """
-        is_interactive = self._is_interactive()
-        limit = time_limit or (_TYPING_LIMIT if is_interactive else _TIME_LIMIT)
-        return self._parse(self._run(limit, is_interactive=is_interactive))
-
-    def _is_interactive(self) -> bool:
         has_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
         if self.mode == "Always" and not has_terminal:
             raise self._fail(
                 "asks for input (interactiveMode: Always), and there is no terminal here. Log in "
                 "by something else, such as a service account or a @webop.on.login() handler."
             )
-        return has_terminal and self.mode != "Never"
+        is_interactive = has_terminal and self.mode != "Never"
+        limit = time_limit or (_TYPING_LIMIT if is_interactive else _TIME_LIMIT)
+        return self._parse(self._run(limit, is_interactive=is_interactive))
 
     def _run(self, limit: float, *, is_interactive: bool) -> str:
+        spec: dict[str, Any] = {"interactive": is_interactive}
+        if self.cluster is not None:
+            spec["cluster"] = self.cluster
+        question = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
         try:
             process = subprocess.Popen(  # noqa: S603 - it is what the user wants to be run
                 [self.command, *self.args],
-                env=self._build_environ(is_interactive=is_interactive),
+                env={**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": json.dumps(question)},
                 stdin=None if is_interactive else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=None if is_interactive else subprocess.PIPE,
@@ -140,13 +132,6 @@ class Plugin:
             said = _shorten(complaints or b"") or silence
             raise self._fail(f"has failed with exit code {process.returncode}: {said}")
         return output.decode("utf-8", "replace")
-
-    def _build_environ(self, *, is_interactive: bool) -> dict[str, str]:
-        spec: dict[str, Any] = {"interactive": is_interactive}
-        if self.cluster is not None:
-            spec["cluster"] = self.cluster
-        question = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
-        return {**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": json.dumps(question)}
 
     def _parse(self, output: str) -> PluginCredentials:
         try:
@@ -187,12 +172,9 @@ class Plugin:
                 f"{now:%Y-%m-%dT%H:%M:%SZ}. Check its cache, and the clock."
             )
         if expiration is None:
-            lifetimes = (
-                parse_token_lifetime(token),
-                parse_certificate_lifetime((certificate or "").encode()),
-            )
-            moment = now.timestamp()
-            ends = (lifetime.choose_expiration(moment) for lifetime in lifetimes if lifetime)
+            pem = (certificate or "").encode()
+            lifetimes = (parse_token_lifetime(token), parse_certificate_lifetime(pem))
+            ends = (each.choose_expiration(now.timestamp()) for each in lifetimes if each)
             expiration = choose_earliest(*ends)
         return PluginCredentials(token, certificate, key, expiration)
 
@@ -201,12 +183,7 @@ class Plugin:
 
 
 def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plugin:
-    """Read the field ``exec`` of a user in a kubeconfig.
-
-    Args:
-        config: the value of the field, with its paths made absolute.
-        owner: whose it is, and where that is written, for messages.
-        cluster: the cluster as in the kubeconfig, with its CA as data.
+    """Read the field ``exec`` of a user, and the cluster with its CA as data, of a kubeconfig.
 
     Raises:
         LoginError: it is not as Kubernetes describes it; says what is wrong, and where.
@@ -215,6 +192,12 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
     if problem:
         message = f"The exec plugin of {owner} cannot be used: {problem}."
         raise LoginError(message)
+    described: dict[str, Any] | None = None
+    if config.get("provideClusterInfo"):
+        described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
+        for extension in cluster.get("extensions") or ():
+            if isinstance(extension, dict) and extension.get("name") == f"{_GROUP}/exec":
+                described["config"] = extension.get("extension")  # settings of the plugin's own
     return Plugin(
         owner=owner,
         command=config["command"],
@@ -223,7 +206,7 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
         version=config["apiVersion"],
         mode=config.get("interactiveMode") or "IfAvailable",
         hint=config.get("installHint") or "",
-        cluster=_describe_cluster(cluster) if config.get("provideClusterInfo") else None,
+        cluster=described,
     )
 
 
@@ -245,22 +228,10 @@ def _find_problem(config: Any) -> str:
     return ""
 
 
-def _describe_cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a plugin is told of a cluster, with its own settings from the extensions."""
-    described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
-    for extension in cluster.get("extensions") or ():
-        if isinstance(extension, dict) and extension.get("name") == f"{_GROUP}/exec":
-            described["config"] = extension.get("extension")
-    return described
-
-
 def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
     """Wait for the end of a process, as long as somebody else waits for it, too.
 
     A thread that is left behind would keep the whole process of the operator from ending.
-
-    Raises:
-        subprocess.TimeoutExpired: it has not ended in time.
     """
     deadline = time.monotonic() + limit
     is_over = login_is_over.get()

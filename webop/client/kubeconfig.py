@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import datetime as dt
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 from webop.client.credentials import ConnectionInfo, find_server_problem
-from webop.client.exec_plugins import PluginCredentials, parse_plugin
-from webop.client.lifetimes import (
-    build_outdated_message,
-    choose_earliest,
-    parse_certificate_lifetime,
-    parse_token_lifetime,
-)
+from webop.client.exec_plugins import parse_plugin
+from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
 
 logger = logging.getLogger(__name__)
@@ -64,27 +58,32 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
             has failed.
     """
     where = os.pathsep.join(str(path) for path in paths)
-    configs = [_load(path) for path in paths if not _is_absent(path)]
+    configs = [config for config in map(_load, paths) if config is not None]
     if not configs:
         _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or write the file.")
-    choice = _select(_merge(configs), where)
-    _warn_of_ignored(choice)
+    choice = _select(configs, where)
+    for kind, values, owner in (
+        ("cluster", choice.cluster, choice.cluster_owner),
+        ("user", choice.user, choice.user_owner),
+    ):
+        found = [key for key in _IGNORED[kind] if values.get(key)]
+        if found:
+            logger.warning("Of %s, these fields are ignored: %s.", owner, ", ".join(found))
     credentials = _read_credentials(choice)
+    cluster, owner = choice.cluster, choice.cluster_owner
+    server = cluster.get("server")
+    if not server:
+        _refuse(f"{owner[0].upper()}{owner[1:]} has no server: write its URL there.")
+    if problem := find_server_problem(server):
+        _refuse(f"The server {server!r} of {owner} {problem}.")
     return ConnectionInfo(
-        server=_read_server(choice),
-        insecure=choice.cluster.get("insecure-skip-tls-verify"),
+        server=str(server),
+        insecure=cluster.get("insecure-skip-tls-verify"),
         default_namespace=choice.namespace,
-        proxy_url=choice.cluster.get("proxy-url"),
-        **_read_file(choice.cluster, "certificate-authority", "ca", choice.cluster_owner),
+        proxy_url=cluster.get("proxy-url"),
+        **_read_pem(cluster, "certificate-authority", "ca", owner)[0],
         **credentials,
     )
-
-
-class _Merged(NamedTuple):
-    current: str | None
-    contexts: dict[str, dict[str, Any]]
-    clusters: dict[str, dict[str, Any]]
-    users: dict[str, dict[str, Any]]
 
 
 class _Choice(NamedTuple):
@@ -97,8 +96,8 @@ class _Choice(NamedTuple):
     namespace: str | None
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Load one file with its relative paths made absolute."""
+def _load(path: Path) -> dict[str, Any] | None:
+    """Load one file with its relative paths made absolute; None if there is no such file."""
     import yaml  # noqa: PLC0415 - takes time that not everybody needs to spend
 
     try:
@@ -106,6 +105,8 @@ def _load(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as exc:
         message = f"The kubeconfig {path} is not YAML: {' '.join(str(exc).split())}"
         raise LoginError(message) from exc
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, UnicodeDecodeError) as exc:
         _refuse(f"The kubeconfig {path} cannot be read: {_explain(exc)}.", exc)
     if config is None:
@@ -122,16 +123,6 @@ def _load(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", config)
 
 
-def _is_absent(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False  # it is for the reading to say why
-    return False
-
-
 def _make_absolute(values: dict[str, Any], folder: Path) -> None:
     for key in _FILE_KEYS:
         if values.get(key):
@@ -141,28 +132,25 @@ def _make_absolute(values: dict[str, Any], folder: Path) -> None:
         plugin["command"] = str(folder / plugin["command"])  # plain names are found by PATH
 
 
-def _merge(configs: Iterable[Mapping[str, Any]]) -> _Merged:
-    merged = _Merged(None, {}, {}, {})
+def _select(configs: Iterable[Mapping[str, Any]], where: str) -> _Choice:
+    """Follow the current context through the files: the first to set something wins."""
+    current: str | None = None
+    known: dict[str, dict[str, dict[str, Any]]] = {section: {} for section, _ in _SECTIONS}
     for config in configs:
-        merged = merged._replace(current=merged.current or config.get("current-context"))
+        current = current or config.get("current-context")
         for section, kind in _SECTIONS:
-            known = getattr(merged, section)
             for item in config.get(section) or ():
-                known.setdefault(item.get("name"), item.get(kind) or {})
-    return merged
-
-
-def _select(merged: _Merged, where: str) -> _Choice:
-    if not merged.current:
-        names = ", ".join(map(str, merged.contexts)) or "none"
+                known[section].setdefault(item.get("name"), item.get(kind) or {})
+    if not current:
+        names = ", ".join(map(str, known["contexts"])) or "none"
         _refuse(
             f"There is no current context in {where} (known: {names}). Choose one: "
             f"kubectl config use-context NAME"
         )
-    context = _pick(merged.contexts, "context", merged.current, where)
-    cluster = _pick(merged.clusters, "cluster", context.get("cluster"), where)
+    context = _pick(known["contexts"], "context", current, where)
+    cluster = _pick(known["clusters"], "cluster", context.get("cluster"), where)
     name = context.get("user")
-    user = _pick(merged.users, "user", name, where) if name else {}
+    user = _pick(known["users"], "user", name, where) if name else {}
     return _Choice(
         cluster=cluster,
         cluster_owner=f"the cluster {context['cluster']!r} in {where}",
@@ -180,64 +168,31 @@ def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str)
     return known[name]
 
 
-def _warn_of_ignored(choice: _Choice) -> None:
-    for kind, values, owner in (
-        ("cluster", choice.cluster, choice.cluster_owner),
-        ("user", choice.user, choice.user_owner),
-    ):
-        found = [key for key in _IGNORED[kind] if values.get(key)]
-        if found:
-            logger.warning("Of %s, these fields are ignored: %s.", owner, ", ".join(found))
-
-
-def _read_server(choice: _Choice) -> str:
-    server = choice.cluster.get("server")
-    if not server:
-        owner = choice.cluster_owner
-        _refuse(f"{owner[0].upper()}{owner[1:]} has no server: write its URL there.")
-    problem = find_server_problem(server)
-    if problem:
-        _refuse(f"The server {server!r} of {choice.cluster_owner} {problem}.")
-    return str(server)
-
-
 def _read_credentials(choice: _Choice) -> dict[str, Any]:
     """Return what identifies the user, as arguments of ConnectionInfo."""
     user, owner = choice.user, choice.user_owner
     token = _read_token(user, owner)
     has_certificate = user.get("client-certificate") or user.get("client-certificate-data")
     if "exec" in user and not (token or has_certificate):
-        return _build_arguments(_run_plugin(choice))
-    certificate = _read_file(user, "client-certificate", "certificate", owner)
-    now = dt.datetime.now(dt.UTC)
-    lifetime = parse_token_lifetime(token)
+        cluster = dict(choice.cluster)
+        if path := cluster.get("certificate-authority"):
+            content = _read_bytes(path, "certificate-authority", choice.cluster_owner)
+            cluster.setdefault("certificate-authority-data", base64.b64encode(content).decode())
+        made = parse_plugin(user["exec"], owner=owner, cluster=cluster).fetch()
+        return {
+            "token": made.token,
+            "certificate_data": made.certificate,
+            "private_key_data": made.key,
+            "expiration": made.expiration,
+        }
+    certificate, pem = _read_pem(user, "client-certificate", "certificate", owner)
     return {
         "username": user.get("username"),
         "password": user.get("password"),
         "token": token,
-        "expiration": choose_earliest(
-            _check_certificate(user, owner, now),
-            lifetime.choose_expiration(now.timestamp()) if lifetime else None,
-        ),
+        "expiration": detect_expiration(token, pem, owner),
         **certificate,
-        **_read_file(user, "client-key", "private_key", owner),
-    }
-
-
-def _run_plugin(choice: _Choice) -> PluginCredentials:
-    cluster = dict(choice.cluster)
-    if path := cluster.get("certificate-authority"):
-        content = _read_bytes(path, "certificate-authority", choice.cluster_owner)
-        cluster.setdefault("certificate-authority-data", base64.b64encode(content).decode())
-    return parse_plugin(choice.user["exec"], owner=choice.user_owner, cluster=cluster).fetch()
-
-
-def _build_arguments(credentials: PluginCredentials) -> dict[str, Any]:
-    return {
-        "token": credentials.token,
-        "certificate_data": credentials.certificate,
-        "private_key_data": credentials.key,
-        "expiration": credentials.expiration,
+        **_read_pem(user, "client-key", "private_key", owner)[0],
     }
 
 
@@ -257,29 +212,23 @@ def _read_token(user: Mapping[str, Any], owner: str) -> str | None:
     return token or provider.get("access-token")
 
 
-def _read_file(values: Mapping[str, Any], key: str, name: str, owner: str) -> dict[str, Any]:
-    """Return an argument of ConnectionInfo; never both the path and the data.
-
-    Raises:
-        LoginError: the file cannot be read, or is not PEM; the data are not base64 of PEM.
-    """
+def _read_pem(
+    values: Mapping[str, Any], key: str, name: str, owner: str
+) -> tuple[dict[str, Any], bytes]:
+    """Return an argument of ConnectionInfo, never both the path and the data; and the content."""
     if data := values.get(f"{key}-data"):
-        _decode(data, f"{key}-data", owner)
-        return {f"{name}_data": data}
+        try:
+            content = base64.b64decode(str(data))
+        except binascii.Error as exc:
+            _refuse(f"The {key}-data of {owner} is not in base64: {exc}.", exc)
+        if _PEM_MARK not in content:
+            _refuse(f"The {key}-data of {owner} is not PEM in base64. Use {key} for a path.")
+        return {f"{name}_data": data}, content
     path = values.get(key)
-    if path and _PEM_MARK not in _read_bytes(path, key, owner):
+    content = _read_bytes(path, key, owner) if path else b""
+    if path and _PEM_MARK not in content:
         _refuse(f"The file {path} is not in PEM, while it is the {key} of {owner}.")
-    return {f"{name}_path": path}
-
-
-def _decode(data: object, key: str, owner: str) -> bytes:
-    try:
-        content = base64.b64decode(str(data))
-    except binascii.Error as exc:
-        _refuse(f"The {key} of {owner} is not in base64: {exc}.", exc)
-    if _PEM_MARK not in content:
-        _refuse(f"The {key} of {owner} is not PEM in base64. Use {key[:-5]} for a path.")
-    return content
+    return {f"{name}_path": path}, content
 
 
 def _read_bytes(path: str, key: str, owner: str) -> bytes:
@@ -287,27 +236,6 @@ def _read_bytes(path: str, key: str, owner: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as exc:
         _refuse(f"The file {path}, the {key} of {owner}, cannot be read: {_explain(exc)}.", exc)
-
-
-def _check_certificate(user: Mapping[str, Any], owner: str, now: dt.datetime) -> dt.datetime | None:
-    """Return when the client certificate is to be read anew, if there is one.
-
-    Raises:
-        LoginError: it has expired already: no API server would take it.
-    """
-    key = "client-certificate"
-    if data := user.get(f"{key}-data"):
-        pem = _decode(data, f"{key}-data", owner)
-    elif path := user.get(key):
-        pem = _read_bytes(path, key, owner)
-    else:
-        return None
-    lifetime = parse_certificate_lifetime(pem)
-    if lifetime is None:
-        return None
-    if lifetime.end <= now.timestamp():
-        _refuse(build_outdated_message(owner, lifetime))
-    return lifetime.choose_expiration(now.timestamp())
 
 
 def _explain(exc: OSError | UnicodeDecodeError) -> str:

@@ -1,8 +1,8 @@
 """When tokens and certificates end, as they say it themselves; when to look for the next ones.
 
-Pure. Place in the flow: login functions give credentials an expiration with it, so that those
-which rotate are replaced before a request is refused. Nothing is verified here: what is valid is
-up to the API server, and what cannot be read has no known end.
+Place in the flow: login functions give credentials an expiration with it, so that those which
+rotate are replaced before a request is refused. Nothing is verified here: what is valid is up to
+the API server, and what cannot be read has no known end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import base64
 import binascii
 import datetime as dt
 import json
+import time
 from typing import Any, NamedTuple
+
+from webop.errors import LoginError
 
 # Those who rotate credentials do so long before their end: the kubelet at 80 % of the life of a
 # service account's token. What is read again this late is the next one already.
@@ -51,8 +54,14 @@ def parse_token_lifetime(token: str | None) -> Lifetime | None:
     Tokens of service accounts can be valid for a year, so that old clients go on working, and say
     when they should be replaced (``warnafter``; Kubernetes: "Managing Service Accounts").
     """
-    claims = _parse_claims(token or "")
-    end = claims.get("exp")
+    parts = (token or "").split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=="))
+    except ValueError:
+        return None
+    end = claims.get("exp") if isinstance(claims, dict) else None
     if not isinstance(end, int | float):
         return None
     begin = claims.get("iat")
@@ -106,24 +115,22 @@ def choose_earliest(*moments: dt.datetime | None) -> dt.datetime | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def build_outdated_message(owner: str, lifetime: Lifetime) -> str:
-    """Tell about a client certificate after its end, and what to do."""
-    end = dt.datetime.fromtimestamp(lifetime.end, dt.UTC)
-    return (
-        f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
-        f"Renew it where it comes from, or check the clock here."
-    )
+def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> dt.datetime | None:
+    """Return when to ask for the next credentials, as far as these say it themselves.
 
-
-def _parse_claims(token: str) -> dict[str, Any]:
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=="))
-    except ValueError:
-        return {}
-    return claims if isinstance(claims, dict) else {}
+    Raises:
+        LoginError: the client certificate has expired already: no API server would take it.
+    """
+    now = time.time()
+    certificate = parse_certificate_lifetime(pem)
+    if certificate is not None and certificate.end <= now:
+        end = dt.datetime.fromtimestamp(certificate.end, dt.UTC)
+        raise LoginError(
+            f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
+            f"Renew it where it comes from, or check the clock here."
+        )
+    lifetimes = (parse_token_lifetime(token), certificate)
+    return choose_earliest(*(each.choose_expiration(now) for each in lifetimes if each))
 
 
 def _split(der: bytes) -> tuple[int, bytes, bytes]:

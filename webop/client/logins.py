@@ -8,13 +8,12 @@ one returns None when its source does not exist, so that they combine:
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from webop.client.credentials import ConnectionInfo
-from webop.client.lifetimes import parse_token_lifetime
+from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -67,13 +66,12 @@ def read_service_account(folder: Path, environ: Mapping[str, str]) -> Connection
         address = f"[{host}]" if ":" in host else host
         server = f"https://{address}:{port or 443}"
     ca_path = folder / "ca.crt"
-    lifetime = parse_token_lifetime(token)
     return ConnectionInfo(
         server=server,
         ca_path=ca_path if ca_path.exists() else None,
         token=token,
         default_namespace=_read_text(folder / "namespace"),
-        expiration=lifetime.choose_expiration(time.time()) if lifetime else None,
+        expiration=detect_expiration(token),
     )
 
 

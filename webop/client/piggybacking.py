@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webop.client.credentials import ConnectionInfo, find_server_problem
-from webop.client.lifetimes import (
-    build_outdated_message,
-    choose_earliest,
-    parse_certificate_lifetime,
-    parse_token_lifetime,
-)
+from webop.client.lifetimes import choose_earliest, detect_expiration
 from webop.client.logins import (
     build_absence_message,
     login_with_kubeconfig,
@@ -136,24 +131,15 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             _detect_plugin_expiration(config), _detect_expiration(token, config.cert_file)
         ),
     )
-    return (login_with_kubeconfig() or info) if _is_doubtful(info) else info
-
-
-def _is_doubtful(info: ConnectionInfo) -> bool:
-    """Tell whether the client library has taken over what cannot be right.
-
-    It writes into its own log only what has gone wrong with exec plugins, and goes on as nobody.
-    """
+    # What goes wrong with exec plugins, the library only logs, and goes on as nobody.
     is_nobody = not (info.authorization or info.certificate_path)
-    return is_nobody or bool(find_server_problem(info.server))
+    if is_nobody or find_server_problem(info.server):
+        return login_with_kubeconfig() or info
+    return info
 
 
 def _read_instead(exc: Exception) -> ConnectionInfo:
-    """Read the kubeconfig that a library has failed with, or say what is wrong with it.
-
-    Raises:
-        LoginError: there is none, or it is not usable.
-    """
+    """Read the kubeconfig that a library has failed with, or say what is wrong with it."""
     info = login_with_kubeconfig()
     if info is None:
         raise LoginError(build_absence_message()) from exc
@@ -161,19 +147,9 @@ def _read_instead(exc: Exception) -> ConnectionInfo:
 
 
 def _detect_expiration(token: str | None, certificate_path: str | None) -> dt.datetime | None:
-    """Return when credentials are to be asked for anew, as far as they say it themselves.
-
-    Raises:
-        LoginError: the client certificate has expired already: no API server would take it.
-    """
-    now = dt.datetime.now(dt.UTC).timestamp()
-    lifetimes = [parse_token_lifetime(token)]
-    if certificate_path and (path := Path(certificate_path)).is_file():
-        lifetime = parse_certificate_lifetime(path.read_bytes())
-        if lifetime is not None and lifetime.end <= now:
-            raise LoginError(build_outdated_message("the kubeconfig's user", lifetime))
-        lifetimes.append(lifetime)
-    return choose_earliest(*(each.choose_expiration(now) for each in lifetimes if each))
+    path = Path(certificate_path or "")
+    pem = path.read_bytes() if path.is_file() else b""
+    return detect_expiration(token, pem, "the kubeconfig's user")
 
 
 def _detect_plugin_expiration(config: Any) -> dt.datetime | None:

@@ -52,33 +52,13 @@ _AWAY = frozenset({502, 503})
 class WatchOptions(Protocol):
     """What a watch needs to know, in seconds; ``settings.watching`` satisfies it. Read live."""
 
-    @property
-    def server_timeout(self) -> float | None:
-        """After how long the server is asked to end each stream."""
-
-    @property
-    def client_timeout(self) -> float | None:
-        """After how long the client ends each stream itself."""
-
-    @property
-    def connect_timeout(self) -> float | None:
-        """The limit for the TCP handshake; by default, as for other requests."""
-
-    @property
-    def reconnect_backoff(self) -> float:
-        """The pause between two streams when nothing is wrong."""
-
-    @property
-    def inactivity_timeout(self) -> float | None:
-        """After how much silence the connection is considered dead."""
-
-    @property
-    def streaming_list(self) -> bool:
-        """Whether existing objects are asked for by streaming lists where there are some."""
-
-    @property
-    def managed_fields(self) -> bool:
-        """Whether ``metadata.managedFields`` are kept in the objects."""
+    server_timeout: float | None  # after how long the server is asked to end each stream
+    client_timeout: float | None  # after how long the client ends each stream itself
+    connect_timeout: float | None  # for the TCP handshake; by default, as for other requests
+    reconnect_backoff: float  # the pause between two streams when nothing is wrong
+    inactivity_timeout: float | None  # after how much silence the connection is considered dead
+    streaming_list: bool  # whether existing objects are asked for by streaming lists, if possible
+    managed_fields: bool  # whether ``metadata.managedFields`` are kept in the objects
 
 
 class State(enum.Enum):

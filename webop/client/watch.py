@@ -21,23 +21,13 @@ import asyncio
 import logging
 import math
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import orjson
 
 from webop.client.calls import build_selection
-from webop.client.events import (
-    BOOKMARK,
-    CHANGES,
-    BrokenStreamError,
-    ListingFinished,
-    ListingStarted,
-    WatchEvent,
-    WatchItem,
-    WatchType,
-    has_name,
-    is_end_of_list,
-    parse_line,
-)
-from webop.client.failures import parse_attempt
+from webop.client.failures import build_event_error, parse_attempt
 from webop.client.recovery import Recovery, State, WatchOptions, WatchStatus
 from webop.client.streams import LineStream, StreamLimits
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
@@ -47,20 +37,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
-    from webop.client.events import Line
+    from webop.client.failures import Attempt
     from webop.objects.resources import Resource
 
-__all__ = [
-    "ListingFinished",
-    "ListingStarted",
-    "State",
-    "WatchEvent",
-    "WatchItem",
-    "WatchOptions",
-    "WatchStatus",
-    "WatchType",
-    "watch",
-]
+__all__ = ["State", "WatchItem", "WatchOptions", "WatchStatus", "watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +54,29 @@ _LIST_LIMIT = 300.0
 
 # The statuses by which others refuse parameters that they do not know, or have switched off.
 _UNKNOWN_PARAMETERS = frozenset({400, 422})
+
+_BOOKMARK = "BOOKMARK"
+_CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+_END_ANNOTATION = "k8s.io/initial-events-end"
+_QUOTE_LIMIT = 200  # characters of a broken line that get into the logs
+
+WatchType = Literal["ADDED", "MODIFIED", "DELETED"] | None
+WatchEvent = tuple[WatchType, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListingStarted:
+    """All existing objects follow, of type None. Forget the unfinished listing, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListingFinished:
+    """All existing objects have been yielded; others that were known before are gone."""
+
+    resource_version: str
+
+
+WatchItem = WatchEvent | ListingStarted | ListingFinished
 
 
 async def watch(
@@ -142,6 +145,10 @@ async def watch(
         await asyncio.sleep(watcher.pause)
 
 
+class _BrokenStreamError(WebopError):
+    """The server has answered with something that is not a stream of events."""
+
+
 class _NoStreamingListError(WebopError):
     """The server ignores the wish for a streaming list."""
 
@@ -202,20 +209,17 @@ class _Watcher:
         async with aclosing(pages):
             async for page in pages:
                 version = page.resource_version
-                objects = self._select_named(page.items)
+                objects = [item for item in page.items if _has_name(item)]
+                skipped = len(page.items) - len(objects)
+                if skipped:
+                    text = "%s: %d objects without a name are skipped."
+                    logger.warning(text, self._path, skipped)
                 # Each object is let go as soon as the consumer has it, not with the whole page.
                 page.items.clear()
                 objects.reverse()
                 while objects:
                     yield self._strip(objects.pop())
         self.status.version = version
-
-    def _select_named(self, items: list[Any]) -> list[dict[str, Any]]:
-        objects = [item for item in items if has_name(item)]
-        if len(objects) < len(items):
-            skipped = len(items) - len(objects)
-            logger.warning("%s: %d objects without a name are skipped.", self._path, skipped)
-        return objects
 
     def finish_listing(self) -> ListingFinished:
         """Take note that all objects have been yielded, as of the version of the status."""
@@ -250,57 +254,50 @@ class _Watcher:
             stream.limit(StreamLimits(silence=silence))
 
     def parse(self, lines: list[bytes]) -> Iterator[WatchItem]:
-        """Yield what lines mean for the consumer.
-
-        Raises:
-            APIStatusError: one is an event of type ERROR.
-            BrokenStreamError: one is not an event.
-            _NoStreamingListError: the list ought to have ended before it.
-        """
+        """Yield what lines mean for the consumer."""
         for line in lines:
-            event = parse_line(line, self._attempt)
-            if self.status.state is State.LISTING:
-                item = self._parse_listed(event)
-            else:
-                item = self._parse_change(event)
+            event = _parse_line(line, self._attempt)
+            is_listing = self.status.state is State.LISTING
+            item = self._parse_listed(event) if is_listing else self._parse_change(event)
             if item is not None:
                 yield item
 
-    def _parse_change(self, event: Line) -> WatchItem | None:
+    def _parse_change(self, event: _Line) -> WatchItem | None:
         if event.version:
             self.status.version = event.version
         if not self._is_healthy:
             # What a stream begins after does not come in it, but out of a cache in between.
             is_news = self.status.version != self._began_with or not event.version
-            if is_news or event.kind == BOOKMARK:
+            if is_news or event.kind == _BOOKMARK:
                 self._heal()
-        return (event.kind, self._strip(event.raw)) if event.kind in CHANGES else None
+        return (event.kind, self._strip(event.raw)) if event.kind in _CHANGES else None
 
-    def _parse_listed(self, event: Line) -> WatchItem | None:
+    def _parse_listed(self, event: _Line) -> WatchItem | None:
         """Return the meaning of a line of a streaming list.
 
         What changes while the list is sent comes in it, too. The versions say nothing until the
         end: the objects are not sorted by them.
         """
-        is_end = event.kind == BOOKMARK and is_end_of_list(event.raw)
-        if is_end and event.version:
-            self.status.version = event.version
-            return self.finish_listing()
-        if event.kind == BOOKMARK or self._get_duration() > _LIST_LIMIT:
+        if event.kind == _BOOKMARK:
+            annotations = event.raw["metadata"].get("annotations")
+            is_end = isinstance(annotations, dict) and annotations.get(_END_ANNOTATION) == "true"
+            if is_end and event.version:
+                self.status.version = event.version
+                return self.finish_listing()
+        if event.kind == _BOOKMARK or self._get_duration() > _LIST_LIMIT:
             raise _NoStreamingListError("the list does not end")
-        if event.kind in CHANGES:
+        if event.kind in _CHANGES:
             kind: WatchType = "DELETED" if event.kind == "DELETED" else None
             return kind, self._strip(event.raw)
         return None
 
     def end(self) -> None:
         """Take note that the stream has ended as it should."""
-        if self.status.state is State.LISTING:
-            message = f"Cannot {self._attempt}: the stream has ended before its list"
-            self.fail(BrokenStreamError(message))
-        elif self._get_duration() < _SHORT_STREAM and not self._is_healthy:
-            message = f"Cannot {self._attempt}: the server ends the stream at once"
-            self.fail(BrokenStreamError(message))
+        is_listing = self.status.state is State.LISTING
+        if is_listing or (self._get_duration() < _SHORT_STREAM and not self._is_healthy):
+            end = "the stream has ended before its list"
+            what = end if is_listing else "the server ends the stream at once"
+            self.fail(_BrokenStreamError(f"Cannot {self._attempt}: {what}"))
         else:
             self._heal()
             self._close()
@@ -368,3 +365,36 @@ class _Watcher:
         """Return for how long the stream has lasted; 0 if there was none."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self._began_at is None else now - self._began_at
+
+
+class _Line(NamedTuple):
+    """One line of a stream: an event, a bookmark, or something of a future version."""
+
+    kind: Any
+    raw: dict[str, Any]
+    version: str  # the resource version that has been reached by it; empty if it tells none
+
+
+def _parse_line(line: bytes, attempt: Attempt) -> _Line:
+    """Parse a line of a watch (Kubernetes API concepts: "Efficient detection of changes")."""
+    try:
+        data = orjson.loads(line)
+        kind, raw = data["type"], data["object"]
+        if kind == "ERROR":
+            raise build_event_error(attempt, raw)
+        metadata = raw["metadata"]
+        version = metadata.get("resourceVersion") or ""
+        if kind in _CHANGES:
+            metadata["name"]  # it must be there
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        quote = repr(line[:_QUOTE_LIMIT].decode("utf-8", "replace"))
+        quote += "..." if len(line) > _QUOTE_LIMIT else ""
+        message = f"Cannot {attempt}: the server has sent no event, but {quote}"
+        raise _BrokenStreamError(message) from exc
+    return _Line(kind, raw, version)
+
+
+def _has_name(raw: Any) -> bool:
+    """Tell whether this can be an object of a list."""
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    return isinstance(metadata, dict) and bool(metadata.get("name"))

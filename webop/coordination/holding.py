@@ -11,8 +11,7 @@ import datetime as dt
 from contextlib import aclosing
 from typing import Any
 
-from webop.client.events import WatchItem
-from webop.client.watch import ListingFinished, ListingStarted, WatchOptions
+from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.lease import (
     Record,
     Sighting,

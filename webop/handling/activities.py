@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +29,12 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     Raises:
         ActivityError: at least one has failed for good; the others were called all the same.
     """
-    handlers = list(_tell_apart(operator.registry.select_activities(activity)))
+    handlers: list[ActivityHandler] = []
+    counts: Counter[str] = Counter()
+    for handler in operator.registry.select_activities(activity):
+        counts[handler.id] += 1  # functions of several modules often have the same name
+        suffix = f"-{counts[handler.id]}" if counts[handler.id] > 1 else ""
+        handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
     if hung and activity is Activity.PROBE:  # each further call could take a thread for good
         raise ActivityError(
@@ -45,11 +49,15 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         settings=operator.settings,
     )
     progress = Progress.start(handlers)
+    # Whoever asks for the health waits for the answer: probes are not retried by themselves. They
+    # and logins come again and again; their success is no news.
+    is_probe = activity is Activity.PROBE
+    is_news = activity in (Activity.STARTUP, Activity.CLEANUP)
     terms = Terms(
         operator.settings,
         lifecycle=all_at_once,
-        default_errors=_mode_of(activity),
-        success_level=_level_of(activity),
+        default_errors=ErrorsMode.PERMANENT if is_probe else ErrorsMode.TEMPORARY,
+        success_level=logging.INFO if is_news else logging.DEBUG,
     )
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:
@@ -60,22 +68,3 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
         raise ActivityError(f"The {activity.value} has failed in {listed}")
     return {key: outcome.result for key, outcome in outcomes.items()}
-
-
-def _tell_apart(handlers: Iterable[ActivityHandler]) -> Iterator[ActivityHandler]:
-    """Number the handlers of one id: functions of several modules often have the same name."""
-    counts: Counter[str] = Counter()
-    for handler in handlers:
-        counts[handler.id] += 1
-        count = counts[handler.id]
-        yield handler if count == 1 else replace(handler, id=f"{handler.id}-{count}")
-
-
-def _mode_of(activity: Activity) -> ErrorsMode:
-    """Whoever asks for the health waits for the answer: probes are not retried by themselves."""
-    return ErrorsMode.PERMANENT if activity is Activity.PROBE else ErrorsMode.TEMPORARY
-
-
-def _level_of(activity: Activity) -> int:
-    """Probes and logins come again and again; their success is no news."""
-    return logging.INFO if activity in (Activity.STARTUP, Activity.CLEANUP) else logging.DEBUG

@@ -1,17 +1,21 @@
 """In-memory indexes: what is known of the objects of a kind (chapter "In-memory indexing").
 
-Written by :mod:`webop.handling.indexing` in the event loop; read by handlers, which may be in
-threads, or may be waiting for something in the midst of an iteration. So whatever iterates here
-iterates over what was there when it began, and each value has one place for as long as it stays.
+Written by :func:`index_object` in the event loop; read by handlers, which may be in threads, or
+may be waiting for something in the midst of an iteration. So whatever iterates here iterates over
+what was there when it began, and each value has one place for as long as it stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, Generic, TypeVar
 
+from webop.handling.causes import ResourceCause
+from webop.handling.execute import attempt
+from webop.handling.filters import prematches
 from webop.handling.handlers import HandlerFn, IndexHandler
-from webop.handling.progress import HandlerState
+from webop.handling.progress import HandlerState, now
+from webop.handling.terms import Terms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -256,3 +260,77 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         """Give the turn back, if it is still there."""
         if self._turns.get(uid) is turn:
             del self._turns[uid]
+
+
+async def index_object(
+    handlers: Sequence[IndexHandler],
+    cause: ResourceCause,
+    uid: str,
+    indexes: Indexes,
+    terms: Terms,
+) -> None:
+    """Index an object anew with all handlers of its resource (chapter "In-memory indexing").
+
+    Errors are treated as everywhere, but nothing is retried by itself or stored on the object.
+
+    Guarantees: no error of a handler or of a filter leaves this function, nor keeps the other
+    handlers from being called. If the object is discarded or begun to be indexed anew meanwhile,
+    this is the older news, and its results are dropped.
+
+    Args:
+        handlers: the index handlers of the resource, whether they match the object or not.
+        cause: the object, with a patch of its own, which is not applied to anything.
+        uid: whose the values are.
+        indexes: what is to be filled.
+        terms: with IGNORED as the default mode of errors, and a level for successes that is not
+            seen by default: there are as many as there are events.
+    """
+    turn = indexes.begin(uid)
+    try:
+        for feed, handler in _choose(handlers, cause, indexes).items():
+            if handler is None:
+                feed.discard(uid)
+                continue
+            state = feed.standings.get(uid)
+            if state is not None and not state.is_due(now()):
+                continue
+            state = state or HandlerState(started=now())
+            outcome = await attempt(handler, cause, state, terms)
+            if not indexes.has_turn(uid, turn):
+                break
+            if outcome.exception is not None:
+                feed.discard(uid)
+                feed.standings[uid] = state.with_outcome(outcome)
+            else:
+                feed.standings.pop(uid, None)
+                if outcome.result is not None:  # ignored errors have none (IDX-12, IDX-16)
+                    feed.replace(uid, outcome.result)
+            if cause.patch and not feed.has_patched:
+                feed.has_patched = True
+                cause.logger.warning("%s has filled its patch, which is ignored.", handler)
+            cause.patch.clear()
+    finally:
+        indexes.end(uid, turn)
+
+
+def _choose(
+    handlers: Sequence[IndexHandler], cause: ResourceCause, indexes: Indexes
+) -> dict[Feed, IndexHandler | None]:
+    """Return the first matching handler of each feed; None where there is none.
+
+    If a filter fails, it is not known whether the object matches. This is taken as any failure
+    of an indexer: the values stay as they are, so the feed is not here.
+    """
+    chosen: dict[Feed, IndexHandler | None] = {}
+    doubtful: set[Feed] = set()
+    for handler in handlers:
+        feed = indexes.feed_of(handler)
+        if chosen.setdefault(feed, None) is not None:
+            continue
+        try:
+            if prematches(handler, cause):
+                chosen[feed] = handler
+        except Exception:
+            cause.logger.exception("%s has a filter that failed.", handler)
+            doubtful.add(feed)
+    return {f: h for f, h in chosen.items() if h is not None or f not in doubtful}

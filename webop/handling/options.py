@@ -1,7 +1,8 @@
-"""The options of decorators: checked at import, so that a mistake is told where it was made.
+"""The options of decorators, as editors and type checkers know them, and the checks at import.
 
-Used by :mod:`webop.on` and :mod:`webop.embedding`. Mistakes are ``TypeError`` and ``ValueError``,
-as for any function that is called in a wrong way; their texts name the option and the remedy.
+Mistakes are told where they are made: as ``TypeError`` and ``ValueError``, as for any function
+that is called in a wrong way. Their texts name the option and the remedy. Used by
+:mod:`webop.on` and :mod:`webop.embedding`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,23 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
-from webop.handling.handlers import ErrorsMode
-from webop.objects.fields import parse_field
+from webop.handling.handlers import (
+    ErrorsMode,
+    InitialDelay,
+    MetaCriterion,
+    MetaFilterToken,
+    ValueCriterion,
+)
+from webop.handling.registry import OperatorRegistry
+from webop.handling.webhook_options import LabelSelector, NamedExpression
+from webop.objects.fields import FieldSpec, parse_field
+from webop.objects.resources import Marker, SelectorNames
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SELECTOR_KEYS = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
+SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
 
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 _REST = frozenset({"_", "kwargs", "kw"})
@@ -44,6 +54,128 @@ _TYPES: dict[str, tuple[type, str]] = {
     "labels": (Mapping, "a mapping of labels to what they are to be"),
     "annotations": (Mapping, "a mapping of annotations to what they are to be"),
 }
+
+
+ResourcePart = str | Marker | Callable[..., bool] | None
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every handler can be given."""
+
+    id: str | None
+    param: Any
+    registry: OperatorRegistry | None
+
+
+class RetryOptions(TypedDict, total=False):
+    """How failures are treated; times in seconds (chapter "Error handling")."""
+
+    errors: ErrorsMode | None
+    timeout: float | None
+    retries: int | None
+    backoff: float | None
+
+
+class MetaOptions(TypedDict, total=False):
+    """Filters by metadata and by a callback (chapter "Filtering")."""
+
+    labels: Mapping[str, MetaCriterion] | None
+    annotations: Mapping[str, MetaCriterion] | None
+    when: Callable[..., bool] | None
+
+
+class FieldOptions(TypedDict, total=False):
+    """Filters by one field."""
+
+    field: FieldSpec
+    value: ValueCriterion
+
+
+class TransitionOptions(TypedDict, total=False):
+    """Filters by the change of one field."""
+
+    old: ValueCriterion
+    new: ValueCriterion
+
+
+class ActivityOptions(CommonOptions, RetryOptions, total=False):
+    """Options of the operator's own handlers."""
+
+
+class EventOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
+    """Options of ``@on.event``."""
+
+
+class ChangeOptions(EventOptions, RetryOptions, total=False):
+    """Options of ``@on.create`` and ``@webop.index``."""
+
+
+class ResumeOptions(ChangeOptions, total=False):
+    """Options of ``@on.resume``."""
+
+    deleted: bool | None
+
+
+class DeleteOptions(ChangeOptions, total=False):
+    """Options of ``@on.delete``."""
+
+    optional: bool | None
+
+
+class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
+    """Options of ``@on.update`` and ``@on.field``."""
+
+
+class DaemonOptions(ChangeOptions, total=False):
+    """Options of ``@webop.daemon``."""
+
+    initial_delay: InitialDelay
+    cancellation_backoff: float | None
+    cancellation_timeout: float | None
+    cancellation_polling: float | None
+
+
+class TimerOptions(ChangeOptions, total=False):
+    """Options of ``@webop.timer``."""
+
+    interval: float | None
+    initial_delay: InitialDelay
+    sharp: bool | None
+    idle: float | None
+
+
+class WebhookOptions(EventOptions, total=False):
+    """Options of ``@on.validate`` and ``@on.mutate``.
+
+    Only the API server goes by those after ``ignore_failures``, which are fields of its webhooks
+    (Kubernetes, "Dynamic Admission Control"). ``failure_policy="Ignore"`` lets requests pass while
+    the operator cannot be reached, ``ignore_failures=True`` also what its handler refuses.
+    """
+
+    operation: str | None
+    operations: Collection[str] | None
+    subresource: str | None
+    persistent: bool | None
+    side_effects: bool | None
+    ignore_failures: bool | None
+    failure_policy: Literal["Fail", "Ignore"] | None
+    timeout_seconds: int | None
+    namespace_selector: LabelSelector | Mapping[str, str | MetaFilterToken] | None
+    match_conditions: Mapping[str, str] | Collection[NamedExpression] | None
+    match_policy: Literal["Exact", "Equivalent"] | None
+    reinvocation_policy: Literal["Never", "IfNeeded"] | None
+    scope: Literal["*", "Namespaced", "Cluster"] | None
+
+
+class RegisterOptions(RetryOptions, MetaOptions, total=False):
+    """Options of ``webop.register``."""
+
+    id: str | None
+    param: Any
+
+
+class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=False):
+    """Options of ``@webop.subhandler``."""
 
 
 def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
@@ -150,19 +282,14 @@ def check_types(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if value is None:
             continue
-        expected = _find_expected(name, value)
-        if expected:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        kind, expected = _TYPES.get(name, (object, ""))
+        is_fine = isinstance(value, kind)
+        if name in _NUMBERS:
+            is_fine, expected = is_number, "a number"
+        elif name == "when":
+            is_fine, expected = callable(value), "a function"
+        elif name == "initial_delay":
+            is_fine, expected = is_number or callable(value), "a number or a function"
+        if not is_fine:
             raise TypeError(f"{name}= is to be {expected}, not {value!r}.")
-
-
-def _find_expected(name: str, value: Any) -> str:
-    """Return what a value should have been, in words; nothing if it is fine."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name in _NUMBERS:
-        return "" if is_number else "a number"
-    if name == "when":
-        return "" if callable(value) else "a function"
-    if name == "initial_delay":
-        return "" if is_number or callable(value) else "a number or a function"
-    kind, words = _TYPES.get(name, (object, ""))
-    return "" if isinstance(value, kind) else words

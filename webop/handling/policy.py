@@ -99,37 +99,22 @@ def judge_failure(
     if isinstance(exc, TemporaryError):
         said = f"{handler} failed temporarily"
         return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
-    return _judge_arbitrary(
-        handler, exc, attempt, mode=handler.errors or default_errors, backoff=default_backoff
-    )
-
-
-def _judge_arbitrary(
-    handler: Handler, exc: Exception, attempt: Attempt, *, mode: ErrorsMode, backoff: float
-) -> Outcome:
-    """Judge an exception that says nothing about retries: as the options of the handler say."""
     said = f"{handler} failed with an exception"
-    reason = str(exc) or repr(exc)
     is_unexpected = not isinstance(exc, WebopError)  # whose texts say it all
+    mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
         text = f"{said} and will ignore it: {reason}"
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)
     if mode is ErrorsMode.PERMANENT:
         text = f"{said} and will stop now: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
-    delay = backoff if handler.backoff is None else handler.backoff
+    delay = default_backoff if handler.backoff is None else handler.backoff
     hope = f" and will try again in {delay:g} seconds"
     return _judge_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
 
 
 def _judge_retry(
-    handler: Handler,
-    exc: Exception,
-    attempt: Attempt,
-    *,
-    delay: float,
-    said: str,
-    hope: str = "",
+    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
 ) -> Outcome:
     """Grant another attempt, unless it is plain already that its limits will not allow it."""
     reason = str(exc) or repr(exc)

@@ -110,7 +110,8 @@ class OperatorRegistry:
 
     def select_resource_handlers(self) -> list[ResourceHandler]:
         """Return the handlers that need the cluster to be watched."""
-        return [h for h in self._iter_resource_handlers() if not isinstance(h, WebhookHandler)]
+        found = _select_of(ResourceHandler, self._handlers)
+        return [handler for handler in found if not isinstance(handler, WebhookHandler)]
 
     def select_indexers(self) -> list[IndexHandler]:
         """Return the handlers that fill indexes."""
@@ -125,26 +126,19 @@ class OperatorRegistry:
 
     def collect_selectors(self) -> frozenset[Selector]:
         """Return what is to be looked for in the cluster, for all handlers."""
-        return frozenset(h.selector for h in self._iter_resource_handlers() if h.selector)
+        found = _select_of(ResourceHandler, self._handlers)
+        return frozenset(handler.selector for handler in found if handler.selector)
 
     def handlers_of(self, selectors: Iterable[Selector]) -> ResourceHandlers:
         """Return the handlers of a resource: those of the selectors that it is served for."""
         served = frozenset(selectors)
         return ResourceHandlers(h for h in self.select_resource_handlers() if h.selector in served)
 
-    def _iter_resource_handlers(self) -> Iterator[ResourceHandler]:
-        return (h for h in self._handlers if isinstance(h, ResourceHandler))
-
 
 def select_webhooks(
     handlers: Iterable[WebhookHandler], cause: WebhookCause
 ) -> list[WebhookHandler]:
-    """Return the webhook handlers for a review (ADM-13, 15, 20, 28, 30; D-52, D-53).
-
-    Args:
-        handlers: those asked for, which are for the resource of the review.
-        cause: the review.
-    """
+    """Return those for a review of their resource (ADM-13, 15, 20, 28, 30; D-52, D-53)."""
     return list(
         deduplicated(
             handler

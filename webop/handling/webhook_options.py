@@ -59,11 +59,14 @@ def parse_webhook_options(reason: WebhookType, options: Mapping[str, Any]) -> di
         TypeError: an option is of a wrong type, or two exclude each other.
         ValueError: an option has a value that the API server would not take.
     """
-    parsed = {
-        name: _parse_choice(name, options[name], known)
-        for name, known in _CHOICES.items()
-        if options.get(name) is not None
-    }
+    parsed: dict[str, Any] = {}
+    for name, known in _CHOICES.items():
+        value = options.get(name)
+        if value is not None and value not in known:
+            problem = ValueError if isinstance(value, str) else TypeError
+            raise problem(f"{name}= is to be {_join(known)}, not {value!r}.")
+        if value is not None:
+            parsed[name] = value
     if "reinvocation_policy" in parsed and reason is not WebhookType.MUTATING:
         raise TypeError("reinvocation_policy= is for @on.mutate only: nothing else is reinvoked.")
     if parsed.get("failure_policy") == "Fail" and options.get("ignore_failures"):
@@ -71,8 +74,10 @@ def parse_webhook_options(reason: WebhookType, options: Mapping[str, Any]) -> di
     for name, parse in _PARSERS.items():
         if options.get(name) is not None:
             parsed[name] = parse(options[name])
-    for key, criterion in _iter_labels(options.get("labels")):
-        _check_label("labels", key, criterion)
+    labels = options.get("labels")
+    for key, criterion in labels.items() if isinstance(labels, Mapping) else ():
+        if isinstance(criterion, str) or criterion is PRESENT or criterion is ABSENT:
+            _check_label("labels", key, criterion)  # others do not go to the API server
     return parsed
 
 
@@ -89,14 +94,6 @@ def build_expressions(labels: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return expressions
 
 
-def _parse_choice(name: str, value: object, known: tuple[str, ...]) -> object:
-    if not isinstance(value, str):
-        raise TypeError(f"{name}= is to be {_join(known)}, not {value!r}.")
-    if value not in known:
-        raise ValueError(f"{name}= is to be {_join(known)}, not {value!r}.")
-    return value
-
-
 def _parse_timeout(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"timeout_seconds= is to be a whole number of seconds, not {value!r}.")
@@ -107,35 +104,30 @@ def _parse_timeout(value: object) -> int:
 
 def _parse_conditions(value: object) -> tuple[MatchCondition, ...]:
     if isinstance(value, Mapping):
-        conditions = [MatchCondition(name, expression) for name, expression in value.items()]
+        items = [{"name": name, "expression": text} for name, text in value.items()]
     elif isinstance(value, Iterable) and not isinstance(value, str):
-        conditions = [_parse_condition(item) for item in value]
+        items = list(value)
     else:
         raise TypeError(
             "match_conditions= is to be a mapping of names to CEL expressions, or a list of "
             f"{{'name': …, 'expression': …}}, not {value!r}."
         )
-    if len(conditions) > MAX_CONDITIONS:
-        raise ValueError(f"match_conditions= has {len(conditions)} of at most {MAX_CONDITIONS}.")
-    seen: set[str] = set()
-    for condition in conditions:
-        _check_condition(condition)
-        if condition.name in seen:
+    if len(items) > MAX_CONDITIONS:
+        raise ValueError(f"match_conditions= has {len(items)} of at most {MAX_CONDITIONS}.")
+    conditions: dict[str, MatchCondition] = {}
+    for condition in map(_parse_condition, items):
+        if condition.name in conditions:
             raise ValueError(f"match_conditions= has two of the name {condition.name!r}.")
-        seen.add(condition.name)
-    return tuple(conditions)
+        conditions[condition.name] = condition
+    return tuple(conditions.values())
 
 
-def _parse_condition(item: object) -> MatchCondition:
+def _parse_condition(item: Any) -> MatchCondition:
     if not isinstance(item, Mapping) or set(item) != {"name", "expression"}:
         raise TypeError(
             f"match_conditions= is to have items of 'name' and 'expression', not {item!r}."
         )
-    return MatchCondition(item["name"], item["expression"])
-
-
-def _check_condition(condition: MatchCondition) -> None:
-    name, expression = condition.name, condition.expression
+    name, expression = item["name"], item["expression"]
     if not isinstance(expression, str):
         raise TypeError(
             f"match_conditions= is to have a CEL expression for {name!r}, such as "
@@ -145,6 +137,7 @@ def _check_condition(condition: MatchCondition) -> None:
         raise ValueError(f"match_conditions= has an empty expression for {name!r}.")
     if not _is_qualified_name(name):
         raise ValueError(f"match_conditions= has {name!r}, which is no name: {_NAMES}.")
+    return MatchCondition(name, expression)
 
 
 def _parse_namespace_selector(value: object) -> dict[str, Any] | None:
@@ -199,31 +192,21 @@ def _parse_expression(item: object) -> dict[str, Any]:
         raise ValueError(f"{_SELECTOR}= has {foreign[0]!r} in the expression of {key!r}.")
     _check_label(_SELECTOR, key, PRESENT)
     if operator in _WITH_VALUES:
-        return {"key": key, "operator": operator, "values": _parse_values(key, operator, values)}
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            values = ()
+        if not (found := list(values)):
+            raise ValueError(f"{_SELECTOR}= needs a list of values for {operator} of {key!r}.")
+        for value in found:
+            if not isinstance(value, str):
+                raise TypeError(f"{_SELECTOR}= has the value {value!r} for {key!r}, no string.")
+            _check_label(_SELECTOR, key, value)
+        return {"key": key, "operator": operator, "values": found}
     if operator not in _WITHOUT_VALUES:
         known = _join((*_WITH_VALUES, *_WITHOUT_VALUES))
         raise ValueError(f"{_SELECTOR}= has the operator {operator!r}, not {known}.")
     if values:
         raise ValueError(f"{_SELECTOR}= has values for {operator} of {key!r}: drop them.")
     return {"key": key, "operator": operator}
-
-
-def _parse_values(key: str, operator: str, values: object) -> list[str]:
-    if isinstance(values, str) or not isinstance(values, Iterable) or not (found := list(values)):
-        raise ValueError(f"{_SELECTOR}= needs a list of values for {operator} of {key!r}.")
-    for value in found:
-        if not isinstance(value, str):
-            raise TypeError(f"{_SELECTOR}= has the value {value!r} for {key!r}, no string.")
-        _check_label(_SELECTOR, key, value)
-    return found
-
-
-def _iter_labels(labels: object) -> Iterable[tuple[Any, Any]]:
-    """Yield the criteria of ``labels=`` that go to the API server, too."""
-    if isinstance(labels, Mapping):
-        for key, criterion in labels.items():
-            if isinstance(criterion, str) or criterion is PRESENT or criterion is ABSENT:
-                yield key, criterion
 
 
 def _check_label(option: str, key: object, value: object) -> None:

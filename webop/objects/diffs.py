@@ -85,15 +85,15 @@ def reduce(diff: Diff, path: FieldPath) -> Diff:
     A parent of the field that was added, changed or removed as a whole counts as far as the
     field itself differs by it.
     """
-    return tuple(_iter_reduced(diff, path)) if path else diff
-
-
-def _iter_reduced(diff: Diff, path: FieldPath) -> Iterator[DiffItem]:
+    if not path:
+        return diff
     depth = len(path)
+    reduced: list[DiffItem] = []
     for item in diff:
         field = item.field
         if field[:depth] == path:
-            yield DiffItem(item.operation, field[depth:], item.old, item.new)
+            reduced.append(DiffItem(item.operation, field[depth:], item.old, item.new))
         elif field == path[: len(field)]:
             rest = path[len(field) :]
-            yield from _iter_diff(resolve(item.old, rest), resolve(item.new, rest), ())
+            reduced.extend(_iter_diff(resolve(item.old, rest), resolve(item.new, rest), ()))
+    return tuple(reduced)

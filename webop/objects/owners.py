@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from webop.objects.body import OwnerReference, build_owner_reference
 from webop.objects.fields import FieldSpec, ensure, parse_field, resolve
@@ -223,19 +223,9 @@ def _get_uid_of_any(reference: Any) -> str | None:
     return getattr(reference, "uid", None)
 
 
-class _Metadata(Protocol):
-    """``metadata`` of an object of any supported class; fields go by their names in manifests."""
-
-    def get(self, key: str) -> Any: ...
-
-    def set(self, key: str, value: Any) -> None: ...
-
-    def drop(self, key: str) -> None: ...
-
-    def build_reference(self, reference: OwnerReference) -> Any: ...
-
-
 class _DictMetadata:
+    """``metadata`` of a dict; fields go by their names in manifests here and in models."""
+
     def __init__(self, obj: MutableMapping[str, Any]) -> None:
         self._obj = obj
 
@@ -288,7 +278,7 @@ _ATTRIBUTES: Final = {
 }
 
 
-def _access_metadata(obj: Any) -> _Metadata:
+def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata:
     if isinstance(obj, MutableMapping):
         return _DictMetadata(obj)
     models = _find_models(obj)
@@ -328,13 +318,10 @@ def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:
     for path in paths:
         value = obj
         for key in path:
-            value = _get_field(value, key)
+            if isinstance(value, Mapping):
+                value = value.get(key)
+                continue
+            names: Mapping[str, str] = getattr(value, "attribute_map", {})
+            attribute = next((attr for attr, name in names.items() if name == key), None)
+            value = None if attribute is None else getattr(value, attribute)
         yield from _flatten(value)
-
-
-def _get_field(obj: Any, key: str) -> Any:
-    if isinstance(obj, Mapping):
-        return obj.get(key)
-    attributes: Mapping[str, str] = getattr(obj, "attribute_map", {})
-    attribute = next((attr for attr, name in attributes.items() if name == key), None)
-    return None if attribute is None else getattr(obj, attribute)

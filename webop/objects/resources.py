@@ -326,17 +326,13 @@ def _parse_positional(args: list[Any]) -> dict[str, Any]:
         raise TypeError(f"The group and the version of a resource are strings, not {api!r}.")
     if not api:
         return _parse_name(name)
-    parsed = dict(zip(("group", "version"), _parse_api(*api), strict=True))
-    return {"any_name": name} | {key: part for key, part in parsed.items() if part is not None}
-
-
-def _parse_api(group: str | None, version: str | None = None) -> tuple[str | None, str | None]:
-    if version is not None or group is None:
-        return group, version
-    if "/" in group:
+    group, version = (*api, None)[:2]
+    if version is None and group is not None and "/" in group:
         group, _, version = group.rpartition("/")
-        return group, version
-    return ("", "v1") if group == "v1" else (group, None)
+    elif version is None and group == "v1":
+        group, version = "", "v1"
+    named = {"any_name": name, "group": group, "version": version}
+    return {key: part for key, part in named.items() if part is not None}
 
 
 def _parse_name(name: str | Marker) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from webop.handling.causes import EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
-from webop.handling.indexing import index_object
+from webop.handling.indexes import index_object
 from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Terms

@@ -14,7 +14,7 @@ import pytest
 
 from webop.objects.body import Body
 from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.compaction import ANNOTATIONS_LIMIT, RESERVE
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, RESERVE
 from webop.objects.storage.diffbase import (
     AnnotationsDiffBaseStorage,
     DiffBaseStorage,

@@ -9,7 +9,7 @@ import pytest
 
 from webop.objects.body import Body, BodyEssence
 from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.compaction import measure_others
+from webop.objects.storage.codec import measure_others
 from webop.objects.storage.progress import (
     AnnotationsProgressStorage,
     MultiProgressStorage,

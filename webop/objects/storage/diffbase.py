@@ -23,37 +23,29 @@ from webop.objects.fields import (
     parse_field,
     resolve,
 )
-from webop.objects.storage.codec import build_place, decode, encode
-from webop.objects.storage.compaction import (
+from webop.objects.storage.codec import (
     ANNOTATIONS_LIMIT,
     RESERVE,
     EssenceDigest,
     StoredEssence,
+    build_place,
     compress,
+    decode,
+    encode,
     expand,
     measure,
     measure_others,
     summarize,
 )
-from webop.objects.storage.keys import (
-    DEFAULT_PREFIX,
-    AnnotationNaming,
-    find_managed_prefixes,
-)
+from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, find_managed_prefixes
+from webop.pacing import Once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from webop.objects.patch import Patch
 
-__all__ = [
-    "AnnotationsDiffBaseStorage",
-    "DiffBaseStorage",
-    "EssenceDigest",
-    "MultiDiffBaseStorage",
-    "StatusDiffBaseStorage",
-    "StoredEssence",
-]
+__all__ = ["EssenceDigest", "StoredEssence"]
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +145,7 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     """Keeps the last handled state in an annotation.
 
     It is plain JSON wherever that fits beside the other annotations of the object; otherwise,
-    see :mod:`webop.objects.storage.compaction`.
+    see :mod:`webop.objects.storage.codec`.
 
     Args:
         prefix: of the annotation; another one for each operator that handles the same objects.
@@ -172,7 +164,7 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     ) -> None:
         super().__init__(prefix=prefix, v1=v1, ignored_fields=ignored_fields)
         self.key = key
-        self._told: set[str] = set()
+        self._told = Once()
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the annotation itself."""
@@ -219,23 +211,13 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         text = compress(document) + "\n"
         if measure(text) <= room:
             return text
-        self._warn_once(body, size)
+        kind = body.get("kind")
+        if self._told.is_new((body.get("apiVersion"), kind)):
+            namespace, name = body.metadata.namespace, body.metadata.name
+            address = f"{namespace}/{name}" if namespace else f"{name}"
+            extra = {"k8s_ref": build_object_reference(body)}
+            logger.warning(_TOO_LARGE, kind, address, size, ANNOTATIONS_LIMIT, extra=extra)
         return summarize(document) + "\n"
-
-    def _warn_once(self, body: Body, size: int) -> None:
-        """Tell of the first such object of each kind."""
-        kind = f"{body.get('apiVersion')} {body.get('kind')}"
-        if kind in self._told:
-            return
-        self._told.add(kind)
-        extra = {"k8s_ref": build_object_reference(body)}
-        what = (body.get("kind"), _name(body), size, ANNOTATIONS_LIMIT)
-        logger.warning(_TOO_LARGE, *what, extra=extra)
-
-
-def _name(body: Body) -> str:
-    namespace, name = body.metadata.get("namespace"), body.metadata.get("name")
-    return f"{namespace}/{name}" if namespace else f"{name}"
 
 
 def _read(text: str, *, place: str) -> StoredEssence | None:

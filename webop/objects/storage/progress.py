@@ -24,8 +24,14 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import build_place, decode, encode
-from webop.objects.storage.compaction import ANNOTATIONS_LIMIT, measure, measure_others
+from webop.objects.storage.codec import (
+    ANNOTATIONS_LIMIT,
+    build_place,
+    decode,
+    encode,
+    measure,
+    measure_others,
+)
 from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming
 
 if TYPE_CHECKING:
@@ -40,31 +46,19 @@ _MESSAGE_LIMITS: Final = (1000, 200, 50, 0)
 
 
 class ProgressRecord(TypedDict, total=False):
-    """The state of one handler in a handling cycle.
+    """The state of one handler in a handling cycle; times are ISO 8601 in UTC."""
 
-    Attributes:
-        started: when it was first called; ISO 8601, UTC, as are all times here.
-        stopped: when it succeeded or failed for good.
-        delayed: when it is to be called again.
-        purpose: the reason of the cycle, such as "create".
-        retries: how many attempts there were.
-        success: whether it has succeeded.
-        failure: whether it has failed for good.
-        message: the text of the last error.
-        subrefs: the ids of its sub-handlers.
-        seen: a digest of the state that a finished handler was called for, in unfinished cycles.
-            Kopf ignores it.
-    """
-
-    started: str | None
-    stopped: str | None
-    delayed: str | None
-    purpose: str | None
-    retries: int | None
+    started: str | None  # when it was first called
+    stopped: str | None  # when it succeeded or failed for good
+    delayed: str | None  # when it is to be called again
+    purpose: str | None  # the reason of the cycle, such as "create"
+    retries: int | None  # how many attempts there were
     success: bool | None
-    failure: bool | None
-    message: str | None
-    subrefs: Collection[str] | None
+    failure: bool | None  # whether it has failed for good
+    message: str | None  # the text of the last error
+    subrefs: Collection[str] | None  # the ids of its sub-handlers
+    # A digest of the state that a finished handler was called for, in unfinished cycles. Kopf
+    # ignores it.
     seen: str
 
 
