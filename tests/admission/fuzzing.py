@@ -43,7 +43,7 @@ from tests.admission.hostile import (
 from tests.admission.jury import Jury
 from webop.errors import WebopError
 from webop.servers.listener import Listener
-from webop.testing.patches import apply_json_patch
+from webop.testing.results import apply_json_patch
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 
 from webop.errors import WebopError
 from webop.objects.patch import Patch
-from webop.testing.patches import apply_json_patch
+from webop.testing.results import apply_json_patch
 
 Json = dict[str, Any]
 

@@ -9,11 +9,10 @@ import click
 
 from webop.cli.cluster import cluster
 from webop.cli.completion import completion
-from webop.cli.controls import CLIControls
 from webop.cli.doctor import doctor
 from webop.cli.layout import SectionGroup
 from webop.cli.listing import handlers
-from webop.cli.logging import LogFormatParamType
+from webop.cli.options import CLIControls, LogFormatParamType
 from webop.cli.peering import freeze, resume
 from webop.cli.run import run
 from webop.version import __version__

@@ -8,18 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from webop.cli.controls import CLIControls
-from webop.cli.sources import module_option
+from webop.cli.options import CLIControls, module_option
 from webop.errors import WebopError
 
 if TYPE_CHECKING:
     from webop.doctor.findings import Level
-    from webop.handling.registry import OperatorRegistry
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
 
@@ -117,10 +114,14 @@ def doctor(
         has_failed,
     )
     from webop.doctor.visit import Options  # noqa: PLC0415
+    from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
     try:
-        registry = _load_handlers(controls, paths, modules)
+        registry = controls.registry
+        if paths or modules:
+            with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
+                registry = load_handlers(paths, modules, registry)
         settings = controls.settings or OperatorSettings.from_environment()
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
@@ -134,31 +135,9 @@ def doctor(
     examination = Examination(options, settings)
     asyncio.run(examination.run())
     found = examination.sections
-    click.echo(build_json(found) if form == "json" else build_text(found, _paint))
+
+    def paint(text: str, level: Level) -> str:  # click drops colours if this is no terminal
+        return click.style(text, fg=_COLOURS[level])
+
+    click.echo(build_json(found) if form == "json" else build_text(found, paint))
     ctx.exit(1 if has_failed(found) else 0)
-
-
-def _load_handlers(
-    controls: CLIControls, paths: tuple[str, ...], modules: tuple[str, ...]
-) -> OperatorRegistry | None:
-    """Import files and modules with handlers; None if there are none to import.
-
-    Raises:
-        ConfigurationError: one of them cannot be imported.
-    """
-    from webop.handling.registry import get_default_registry, set_default_registry  # noqa: PLC0415
-    from webop.loading import load_file, load_module  # noqa: PLC0415
-
-    if controls.registry is not None:
-        set_default_registry(controls.registry)  # the files' handlers go there
-    with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
-        for path in paths:
-            load_file(Path(path))
-        for module in modules:
-            load_module(module)
-    return get_default_registry() if paths or modules else controls.registry
-
-
-def _paint(text: str, level: Level) -> str:
-    """Colour a text; click leaves the colours out if the output is not a terminal."""
-    return click.style(text, fg=_COLOURS[level])

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
+import functools
+import inspect
 import json
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 
-from webop.cli.descriptions import describe_handler, list_handlers
-from webop.cli.sources import module_option
+from webop.cli.options import module_option
 from webop.errors import WebopError
+from webop.handling.handlers import (
+    Activity,
+    ActivityHandler,
+    ChangeHandler,
+    Handler,
+    MetaFilterToken,
+    ResourceHandler,
+    WebhookHandler,
+)
+from webop.handling.registry import OperatorRegistry
 from webop.loading import load_handlers
+from webop.objects.resources import Selector
 
 _HEADINGS = ("HANDLER", "RESOURCE", "ID", "SOURCE", "FILTERS AND OPTIONS")
 _GAP = 2
 _NARROWEST = 10
+
+_FILTERS = ("labels", "annotations", "field", "value", "old", "new", "when")
+_SHOWN_ELSEWHERE = {
+    *_FILTERS,
+    *("id", "fn", "selector", "activity", "reason", "initial", "needs_change", "is_fallback"),
+    "inherited_field",
+}
 
 
 class _Wrapper(textwrap.TextWrapper):
@@ -81,31 +102,26 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:
-        _narrow(widths, width - _GAP * (len(widths) - 1))
-    return "\n".join(line for row in rows for line in _build_lines(row, widths))
-
-
-def _narrow(widths: list[int], available: int) -> None:
-    """Take from the widest columns until all of them fit."""
-    while sum(widths) > available and (widest := max(widths)) > _NARROWEST:
-        widths[widths.index(widest)] -= 1
-
-
-def _build_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    cells = [_Wrapper(width).wrap(cell) for cell, width in zip(row, widths, strict=True)]
-    for parts in zip_longest(*cells, fillvalue=""):
-        padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
-        yield (" " * _GAP).join(padded).rstrip()
+        available = width - _GAP * (len(widths) - 1)
+        while sum(widths) > available and (widest := max(widths)) > _NARROWEST:
+            widths[widths.index(widest)] -= 1
+    lines = []
+    for row in rows:
+        cells = [_Wrapper(width).wrap(cell) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
+            lines.append((" " * _GAP).join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def _build_rows(found: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     files = shorten_paths(item["source"]["file"] for item in found if item["source"])
     for item in found:
-        source = item["source"]
+        source, names = item["source"], item["resource"]
         details = item["filters"] | item["options"]
         yield (
             item["handler"],
-            _format_resource(item["resource"]),
+            "-" if names is None else _format_resource(names),
             item["id"],
             "-" if source is None else f"{files[source['file']]}:{source['line']}",
             ", ".join(text for name, value in details.items() for text in _format(name, value)),
@@ -125,10 +141,8 @@ def shorten_paths(files: Iterable[str]) -> dict[str, str]:
     return short
 
 
-def _format_resource(names: Mapping[str, Any] | None) -> str:
+def _format_resource(names: Mapping[str, Any]) -> str:
     """Write a selector as decorators take it: "pods", "crontabs.v1.example.com", "kind=Pod"."""
-    if names is None:
-        return "-"
     if "name" in names:
         return ".".join(str(names[key]) for key in ("name", "version", "group") if names.get(key))
     return " ".join(f"{key}={_format_value(value)}" for key, value in names.items())
@@ -156,3 +170,97 @@ def _format_value(value: Any) -> str:
             return value if value and not set(value) & set(" ,=|'") else repr(value)
         case _:
             return str(value)
+
+
+def list_handlers(registry: OperatorRegistry) -> Iterator[Handler]:
+    """Yield the handlers: of the operator's own life, of reviews, of objects as declared."""
+    for activity in Activity:
+        yield from registry.select_activities(activity)
+    yield from registry.select_webhooks()
+    yield from registry.select_resource_handlers()
+
+
+def describe_handler(handler: Handler) -> dict[str, Any]:
+    """Return a handler as JSON.
+
+    Returns:
+        ``handler``: its kind, which is the name of its decorator; ``id``; ``function``;
+        ``source``: the file and the line, None if it is not known; ``resource``: the names it is
+        asked for by, None if it is for no resource; ``filters`` and ``options``: what was given.
+        Markers are ``{"marker": "PRESENT"}``, functions are ``{"function": "module.name"}``.
+    """
+    selector: Selector | None = getattr(handler, "selector", None)
+    filters, options = {}, {}
+    for field in dataclasses.fields(handler):
+        value = getattr(handler, field.name)
+        if field.name not in _SHOWN_ELSEWHERE and value != field.default:
+            options[field.name] = describe_value(value)
+    if isinstance(handler, ResourceHandler):
+        given = {name: getattr(handler, name, None) for name in _FILTERS}
+        filters = {
+            name: describe_value(value)
+            for name, value in given.items()
+            if value not in (None, (), {})
+        }
+    plain = _unwrap(handler.fn)
+    code = getattr(plain, "__code__", None)
+    return {
+        "handler": detect_kind(handler),
+        "id": handler.id,
+        "resource": None if selector is None else _describe_selector(selector),
+        "filters": filters,
+        "options": options,
+        "function": _detect_full_name(plain),
+        "source": code and {"file": code.co_filename, "line": code.co_firstlineno},
+    }
+
+
+def detect_kind(handler: Handler) -> str:
+    """Return the name of the decorator that has made a handler."""
+    if isinstance(handler, ActivityHandler):
+        is_login = handler.activity is Activity.AUTHENTICATION
+        return "login" if is_login else handler.activity.value
+    if isinstance(handler, WebhookHandler):
+        return handler.reason.value
+    if isinstance(handler, ChangeHandler):
+        reason = handler.reason.value if handler.reason is not None else "field"
+        return "resume" if handler.initial else reason
+    return type(handler).__name__.removesuffix("Handler").lower()
+
+
+def _describe_selector(selector: Selector) -> dict[str, Any]:
+    values = {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector)}
+    named = {key: describe_value(value) for key, value in values.items() if value is not None}
+    return {{"any_name": "name", "fn": "function"}.get(key, key): named[key] for key in named}
+
+
+def describe_value(value: Any) -> Any:
+    """Return whatever an option may be as JSON."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, MetaFilterToken):
+        return {"marker": value.name}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(key): describe_value(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((describe_value(item) for item in value), key=str)
+    if isinstance(value, list | tuple):
+        named = value._asdict() if hasattr(value, "_asdict") else None
+        return [describe_value(item) for item in value] if named is None else describe_value(named)
+    return {"function": _detect_full_name(value)} if callable(value) else repr(value)
+
+
+def _detect_full_name(fn: Callable[..., Any]) -> str:
+    plain = _unwrap(fn)
+    name = getattr(plain, "__qualname__", type(plain).__qualname__)
+    module = getattr(plain, "__module__", None)
+    return f"{module}.{name}" if module else str(name)
+
+
+def _unwrap(fn: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    plain: Callable[..., Any] = inspect.unwrap(fn)
+    return plain

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from webop.cli.choices import DEV_PRIORITY, choose_scope
 from webop.cli.layout import SectionCommand, build_option
-from webop.cli.logging import logging_options
+from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
 from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError, WebopError
 from webop.identities import detect_own_identity
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.client.credentials import Vault
     from webop.coordination.peers import Peer
     from webop.objects.resources import Resource
 
@@ -174,10 +172,9 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
     async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
         body = await _patch(client, kind, namespace, request, record)
-        if body is None:
-            return False
-        _tell_whom(request, _where(namespace), priority, body)
-        return True
+        if body is not None:
+            _tell_whom(request, _where(namespace), priority, body)
+        return body is not None
 
     asyncio.run(_do_everywhere(request, write))
     scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
@@ -215,16 +212,15 @@ def resume(request: Request) -> None:
 async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
-    """Do something to each peering object that is meant.
+    """Do something to each peering object that is meant, and say where that has failed."""
+    from webop.coordination.peers import build_creation_command  # noqa: PLC0415  --help is quick
+    from webop.doctor.logins import describe_place, log_in, open_client  # noqa: PLC0415
 
-    Raises:
-        ClickException: it is absent, or was refused, somewhere.
-        APIError: nothing could be found out.
-        LoginError: there are no credentials.
-    """
-    from webop.doctor.logins import open_client  # noqa: PLC0415  --help is to be quick
-
-    async with open_client(await _log_in()) as client:
+    try:
+        vault = await log_in()
+    except LoginError as exc:
+        raise LoginError(f"Cannot log in to the cluster ({describe_place()}): {exc}") from exc
+    async with open_client(vault) as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
         failures = []
         missing = []
@@ -240,32 +236,23 @@ async def _do_everywhere(
             done += is_there
             if not is_there and is_named:
                 missing.append(namespace)
-    if missing or failures or not done:
-        failures += [_describe_missing(request, kind, namespace) for namespace in missing]
-        raise click.ClickException(
-            "\n".join(failures) or f"There is no peering {request.peering!r} in these namespaces."
-        )
-
-
-async def _log_in() -> Vault:
-    from webop.doctor.logins import describe_place, log_in  # noqa: PLC0415  --help is to be quick
-
-    try:
-        return await log_in()
-    except LoginError as exc:
-        raise LoginError(f"Cannot log in to the cluster ({describe_place()}): {exc}") from exc
+    absent = f"There is no peering {request.peering!r}"
+    for namespace in missing:
+        command = build_creation_command(kind, namespace, request.peering)
+        failures.append(f"{absent} {_where(namespace)}. To create it: {command}")
+    if failures or not done:
+        raise click.ClickException("\n".join(failures) or f"{absent} in these namespaces.")
 
 
 async def _find_kind(client: Client, *, clusterwide: bool) -> Resource:
     from webop.client.discovery import discover  # noqa: PLC0415
     from webop.coordination.peers import GROUPS, build_kinds  # noqa: PLC0415
 
-    found = (await discover(client, GROUPS)).resources
+    found = {resource: resource for resource in (await discover(client, GROUPS)).resources}
     kinds = build_kinds(clusterwide=clusterwide)
     for kind in kinds:
-        known = {resource: resource for resource in found}.get(kind)
-        if known is not None:
-            return known
+        if kind in found:
+            return found[kind]
     raise click.ClickException(
         f"There is no kind {kinds[0].kind} in the cluster, so that operators do not see each "
         "other: kubectl apply -f manifests/peering.yaml, from webop's repository."
@@ -319,13 +306,6 @@ def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]
 
 def _enumerate(peers: list[Peer]) -> str:
     return ", ".join(f"{peer.identity} ({peer.priority})" for peer in peers) or "none now"
-
-
-def _describe_missing(request: Request, kind: Resource, namespace: str | None) -> str:
-    from webop.coordination.peers import build_creation_command  # noqa: PLC0415  --help is quick
-
-    command = build_creation_command(kind, namespace, request.peering)
-    return f"There is no peering {request.peering!r} {_where(namespace)}. To create it: {command}"
 
 
 def _where(namespace: str | None) -> str:

@@ -7,20 +7,20 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import click
 
-from webop.cli.choices import DEV_PRIORITY, choose_priority, choose_scope
-from webop.cli.controls import CLIControls
 from webop.cli.layout import SectionCommand, SectionOption, build_option
-from webop.cli.logging import logging_options
-from webop.cli.sources import module_option
+from webop.cli.options import (
+    DEV_PRIORITY,
+    CLIControls,
+    choose_priority,
+    choose_scope,
+    logging_options,
+    module_option,
+)
 from webop.errors import WebopError
 from webop.loading import load_handlers
-
-if TYPE_CHECKING:
-    from webop.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -140,11 +140,20 @@ def run(
         with _importing():
             registry = load_handlers(paths, modules, controls.registry)
             from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
+            from webop.settings import OperatorSettings  # noqa: PLC0415
         if not len(registry):
             logger.warning("There are no handlers. Name files or modules: webop run handlers.py")
+        settings = controls.settings
+        if lease_name is not None:
+            settings = settings or OperatorSettings.from_environment()
+            settings.leadership.lease_name = lease_name
         with contextlib.ExitStack() as stack:
+            loop = controls.loop
+            if loop is None:
+                runner = asyncio.Runner(loop_factory=_detect_loop_factory())
+                loop = stack.enter_context(runner).get_loop()
             embedding.run(
-                loop=controls.loop or _open_loop(stack),
+                loop=loop,
                 standalone=standalone,
                 clusterwide=clusterwide,
                 namespaces=namespaces,
@@ -152,24 +161,13 @@ def run(
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 registry=controls.registry,
-                settings=_choose_settings(controls, lease_name),
+                settings=settings,
                 stop_flag=controls.stop_flag,
                 ready_flag=controls.ready_flag,
                 vault=controls.vault,
             )
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
-
-
-def _choose_settings(controls: CLIControls, lease_name: str | None) -> OperatorSettings | None:
-    """Return the settings with what only the command line says."""
-    from webop.settings import OperatorSettings  # noqa: PLC0415  only now: --help is to be quick
-
-    if lease_name is None:
-        return controls.settings
-    settings = controls.settings or OperatorSettings.from_environment()
-    settings.leadership.lease_name = lease_name
-    return settings
 
 
 @contextlib.contextmanager
@@ -186,11 +184,6 @@ def _importing() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-def _open_loop(stack: contextlib.ExitStack) -> asyncio.AbstractEventLoop:
-    """Return a new loop, which is closed with the stack."""
-    return stack.enter_context(asyncio.Runner(loop_factory=_detect_loop_factory())).get_loop()
 
 
 def _detect_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -19,15 +19,14 @@ import httpx
 import orjson
 
 from webop.admission.managed.configurations import build_typed_id
-from webop.app import create_app
-from webop.errors import ReviewError, WebopError
+from webop.app import OperatorApp, create_app
+from webop.errors import ConfigurationError, ReviewError, WebopError
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.handling.options import check_names
 from webop.handling.registry import OperatorRegistry
 from webop.loading import load_sources
 from webop.objects.resources import Resource
-from webop.settings import OperatorSettings
-from webop.testing.offline import Lifespan, detach
+from webop.settings import AdmissionSettings, OperatorSettings
 from webop.testing.registries import AdmissionRegistry, judges, replace_default_registry
 from webop.testing.results import AdmissionResult, read_reason, read_result
 from webop.testing.reviews import (
@@ -39,6 +38,13 @@ from webop.testing.reviews import (
     to_json,
 )
 
+try:
+    from asgi_lifespan import LifespanManager
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(
+        f"Tests of admission need {missing.name}: pip install 'webop[test]'."
+    ) from missing
+
 Json = dict[str, Any]
 
 _HEADERS = {
@@ -48,6 +54,8 @@ _HEADERS = {
 }
 _TARGET_NAMES = TargetOptions.__annotations__.keys()
 _TIMEOUT = 10.0  # seconds; for the handlers of the start, and for those of the end
+
+_DETACHED: dict[str, Any] = {"server": None, "managed": None, "shutdown_delay": 0.0}
 
 
 class RequestOptions(TargetOptions, total=False):
@@ -303,28 +311,23 @@ class AdmissionClient:
     ) -> tuple[Sequence[str], Sequence[str]]:
         """Return where an API server sends requests: for mutation, then for validation."""
         handlers = self._get_running().registry.select_webhooks()
-        fitting = [
-            handler
-            for handler in handlers
-            if _is_asked(handler, target) and webhook in (None, handler.id)
-        ]
-        if webhook is not None and not fitting:
-            return (), (webhook,)  # the app says best why this cannot be
-        shared = {
-            handler.id
-            for handler in handlers
-            if any(h.id == handler.id and h.reason is not handler.reason for h in handlers)
-        }
+        ids = {which: {h.id for h in handlers if h.reason is which} for which in WebhookType}
+        shared = set.intersection(*ids.values())
         paths: dict[WebhookType, dict[str, None]] = {which: {} for which in WebhookType}
-        for handler in fitting:
-            path = build_typed_id(handler) if handler.id in shared else handler.id
-            paths[handler.reason][path] = None
+        for handler in handlers:
+            if _is_asked(handler, target) and webhook in (None, handler.id):
+                path = build_typed_id(handler) if handler.id in shared else handler.id
+                paths[handler.reason][path] = None
+        if webhook is not None and not any(paths.values()):
+            return (), (webhook,)  # the app says best why this cannot be
         return tuple(paths[WebhookType.MUTATING]), tuple(paths[WebhookType.VALIDATING])
 
     async def _start(self, stack: AsyncExitStack) -> _Running:
         """Start the app."""
         if self._registry is None:  # what is imported for good must not be gone after the test
-            load_sources(source for source in self._modules if not _is_file(source))
+            load_sources(
+                each for each in self._modules if not (each.endswith(".py") or "/" in each)
+            )
         with replace_default_registry(self._registry) as origin:
             load_sources(self._modules)
             registry = AdmissionRegistry(origin)
@@ -356,10 +359,6 @@ class _Running:
     http: httpx.AsyncClient
 
 
-def _is_file(source: str) -> bool:
-    return source.endswith(".py") or "/" in source
-
-
 def _is_asked(handler: WebhookHandler, target: ReviewOptions) -> bool:
     """Tell whether an API server asks a handler, by the rules in its webhook configuration."""
     resource = target.get("resource")
@@ -370,3 +369,50 @@ def _is_asked(handler: WebhookHandler, target: ReviewOptions) -> bool:
         and (not handler.operations or target.get("operation") in handler.operations)
         and handler.subresource in ("*", target.get("subresource"))
     )
+
+
+class Lifespan:
+    """The lifespan of an app, whose time-outs say what has taken so long."""
+
+    def __init__(self, app: OperatorApp, timeout: float | None) -> None:
+        self._manager = LifespanManager(app, startup_timeout=timeout, shutdown_timeout=timeout)
+        self._timeout = timeout
+
+    async def __aenter__(self) -> None:
+        try:
+            await self._manager.__aenter__()
+        except TimeoutError:
+            raise self._explain("startup") from None
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._manager.__aexit__(exc_type, exc, traceback)
+        except TimeoutError:
+            raise self._explain("cleanup") from None
+
+    def _explain(self, activity: str) -> WebopError:
+        return WebopError(
+            f"The {activity} handlers have not finished in {self._timeout:g} s; for more time, "
+            "there is timeout=."
+        )
+
+
+class _DetachedSettings(AdmissionSettings):
+    """Settings of admission where nobody but the test sends reviews."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _DETACHED.get(name, value))
+
+
+def detach(settings: OperatorSettings) -> OperatorSettings:
+    """Return the settings without a server of webhooks, and without configurations of them.
+
+    They share all sections but that one.
+    """
+    admission = _DetachedSettings.model_construct(**(dict(settings.admission) | _DETACHED))
+    return settings.model_copy(update={"admission": admission})

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from webop.testing.admission import AdmissionClient
     from webop.testing.runner import OperatorRunner
 
-_FIXTURE = "webop_cluster"
 _WORKER_KEY = "webop_clusters"
 _ENDING = 30.0  # seconds that an operator has to stop
 # The API server knows within that time that the webhooks of an operator that stops are gone.
@@ -162,7 +161,8 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Provide the binaries before the first test, with the progress shown."""
-    if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
+    needed = ("webop_cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    if session.config.option.collectonly or not any(needed):
         return
     from webop.controlplane.binaries import find_binaries, provide_binaries  # noqa: PLC0415
     from webop.controlplane.progress import StreamProgress  # noqa: PLC0415
@@ -171,23 +171,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # What goes wrong here goes wrong again in the fixture, where it fails the tests concerned.
     with contextlib.suppress(WebopError):
         if find_binaries() is None:
-            with _show_output(session.config):
+            # Output is let through that pytest would keep for the report of a failure.
+            capture: Any = session.config.pluginmanager.getplugin("capturemanager")
+            with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 provide_binaries(StreamProgress(sys.stderr))
-
-
-def _needs_cluster(item: pytest.Item) -> bool:
-    return _FIXTURE in getattr(item, "fixturenames", ())
-
-
-@contextlib.contextmanager
-def _show_output(config: pytest.Config) -> Iterator[None]:
-    """Let output through that pytest would keep for the report of a failure."""
-    capture: Any = config.pluginmanager.getplugin("capturemanager")
-    if capture is None:
-        yield
-    else:
-        with capture.global_and_fixture_disabled():
-            yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -33,11 +33,7 @@ judges: ContextVar[list[str]] = ContextVar("judges")
 
 @contextlib.contextmanager
 def replace_default_registry(registry: OperatorRegistry | None) -> Iterator[OperatorRegistry]:
-    """Give the files that are loaded a registry that is not that of the next test.
-
-    Args:
-        registry: the one to be the default for a while; None is a copy of the default one.
-    """
+    """Give the files that are loaded a registry that is not that of the next test."""
     original = get_default_registry()
     chosen = original.copy() if registry is None else registry
     set_default_registry(chosen)
@@ -73,11 +69,8 @@ def forgetting_imports(registry: OperatorRegistry) -> Iterator[None]:
 def _list_modules(registry: OperatorRegistry) -> Iterator[str]:
     """Yield the names of the modules that the functions of the handlers are in."""
     activities = [each for activity in Activity for each in registry.select_activities(activity)]
-    for handler in (
-        *registry.select_resource_handlers(),
-        *registry.select_webhooks(),
-        *activities,
-    ):
+    webhooks = registry.select_webhooks()
+    for handler in (*registry.select_resource_handlers(), *webhooks, *activities):
         yield getattr(handler.fn, "__module__", None) or ""
 
 

@@ -1,8 +1,12 @@
-"""What comes of admission, as tests look at it."""
+"""What comes of admission, as tests look at it; with the JSON patches of the webhooks applied.
+
+JSON patches (RFC 6902) are applied as API servers do it.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -11,10 +15,14 @@ import httpx
 import orjson
 
 from webop.errors import AdmissionError, WebopError
-from webop.testing.patches import apply_json_patch
+from webop.objects.fields import clone
 from webop.verdicts import AdmissionCause, parse_causes
 
 Json = dict[str, Any]
+
+_INDEX = re.compile(r"0|[1-9][0-9]*").fullmatch
+Document = Any
+Parts = list[str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,11 +98,6 @@ def read_result(
 ) -> AdmissionResult:
     """Return what an answer means.
 
-    Args:
-        request: the review.
-        response: the part of the answer that API servers go by.
-        calls: the ids of the handlers that were called.
-
     Raises:
         WebopError: the patch does not fit the object, or there is none that could be patched.
     """
@@ -115,3 +118,112 @@ def read_result(
         object=apply_json_patch(body, operations) if operations else body,
         audit_annotations=dict(response.get("auditAnnotations") or {}),
     )
+
+
+def apply_json_patch(document: Any, operations: Iterable[Mapping[str, Any]]) -> Any:
+    """Return what a JSON patch makes of a document, which stays as it is.
+
+    Args:
+        document: any JSON.
+        operations: ``add``, ``remove``, ``replace``, ``move``, ``copy``, ``test``.
+
+    Raises:
+        WebopError: an operation cannot be applied; the message says which one, and why.
+    """
+    result = clone(document)
+    for operation in operations:
+        try:
+            result = _apply(result, operation)
+        except (KeyError, IndexError, TypeError, ValueError) as exc:
+            why = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else exc
+            raise WebopError(f"{dict(operation)} cannot be applied: {why}.") from None
+    return result
+
+
+def _apply(document: Document, operation: Mapping[str, Any]) -> Document:
+    name, path = operation["op"], _split(operation["path"])
+    match name:
+        case "add":
+            return _insert(document, path, clone(operation["value"]))
+        case "remove":
+            return _delete(document, path)
+        case "replace":
+            value = clone(operation["value"])
+            _resolve(document, path)
+            if not path:
+                return value
+            parent = _resolve(document, path[:-1])
+            parent[_to_key(parent, path[-1])] = value
+            return document
+        case "move":
+            source = _split(operation["from"])
+            if source != path and path[: len(source)] == source:
+                raise ValueError("a value cannot be moved into itself")
+            value = _resolve(document, source)
+            return _insert(_delete(document, source), path, value)
+        case "copy":
+            return _insert(document, path, clone(_resolve(document, _split(operation["from"]))))
+        case "test":
+            found = _resolve(document, path)
+            if not _is_equal(found, operation["value"]):
+                raise ValueError(f"there is {found!r}")
+            return document
+    raise KeyError(name)
+
+
+def _split(pointer: str) -> Parts:
+    """Return the parts of a JSON pointer (RFC 6901); none for the whole document."""
+    if not pointer:
+        return []
+    if not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is not a JSON pointer, which begins with a slash")
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+
+
+def _resolve(document: Document, parts: Parts) -> Document:
+    for part in parts:
+        document = document[_to_key(document, part)]
+    return document
+
+
+def _insert(document: Document, parts: Parts, value: Any) -> Document:
+    if not parts:
+        return value
+    parent = _resolve(document, parts[:-1])
+    if not isinstance(parent, list):
+        parent[_to_key(parent, parts[-1])] = value
+        return document
+    index = len(parent) if parts[-1] == "-" else int(_to_key(parent, parts[-1]))
+    if index > len(parent):
+        raise IndexError(f"the list ends before {index}")
+    parent.insert(index, value)
+    return document
+
+
+def _delete(document: Document, parts: Parts) -> Document:
+    if not parts:
+        return None
+    parent = _resolve(document, parts[:-1])
+    del parent[_to_key(parent, parts[-1])]
+    return document
+
+
+def _to_key(parent: Document, part: str) -> str | int:
+    if isinstance(parent, dict):
+        return part
+    if not isinstance(parent, list):
+        raise TypeError(f"{part!r} is not in a list or a mapping, but in {parent!r}")
+    if not _INDEX(part):
+        raise ValueError(f"{part!r} is no index of a list")
+    return int(part)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Compare as JSON does: numbers by their values, and true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    return bool(one == other)

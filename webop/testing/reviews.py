@@ -25,7 +25,6 @@ _ADMINISTRATOR = ("admin", ("system:masters",))
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 _OPERATIONS = (*_OPTIONS, "CONNECT")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that API servers generate
-_SUFFIX_LENGTH = 5
 
 
 class TargetOptions(TypedDict, total=False):
@@ -91,7 +90,9 @@ def review(
         TypeError: there is no such option.
     """
     check_names("review()", options, ReviewOptions)
-    operation = options.get("operation") or _deduce_operation(obj, old)
+    change = "DELETE" if obj is None else "UPDATE"
+    implied = "CREATE" if old is None else change
+    operation = options.get("operation") or implied
     if operation not in _OPERATIONS:
         raise ConfigurationError(
             f"There is no operation {operation!r}: it is one of {', '.join(_OPERATIONS)}."
@@ -108,12 +109,6 @@ def review(
     }
 
 
-def _deduce_operation(obj: object, old: object) -> str:
-    if old is None:
-        return "CREATE"
-    return "DELETE" if obj is None else "UPDATE"
-
-
 def _build_request(
     operation: str, new: Json | None, old: Json | None, given: ReviewOptions
 ) -> Json:
@@ -123,6 +118,11 @@ def _build_request(
     names = _name_parts(body, resource, given)
     name = given.get("name") or meta.get("name")
     namespace = given.get("namespace") or meta.get("namespace")
+    details: Json | None = None
+    if kind := _OPTIONS.get(operation):
+        dry = {"dryRun": ["All"]} if given.get("dry_run") else {}
+        more = given.get("options") or {}
+        details = {"kind": kind, "apiVersion": "meta.k8s.io/v1", **dry, **more}
     return {
         "uid": given.get("uid") or str(uuid.uuid4()),
         **names,
@@ -134,7 +134,7 @@ def _build_request(
         "object": new,
         "oldObject": old,
         "dryRun": given.get("dry_run", False),
-        "options": _build_options(operation, given),
+        "options": details,
     }
 
 
@@ -161,15 +161,6 @@ def _build_userinfo(user: str | Mapping[str, Any] | None, groups: Iterable[str] 
     return {"username": name, "uid": name, "groups": list(chosen)}
 
 
-def _build_options(operation: str, given: ReviewOptions) -> Json | None:
-    kind = _OPTIONS.get(operation)
-    if kind is None:
-        return None
-    dry = {"dryRun": ["All"]} if given.get("dry_run") else {}
-    more = given.get("options") or {}
-    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **dry, **more}
-
-
 def to_json(obj: Mapping[str, Any] | None) -> Json | None:
     """Return a copy of an object as it comes out of JSON.
 
@@ -194,12 +185,7 @@ def _to_dict(value: object) -> Any:
 def find_resource(
     body: Mapping[str, Any], resource: Resource | str | None = None, kind: str | None = None
 ) -> Resource:
-    """Return the resource of an object.
-
-    Args:
-        body: the object; empty if there is none, as for some connections.
-        resource: as it is known; or the plural name only; or nothing.
-        kind: the kind, if the object does not tell it, or is of another kind.
+    """Return the resource of an object; of none (an empty one), as it is known.
 
     Raises:
         ConfigurationError: the object does not tell enough.
@@ -270,7 +256,7 @@ def _build_new_metadata(body: Mapping[str, Any], meta: Mapping[str, Any]) -> Jso
     if "spec" in body:  # others, such as config maps, have no generations
         fields["generation"] = 1
     if meta.get("generateName") and not meta.get("name"):
-        suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(_SUFFIX_LENGTH))
+        suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(5))
         fields["name"] = f"{meta['generateName']}{suffix}"
     return fields
 
@@ -280,13 +266,9 @@ def _build_kept_metadata(body: Mapping[str, Any], old: Mapping[str, Any]) -> Jso
     names = ("uid", "creationTimestamp")
     fields: Json = {name: before[name] for name in names if name in before}
     if isinstance(generation := before.get("generation"), int):
-        fields["generation"] = generation + (_get_essence(body) != _get_essence(old))
+        essences = [{**each, "metadata": None, "status": None} for each in (body, old)]
+        fields["generation"] = generation + (essences[0] != essences[1])
     if "resourceVersion" in before:
         meta = body["metadata"]
         fields["resourceVersion"] = meta.get("resourceVersion") or before["resourceVersion"]
     return fields
-
-
-def _get_essence(body: Mapping[str, Any]) -> Json:
-    """Return the part of an object whose changes are new generations of it."""
-    return {key: value for key, value in body.items() if key not in ("metadata", "status")}

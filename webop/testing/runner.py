@@ -187,7 +187,11 @@ class OperatorRunner:
         except BaseException as exc:  # noqa: BLE001  it is raised where it can be seen
             self._future.set_exception(exc)
         else:
-            _uncover_failure(result)
+            if isinstance(result.exception, SystemExit) and result.exception.__cause__ is not None:
+                # The operator's error is told, not the exit that the command line makes of it.
+                cause = result.exception.__cause__
+                result.exception = cause
+                result.exc_info = (type(cause), cause, cause.__traceback__)  # type: ignore[assignment]
             self._future.set_result(result)
         finally:
             self._ready.set()  # nobody needs to wait for it any more
@@ -203,11 +207,3 @@ class _Command(click.Group):
         except click.ClickException as exc:
             exc.show()
             raise SystemExit(exc.exit_code) from exc.__cause__ or exc
-
-
-def _uncover_failure(result: Result) -> None:
-    """Put the operator's error in place of the exit that the command line makes of it."""
-    if isinstance(result.exception, SystemExit) and result.exception.__cause__ is not None:
-        cause = result.exception.__cause__
-        result.exception = cause
-        result.exc_info = (type(cause), cause, cause.__traceback__)  # type: ignore[assignment]

@@ -80,17 +80,19 @@ class _Wait:
         try:
             return self._condition()
         except Exception as error:  # noqa: BLE001  whatever it is, it is told in the end
-            self.fail(error)
+            self._error = error
             return None
 
-    def fail(self, error: Exception) -> None:
-        """Take note that the condition has raised something."""
-        self._error = error
-
-    @property
-    def left(self) -> float:
-        """The seconds that an attempt has: until the end of the wait, but one at least."""
-        return max(self._deadline - time.monotonic(), _LEAST)
+    async def attempt_async(self, first: Any) -> Any:
+        """Await what the condition has returned, if it is for that; the same for exceptions."""
+        if not inspect.isawaitable(first):
+            return first
+        try:
+            async with asyncio.timeout(max(self._deadline - time.monotonic(), _LEAST)):
+                return await first
+        except Exception as error:  # noqa: BLE001  whatever it is, it is told in the end
+            self._error = error
+            return None
 
     def take(self, value: Any) -> bool:
         """Tell whether the wait is over by this value.
@@ -106,29 +108,17 @@ class _Wait:
         if failure is not None:
             raise AssertionError(f"{self._what}: the operator has failed: {failure}") from failure
         if time.monotonic() > self._deadline:
-            raise AssertionError(self._explain()) from self._error
+            last = f"it was {self.value!r:.1000}"
+            if self._error is not None:
+                last = f"it raised {type(self._error).__name__}: {self._error}"
+            text = f"{self._what}: not so after {self._timeout:g} s; at last, {last}"
+            raise AssertionError(text) from self._error
         return False
 
-    def _explain(self) -> str:
-        last = f"it was {self.value!r:.1000}"
-        if self._error is not None:
-            last = f"it raised {type(self._error).__name__}: {self._error}"
-        return f"{self._what}: not so after {self._timeout:g} s; at last, {last}"
 
-
-async def _wait_async(wait: _Wait, first: Awaitable[Any]) -> Any:
+async def _wait_async(wait: _Wait, first: Any) -> Any:
     __tracebackhide__ = True
-    current: Any = first
-    while True:
-        value = current
-        if inspect.isawaitable(current):
-            try:
-                async with asyncio.timeout(wait.left):
-                    value = await current
-            except Exception as error:  # noqa: BLE001  whatever it is, it is told in the end
-                wait.fail(error)
-                value = None
-        if wait.take(value):
-            return wait.value
+    while not wait.take(await wait.attempt_async(first)):
         await asyncio.sleep(_INTERVAL)
-        current = wait.attempt()
+        first = wait.attempt()
+    return wait.value

@@ -1,20 +1,84 @@
-"""The options of logging that all commands share."""
+"""What several commands share: options, what they mean together, and what other code hands in.
+
+When options exclude each other, what is on the command line is meant, if anything is.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webop.client.credentials import Vault
+    from webop.handling.registry import OperatorRegistry
+    from webop.settings import OperatorSettings
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from webop.cli.layout import build_option
 from webop.logs import LogFormat, configure
 
+DEV_PRIORITY = 666  # the manual's, "Development mode"
 logger = logging.getLogger(__name__)
-
 _option = build_option("Logging")
+
+
+@dataclass
+class CLIControls:
+    """Flags and parts of an operator that is run by the command line (CLI-19)."""
+
+    ready_flag: Any = None
+    stop_flag: Any = None
+    vault: Vault | None = None
+    registry: OperatorRegistry | None = None
+    settings: OperatorSettings | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+def module_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds ``-m/--module`` to a command, with more attributes of ``click.option``."""
+    return click.option(
+        "-m",
+        "--module",
+        "modules",
+        multiple=True,
+        metavar="MODULE",
+        help="Import a module with handlers, as in 'python -m'; repeatable.",
+        **attributes,
+    )
+
+
+def choose_scope(
+    ctx: click.Context, clusterwide: bool, namespaces: tuple[str, ...]
+) -> tuple[bool, tuple[str, ...]]:
+    """Return which of two scopes is meant: that of the command line, not of the environment.
+
+    Raises:
+        click.UsageError: both are given in the same place.
+    """
+    if not all(pattern.strip() for pattern in namespaces):
+        raise click.UsageError("-n/--namespace is empty. Name a namespace, or say -A for all.")
+    if not clusterwide or not namespaces:
+        return clusterwide, namespaces
+    if _is_on_command_line(ctx, "clusterwide") == _is_on_command_line(ctx, "namespaces"):
+        raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
+    clusterwide = _is_on_command_line(ctx, "clusterwide")
+    return clusterwide, () if clusterwide else namespaces
+
+
+def choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
+    """Return the priority, which the development mode sets unless one is given more explicitly."""
+    is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
+    return priority if is_stronger or not dev else DEV_PRIORITY
+
+
+def _is_on_command_line(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 class LogFormatParamType(click.Choice[str]):
