@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import pytest
 
 from tests.client.fake_cluster import Mirror, Networking, Watching, get_versions
@@ -16,7 +17,7 @@ from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.logins import login_with_kubeconfig
-from webop.client.transport import build_transport
+from webop.client.transport import Answer, Request, build_transport
 from webop.client.watch import ListingStarted, State
 from webop.errors import (
     APIConflictError,
@@ -215,17 +216,15 @@ async def discover_until(
         await asyncio.sleep(0.05)
 
 
-class _ClassicTransport(httpx.AsyncBaseTransport):
+class _ClassicTransport:
     """Makes the server believe that the client has never heard of aggregated discovery."""
 
     def __init__(self, info: ConnectionInfo) -> None:
         self.transport = build_transport(info)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        headers = {**request.headers, "accept": "application/json"}
-        return await self.transport.handle_async_request(
-            httpx.Request(request.method, str(request.url), headers=headers)
-        )
+    async def send(self, request: Request) -> Answer:
+        headers = re.sub(rb"Accept: .*\r\n", b"Accept: application/json\r\n", request.headers)
+        return await self.transport.send(request._replace(headers=headers))
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -304,16 +303,16 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
             assert mirror.deleted == ["deleted"]
 
 
-class _GatedTransport(httpx.AsyncBaseTransport):
+class _GatedTransport:
     """Lets requests through only while its gate is open."""
 
     def __init__(self, info: ConnectionInfo, gate: asyncio.Event) -> None:
         self.transport = build_transport(info)
         self.gate = gate
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: Request) -> Answer:
         await self.gate.wait()
-        return await self.transport.handle_async_request(request)
+        return await self.transport.send(request)
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -350,16 +349,16 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             assert mirror.items.count(ListingStarted()) >= 2
 
 
-class _CountingTransport(httpx.AsyncBaseTransport):
+class _CountingTransport:
     """Notes the queries of all requests."""
 
-    def __init__(self, info: ConnectionInfo, queries: list[httpx.QueryParams]) -> None:
+    def __init__(self, info: ConnectionInfo, queries: list[dict[str, str]]) -> None:
         self.transport = build_transport(info)
         self.queries = queries
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.queries.append(httpx.URL(str(request.url)).params)
-        return await self.transport.handle_async_request(request)
+    async def send(self, request: Request) -> Answer:
+        self.queries.append(dict(parse_qsl(urlsplit(request.target).query)))
+        return await self.transport.send(request)
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -374,7 +373,7 @@ async def test_both_ways_of_listing_bring_the_same_objects(
             await client.create(MAPS, webop_namespace, build_map(f"x{index}", a="1"))
         found, queries = [], []
         for is_streaming in (False, True):
-            sent: list[httpx.QueryParams] = []
+            sent: list[dict[str, str]] = []
             counting = Client(
                 client.vault,
                 NETWORKING,

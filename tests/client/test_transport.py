@@ -16,7 +16,6 @@ from tests.client.fake_server import FakeServer, HalfChunkError
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.streams import StreamLimits
-from webop.client.transport import LazyURL, build_request
 from webop.errors import APIConnectionError, APIServerError
 
 
@@ -231,25 +230,3 @@ async def test_proxies_of_the_environment_are_not_used_unless_told_so(
     cluster.refuse("all", answer_status(200))
     async with serving(cluster) as server, server.connect() as client:
         assert await client.request("GET", "/version")
-
-
-def test_a_lazy_url_is_as_good_as_a_usual_one() -> None:
-    text = "https://host:6443/base/apis/x?limit=500&continue=a%2Fb"
-    assert str(LazyURL(text)) == text
-    url = LazyURL(text)
-    assert (url.host, url.port, url.path) == ("host", 6443, "/base/apis/x")
-    assert url.params["continue"] == "a/b"
-    assert url == httpx.URL(text)
-    assert str(url) == text
-    assert LazyURL(text) == httpx.URL(text)
-    assert not hasattr(LazyURL(text), "absent")
-
-
-def test_a_prepared_request_is_a_usual_request() -> None:
-    headers = httpx.Headers({"Accept": "application/json"})
-    request = build_request("PATCH", "https://host/path", headers, b"{}", 5)
-    assert request.method == "PATCH"
-    assert request.url.host == "host"
-    assert request.content == b"{}"
-    assert request.headers["accept"] == "application/json"
-    assert request.extensions["timeout"]["connect"] == 5

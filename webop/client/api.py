@@ -28,7 +28,7 @@ from webop.client.calls import (
     encode_body,
     parse_page,
 )
-from webop.client.failures import CONNECTION_ERRORS, build_connection_error
+from webop.client.failures import build_connection_error
 from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
 from webop.client.streams import (
@@ -36,7 +36,6 @@ from webop.client.streams import (
     LineStream,
     StreamLimits,
     build_refusal,
-    close_response,
     read_content,
 )
 from webop.client.transport import build_transport
@@ -231,16 +230,15 @@ class Client:
         try:
             try:
                 async with deadlines.limit():
-                    response = await session.send(call, limits.connect)
-                    if response.status_code >= 300:
-                        raise build_refusal(call, response, await read_content(response))
-            except CONNECTION_ERRORS as exc:
+                    answer = await session.send(call, limits.connect)
+                    if answer.status >= 300:
+                        raise build_refusal(call, answer, await read_content(answer))
+            except OSError as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             try:
-                yield LineStream(call, response, deadlines)
+                yield LineStream(call, answer, deadlines)
             finally:
-                with contextlib.suppress(*CONNECTION_ERRORS):
-                    await close_response(response)
+                await answer.aclose()
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
@@ -398,10 +396,10 @@ class Client:
             try:
                 timeout = call.timeout or options.request_timeout or None
                 async with asyncio.timeout(timeout):
-                    response = await session.send(call, options.connect_timeout)
-                    content = await read_content(response)
-                if response.status_code >= 300:
-                    raise build_refusal(call, response, content)
+                    answer = await session.send(call, options.connect_timeout)
+                    content = await read_content(answer)
+                if answer.status >= 300:
+                    raise build_refusal(call, answer, content)
                 return orjson.loads(content) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:
@@ -409,7 +407,7 @@ class Client:
                 elif is_forgiven:
                     raise
                 is_forgiven = not session.is_refused
-            except (*CONNECTION_ERRORS, orjson.JSONDecodeError) as exc:
+            except (OSError, orjson.JSONDecodeError) as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
                 await self._pool.release(session)

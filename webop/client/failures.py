@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx
 import orjson
 
 from webop.errors import APIConnectionError, APIStatusError
@@ -21,9 +20,6 @@ _TEXT_LIMIT = 500
 
 # Of 403: permissions are not the reason then.
 _POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
-
-# What a transport can raise. TimeoutError is an OSError.
-CONNECTION_ERRORS = (httpx.HTTPError, OSError)
 
 
 class Attempt(NamedTuple):

@@ -10,12 +10,10 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlencode
-
-import httpx
+from urllib.parse import urlencode, urlsplit
 
 from webop.client.credentials import find_server_problem
-from webop.client.transport import build_request
+from webop.client.transport import Answer, Request, Transport, adapt
 from webop.errors import LoginError
 from webop.version import __version__
 
@@ -71,46 +69,42 @@ class Session:
             :data:`FORGIVENESS` after the first one, and none another answer in between.
     """
 
-    def __init__(
-        self, info: ConnectionInfo, transport: httpx.AsyncBaseTransport, vault: Vault
-    ) -> None:
+    def __init__(self, info: ConnectionInfo, transport: Transport, vault: Vault) -> None:
         self.info = info
         self.transport = transport
         self.users = 0
         self.is_refused = False
         self._vault = vault
-        self._base = info.server.rstrip("/")
-        self._headers: dict[tuple[str, str | None], httpx.Headers] = {}
+        self._base = urlsplit(info.server).path.rstrip("/")
+        self._headers: dict[tuple[str, str | None], bytes] = {}
         # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
         # infinity for "no answer yet", None if the last answer was another one.
         self._doubted_since: float | None = math.inf
 
-    async def send(self, call: Call, connect_timeout: float | None) -> httpx.Response:
+    async def send(self, call: Call, connect_timeout: float | None) -> Answer:
         """Send a request; take note of whether the API server accepts the credentials."""
         since = self._doubted_since
         is_decisive = since is not None and _get_time() - since >= FORGIVENESS
-        request = self._build_request(call, connect_timeout)
-        response = await self.transport.handle_async_request(request)
-        if response.status_code == 401:
+        target = self._base + call.path
+        if call.params:
+            target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
+        key = (call.accept, None if call.content is None else call.content_type)
+        headers = self._headers.get(key) or self._build_headers(*key)
+        answer = await self.transport.send(
+            Request(call.method, target, headers, call.content, connect_timeout)
+        )
+        if answer.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()
             elif is_decisive and since == self._doubted_since:
                 self.is_refused = True
-        elif self._doubted_since is not None and response.status_code < 500:
+        elif self._doubted_since is not None and answer.status < 500:
             self._doubted_since = None
             self.is_refused = False
             self._vault.confirm()
-        return response
+        return answer
 
-    def _build_request(self, call: Call, connect_timeout: float | None) -> httpx.Request:
-        url = self._base + call.path
-        if call.params:
-            url = f"{url}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
-        key = (call.accept, None if call.content is None else call.content_type)
-        headers = self._headers.get(key) or self._build_headers(*key)
-        return build_request(call.method, url, headers, call.content, connect_timeout)
-
-    def _build_headers(self, accept: str, content_type: str | None) -> httpx.Headers:
+    def _build_headers(self, accept: str, content_type: str | None) -> bytes:
         values = {
             "Accept": accept,
             "Accept-Encoding": "identity",  # compression costs more CPU than a cluster's network
@@ -118,8 +112,8 @@ class Session:
             "Authorization": self.info.authorization,
             "Content-Type": content_type,
         }
-        headers = httpx.Headers({key: value for key, value in values.items() if value is not None})
-        self._headers[accept, content_type] = headers
+        lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
+        headers = self._headers[accept, content_type] = "".join(lines).encode("ascii")
         return headers
 
 
@@ -191,7 +185,9 @@ class SessionPool:
         try:
             _check(info)
             trusts_env = info.trust_env or self._options.trust_env
-            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
+            transport = adapt(
+                self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
+            )
         except LoginError as exc:
             next_info = await self._vault.invalidate(info, error=exc)
             return self._sessions.get(id(next_info)) or await self._open(next_info)

@@ -6,16 +6,16 @@ Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsin
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Self, cast
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from webop.client.failures import CONNECTION_ERRORS, build_connection_error, build_status_error
+from webop.client.failures import build_connection_error, build_status_error
+from webop.client.transport import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import httpx
-
     from webop.client.calls import Call
+    from webop.client.transport import Answer
     from webop.errors import APIStatusError
 
 
@@ -63,9 +63,9 @@ class LineStream:
     the stream is cut.
     """
 
-    def __init__(self, call: Call, response: httpx.Response, deadlines: Deadlines) -> None:
+    def __init__(self, call: Call, answer: Answer, deadlines: Deadlines) -> None:
         self._call = call
-        self._chunks = iterate_content(response)
+        self._read = _open_content(answer)
         self._deadlines = deadlines
         self._tail = bytearray()
 
@@ -95,40 +95,54 @@ class LineStream:
         try:
             # Only the wait is limited: while the consumer is busy, nobody is silent.
             async with self._deadlines.limit():
-                return await anext(self._chunks, b"")
+                return await self._read()
         except TimeoutError:
             if self._deadlines.is_over:
                 self._tail.clear()  # the rest comes again with the next stream
                 return b""
             raise
-        except CONNECTION_ERRORS as exc:
+        except OSError as exc:
             raise build_connection_error(self._call.attempt, exc) from exc
 
 
-async def read_content(response: httpx.Response) -> bytes:
+async def read_content(answer: Answer) -> bytes:
     """Read the whole content, give the connection back."""
+    read = _open_content(answer)
+    chunks = []
     try:
-        return b"".join([chunk async for chunk in iterate_content(response)])
+        while chunk := await read():
+            chunks.append(chunk)
     finally:
-        await close_response(response)
+        await answer.aclose()
+    return b"".join(chunks)
 
 
-def build_refusal(call: Call, response: httpx.Response, content: bytes) -> APIStatusError:
+def build_refusal(call: Call, answer: Answer, content: bytes) -> APIStatusError:
     """Build the exception for an answer with a status of 300 or above."""
-    return build_status_error(call.attempt, response.status_code, response.headers, content)
+    retry_after = answer.headers.get(b"retry-after", b"").decode("latin-1")
+    return build_status_error(call.attempt, answer.status, {"retry-after": retry_after}, content)
 
 
-def iterate_content(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Iterate over the content, the shortest way unless it is compressed against our wish."""
-    for key, _ in response.headers.raw:
-        if key.lower() == b"content-encoding":
-            return response.aiter_bytes()
-    return aiter(cast("httpx.AsyncByteStream", response.stream))
+def _open_content(answer: Answer) -> Callable[[], Awaitable[bytes]]:
+    """Return what reads the next piece of the content; nothing at the end."""
+    coding = answer.headers.get(b"content-encoding", b"identity").lower()
+    if coding == b"identity":
+        return answer.receive
+    # Against our wish, by a proxy maybe.
+    decoder = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
 
+    async def read() -> bytes:
+        while chunk := await answer.receive():
+            try:
+                content = decoder.decompress(chunk)
+            except zlib.error as exc:
+                message = f"content in {coding.decode('latin-1')} cannot be decoded: {exc}"
+                raise TransportError(message) from exc
+            if content:
+                return content
+        return decoder.flush()
 
-async def close_response(response: httpx.Response) -> None:
-    """Give the connection back, or close it if the content is not read to the end."""
-    await cast("httpx.AsyncByteStream", response.stream).aclose()
+    return read
 
 
 def split_lines(tail: bytearray, chunk: bytes) -> list[bytes]:

@@ -1,0 +1,337 @@
+"""A pool of HTTP/1.1 connections to one API server, directly or through a proxy.
+
+Place in the flow: the default transport of a session. The connections are of
+:mod:`webop.client.http1`; here is how they are opened, kept and found again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from webop.client.credentials import find_server_problem
+from webop.client.http1 import Connection, HTTPAnswer
+from webop.client.tls import build_ssl_context
+from webop.client.transport import Request, TransportError
+from webop.errors import LoginError
+from webop.own_threads import call_in_own_thread
+
+if TYPE_CHECKING:
+    from webop.client.credentials import ConnectionInfo
+
+# Seconds. Below the 90 s after which the Go server closes idle connections itself: a request that
+# is sent into a connection that is being closed would fail, and PATCH is not resent silently.
+_KEEPALIVE = 60.0
+
+# Seconds until the next address is tried while the first one does not answer (RFC 8305).
+_NEXT_ADDRESS = 0.25
+
+_HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server that accepts connections and stays silent then
+_BUFFER = 64 * 1024  # bytes
+_REPEATABLE = {"GET", "HEAD", "PUT", "DELETE", "OPTIONS"}
+
+
+class _Place(NamedTuple):
+    """Where to connect to."""
+
+    scheme: str
+    host: str
+    port: int
+    authorization: str | None  # as Basic, from the URL
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """The host for certificates."""
+        return self.host.rstrip(".")
+
+
+class ConnectionPool:
+    """Connections to one server.
+
+    Their number is not limited: each watch keeps one, and none may starve the requests.
+
+    Args:
+        info: the server and the credentials.
+
+    Raises:
+        LoginError: the TLS credentials or the proxy are not usable.
+    """
+
+    def __init__(self, info: ConnectionInfo) -> None:
+        self._context = build_ssl_context(info)
+        url = urlsplit(info.server)
+        self._server = _locate(url)
+        self._proxy = _find_proxy(info, self._server)
+        default_port = 443 if self._server.scheme == "https" else 80
+        host = str(self._server)
+        if self._server.port == default_port:
+            host = host.removesuffix(f":{default_port}")
+        lines = [f"Host: {host}"]
+        if self._server.authorization and not info.authorization:
+            lines.append(f"Authorization: {self._server.authorization}")
+        self._prefix = b""
+        if self._proxy is not None and self._server.scheme == "http":
+            self._prefix = f"http://{host}".encode()
+            if self._proxy.authorization:
+                lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
+        self._head = "".join(f"{line}\r\n" for line in lines).encode()
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._connections: set[Connection] = set()
+        self._idle: list[Connection] = []  # the latest used one is the last one
+        self._cleaning: asyncio.TimerHandle | None = None
+        self._lookup: asyncio.Task[list[_Address]] | None = None
+        self._is_closed = False
+
+    async def send(self, request: Request) -> HTTPAnswer:
+        """Send a request, wait for the head of its answer.
+
+        A request that the server has not answered because it has closed a kept connection is sent
+        again on a new one, if it does no harm when the server has got it twice.
+        """
+        data = self._encode(request)
+        is_for_head = request.method == "HEAD"
+        kept = self._take()
+        if kept is not None:
+            answer = kept.send(data, is_for_head=is_for_head)
+            try:
+                await answer.wait_for_head()
+            except TransportError:
+                if answer.has_begun or request.method not in _REPEATABLE or self._is_closed:
+                    raise
+            else:
+                return answer
+        connection = await self._open(request.connect_timeout)
+        answer = connection.send(data, is_for_head=is_for_head)
+        await answer.wait_for_head()
+        return answer
+
+    async def aclose(self) -> None:
+        """Close all connections. Requests in flight fail."""
+        self._is_closed = True
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
+        for connection in self._connections:
+            connection.abort()
+        await asyncio.sleep(0)  # the event loop closes the sockets after this step
+
+    def _encode(self, request: Request) -> bytes:
+        target = request.target
+        if " " in target or not target.isprintable():
+            message = f"{target!r} cannot be requested: blanks and line breaks must be quoted"
+            raise ValueError(message)
+        content = request.content
+        first_line = b"%s %s%s HTTP/1.1\r\n" % (
+            request.method.encode(),
+            self._prefix,
+            target.encode() or b"/",
+        )
+        if content is None:
+            return b"%s%s%s\r\n" % (first_line, self._head, request.headers)
+        length = len(content)
+        return b"%s%s%sContent-Length: %d\r\n\r\n%s" % (
+            first_line,
+            self._head,
+            request.headers,
+            length,
+            content,
+        )
+
+    def _take(self) -> Connection | None:
+        """Take the connection that was used last."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._cleaning is None:
+            self._cleaning = loop.call_later(_KEEPALIVE, self._clean)
+
+    def _clean(self) -> None:
+        """Close what was idle for too long; come again when the next one may be."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() - _KEEPALIVE
+        while self._idle and self._idle[0].idle_since <= latest:
+            self._idle.pop(0).abort()
+        self._cleaning = None
+        if self._idle:
+            self._cleaning = loop.call_at(self._idle[0].idle_since + _KEEPALIVE, self._clean)
+
+    def _forget(self, connection: Connection) -> None:
+        """Drop a connection that is lost."""
+        self._connections.discard(connection)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    async def _open(self, connect_timeout: float | None) -> Connection:
+        """Open a connection on which requests can be sent.
+
+        Raises:
+            TransportError: the server or the proxy cannot be reached, or is not the right one.
+        """
+        first = self._proxy or self._server
+        connection = Connection(self._buffer, self._keep, self._forget)
+        try:
+            addresses = await self._look_up(first)
+            async with asyncio.timeout(connect_timeout):
+                sock = await _connect(addresses)
+                # The TLS of a proxy is the event loop's; that of the server goes through it.
+                is_secure = self._proxy is not None and self._proxy.scheme == "https"
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
+                    sock=sock,
+                    ssl=self._context if is_secure else None,
+                    server_hostname=first.name if is_secure else None,
+                )
+                self._connections.add(connection)
+                await self._set_up(connection)
+        except BaseException as exc:
+            if connection in self._connections:
+                connection.abort()
+            if isinstance(exc, OSError):
+                raise self._explain(exc, first) from exc
+            raise
+        if self._is_closed:
+            connection.abort()
+        return connection
+
+    async def _set_up(self, connection: Connection) -> None:
+        """Get through the proxy, and shake hands."""
+        if self._server.scheme == "http":
+            return
+        if self._proxy is not None:
+            lines = [f"CONNECT {self._server} HTTP/1.1", f"Host: {self._server}"]
+            if self._proxy.authorization:
+                lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
+            refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
+            if refusal:
+                message = f"the proxy {self._proxy} does not connect to {self._server}: {refusal}"
+                raise TransportError(message)
+        async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
+            await connection.secure(self._context, self._server.name)
+
+    def _explain(self, exc: OSError, first: _Place) -> TransportError:
+        """Tell the reason in the words of the operating system, where it has some."""
+        if isinstance(exc, ssl.SSLCertVerificationError):
+            return TransportError(
+                f"the certificate of {self._server} is not trusted: {exc}. "
+                f"Check the CA in the credentials, and the address of the server"
+            )
+        if isinstance(exc, ssl.SSLError):
+            # Its errno is one of TLS, which means something else to the operating system.
+            return TransportError(f"no TLS connection to {self._server}: {exc}")
+        if isinstance(exc, TimeoutError):
+            return TransportError(f"no connection to {first}: no answer in time")
+        reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
+        return TransportError(f"no connection to {first}: {reason}")
+
+    async def _look_up(self, place: _Place) -> list[_Address]:
+        """Resolve a name, once for all who wait for it."""
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.create_task(_resolve(place))
+        # Cancelled are those who wait, not the lookup.
+        return await asyncio.shield(self._lookup)
+
+
+# Of socket.getaddrinfo().
+_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def _locate(url: SplitResult) -> _Place:
+    credentials = None
+    if url.username is not None:
+        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        credentials = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+    default_port = 443 if url.scheme == "https" else 80
+    return _Place(url.scheme, url.hostname or "", url.port or default_port, credentials)
+
+
+def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
+    """Return the proxy of the credentials, or that of the environment if it is trusted.
+
+    Raises:
+        LoginError: the proxy of the environment is not usable.
+    """
+    proxy = info.proxy_url
+    if proxy is None and info.trust_env:
+        import urllib.request  # noqa: PLC0415 - heavy, and rarely needed
+
+        if not urllib.request.proxy_bypass(str(server)):
+            proxy = urllib.request.getproxies().get(server.scheme)
+            if proxy and "://" not in proxy:
+                proxy = f"http://{proxy}"
+    if not proxy:
+        return None
+    problem = find_server_problem(proxy)
+    if problem:
+        message = f"The proxy {proxy!r} {problem}"
+        raise LoginError(message)
+    return _locate(urlsplit(proxy))
+
+
+async def _resolve(place: _Place) -> list[_Address]:
+    """Resolve a name beside the threads of the event loop, which the user's calls may fill."""
+
+    def look_up(flags: int) -> list[_Address]:
+        return [*socket.getaddrinfo(place.host, place.port, 0, socket.SOCK_STREAM, 0, flags)]
+
+    try:
+        return look_up(socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await call_in_own_thread(look_up, socket.AI_ADDRCONFIG)
+
+
+async def _connect(addresses: list[_Address]) -> socket.socket:
+    """Connect to the first address that answers; each gets a head start before the next one."""
+    if len(addresses) == 1:
+        return await _connect_to(addresses[0])
+    attempts: set[asyncio.Task[socket.socket]] = set()
+    waiting = list(addresses)
+    error: BaseException | None = None
+    try:
+        while waiting or attempts:
+            if waiting:
+                attempts.add(asyncio.create_task(_connect_to(waiting.pop(0))))
+            limit = _NEXT_ADDRESS if waiting else None
+            done, attempts = await asyncio.wait(
+                attempts, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            for attempt in done:
+                error = attempt.exception()
+                if error is None:
+                    return attempt.result()
+        raise error or TransportError("its name has no address")
+    finally:
+        for attempt in attempts:
+            attempt.cancel()
+
+
+async def _connect_to(address: _Address) -> socket.socket:
+    family, kind, proto, _, target = address
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setblocking(False)  # noqa: FBT003 - the interface of sockets
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.get_running_loop().sock_connect(sock, target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,65 @@
+"""The client over httpx's transports, such as ``httpx.MockTransport``: for tests only."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import httpx
+
+from webop.client.transport import Request, TransportError
+
+
+class HTTPXTransport:
+    """A transport of httpx as one of the client's.
+
+    Args:
+        transport: what the requests go to.
+        server: the URL of the API server.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, server: str) -> None:
+        self._transport = transport
+        self._server = httpx.URL(server)
+
+    async def send(self, request: Request) -> HTTPXAnswer:
+        """Send a request (see :class:`webop.client.transport.Transport`)."""
+        lines = request.headers.split(b"\r\n")[:-1]
+        sent = httpx.Request(
+            request.method,
+            self._server.join(request.target),
+            headers=[cast("tuple[bytes, bytes]", tuple(line.split(b": ", 1))) for line in lines],
+            content=request.content,
+            extensions={"timeout": {"connect": request.connect_timeout}},
+        )
+        try:
+            return HTTPXAnswer(await self._transport.handle_async_request(sent))
+        except httpx.HTTPError as exc:
+            raise TransportError(str(exc) or repr(exc)) from exc
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._transport.aclose()
+
+
+class HTTPXAnswer:
+    """A response of httpx as an answer."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.raw}
+        self._stream = cast("httpx.AsyncByteStream", response.stream)
+        self._chunks = aiter(self._stream)
+
+    async def receive(self) -> bytes:
+        """Wait for a piece of the content (see :class:`webop.client.transport.Answer`)."""
+        try:
+            async for chunk in self._chunks:
+                if chunk:
+                    return chunk
+        except httpx.HTTPError as exc:
+            raise TransportError(str(exc) or repr(exc)) from exc
+        return b""
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
