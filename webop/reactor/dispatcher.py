@@ -172,6 +172,9 @@ class Dispatcher:
         if obj.timer is not None:
             obj.timer.cancel()
             obj.timer = None
+        if obj.raw is not None and obj.text is not None:  # it stands for an older state
+            self._room.drop(obj.text)
+            obj.text = None
         if self._is_standing_by:
             self._lay_down(obj)
         elif obj.is_gone:

@@ -117,7 +117,7 @@ class Processor:
             if obj.text is not None:  # the state had to be dropped from memory
                 raw = await read(self.ctx, obj)
                 obj.text = None
-                if raw is not None:
+                if raw is not None and obj.raw is None:  # or else something newer has come
                     obj.accept(obj.event_type, raw)
                     obj.is_dirty = False
             if obj.is_unindexed:

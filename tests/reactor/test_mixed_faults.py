@@ -1,0 +1,125 @@
+"""Two things that go wrong at once: failing writes, and changes, daemons or events meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, operate
+from tests.reactor.relay import Relay, Send, relay
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+QUICK = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
+
+
+@pytest.fixture
+async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
+    async with relay(webop_cluster) as relayed:
+        yield relayed
+
+
+@pytest.fixture
+def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
+    """Runs an operator that asks the API server through a relay."""
+    return partial(operate, relayed.info, registry, namespaces=[objects.namespace])
+
+
+def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> httpx.Response:
+    body = {"kind": "Status", "code": status, "message": f"injected {status}", "details": details}
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def is_patch_with(request: httpx.Request, text: str) -> bool:
+    return request.method == "PATCH" and text.encode() in request.content
+
+
+def is_no_fence(name: str, **_: Any) -> bool:
+    return not name.startswith("fence")
+
+
+def build_ballast(size: int) -> str:
+    """Return a text that cannot be compressed by much."""
+    return base64.b64encode(os.urandom(size * 3 // 4)).decode()
+
+
+async def test_an_object_that_changes_while_a_retry_is_due_is_not_read_from_the_server(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        raise webop.TemporaryError("later", delay=1000)
+
+    async with run_relayed():
+        await objects.create("a")
+        await calls.wait("a")
+        await objects.pass_fence()
+        for number in range(5):
+            await objects.patch("a", {"metadata": {"labels": {"x": str(number)}}})
+            await objects.pass_fence()
+    assert relayed.list_requests("GET", "a") == []
+
+
+async def test_a_change_that_comes_while_an_older_state_is_read_is_not_lost(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    """So many large objects wait for retries that not all of them are kept in memory."""
+    reading, answered, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="fn", labels={"ballast": "yes"})
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        raise webop.TemporaryError("later", delay=1000)
+
+    def is_fine(labels: Mapping[str, str], **_: Any) -> bool:
+        if "spoiled" in labels:
+            failed.set()
+            raise ValueError("The filter fails.")
+        return True
+
+    @webop.on.update("widgets", registry=registry, id="up", when=is_fine)
+    async def up(**kwargs: Any) -> None:
+        calls.note("up", kwargs)
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        answer = await send(request)
+        if request.method == "GET" and request.url.path.endswith("/a"):
+            reading.set()
+            await answered.wait()
+        return answer
+
+    relayed.meddle = meddle
+    async with run_relayed(build_settings(batching={"error_delays": [3]})):
+        await objects.create("a", {"x": 0})
+        await objects.wait_handled("a")
+        for number in range(34):
+            ballast = {"ballast": build_ballast(1_000_000)}
+            await objects.create(f"w{number}", ballast, labels={"ballast": "yes"})
+        await eventually(lambda: len(calls) == 34)
+        await objects.patch("a", {"metadata": {"labels": {"spoiled": "yes"}}})
+        await failed.wait()
+        await objects.patch("a", {"metadata": {"labels": {"spoiled": None}}})
+        async with asyncio.timeout(10):
+            await reading.wait()
+        await objects.patch("a", {"spec": {"x": 1}})
+        await objects.pass_fence()
+        answered.set()
+        await calls.wait("a", "up")
