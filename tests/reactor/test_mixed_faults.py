@@ -123,3 +123,37 @@ async def test_a_change_that_comes_while_an_older_state_is_read_is_not_lost(
         await objects.pass_fence()
         answered.set()
         await calls.wait("a", "up")
+
+
+async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_had_failed(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+) -> None:
+    written = asyncio.Event()
+    failures = 0
+
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.3)
+    async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
+        memo.count = memo.get("count", 0) + 1
+        if memo.count <= 2:
+            patch.spec["ticks"] = memo.count
+        if memo.count == 3:
+            written.set()
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        nonlocal failures
+        if is_patch_with(request, '"ticks":1') and failures < 2:
+            failures += 1
+            return fail(503)
+        return await send(request)
+
+    relayed.meddle = meddle
+    settings = build_settings(networking={"error_backoffs": [1.5]})
+    async with run_relayed(settings):
+        await objects.create("a")
+        await eventually(written.is_set)
+        await asyncio.sleep(2.5)
+        raw = await objects.get("a")
+    assert raw["spec"]["ticks"] == 2

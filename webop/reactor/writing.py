@@ -78,11 +78,10 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
         APIError: it is not written, and kept in ``obj.work.pending``.
         LoginError: the same: there are no credentials.
     """
-    wanted, own, _ = pending
     work = obj.work
-    if work is not None and work.pending is not None and work.pending.is_denied:
-        own = Patch(merge_patches(work.pending.own, own))
-        work.pending = None
+    if work is not None and work.pending is not None:  # it is older, and must not come later
+        pending, work.pending = work.pending.followed_by(pending), None
+    wanted, own, _ = pending
     try:
         if wanted:
             merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
