@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -157,3 +158,67 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
         await asyncio.sleep(2.5)
         raw = await objects.get("a")
     assert raw["spec"]["ticks"] == 2
+
+
+async def test_a_finalizer_refused_by_409_is_tried_again(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    """A conflict that is not about the version of the object: such as of a webhook."""
+    refused = 0
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    @webop.on.delete("widgets", registry=registry, id="del")
+    async def delete(**_: Any) -> None: ...
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        nonlocal refused
+        if is_patch_with(request, '"finalizers"') and request.url.path.endswith("/a"):
+            refused += 1
+            if refused == 1:
+                return fail(409)
+        return await send(request)
+
+    relayed.meddle = meddle
+    async with run_relayed(build_settings(**QUICK)):
+        await objects.create("a")
+        await eventually(lambda: len(calls.of("a")) == 1, timeout=5)
+    assert refused == 2
+
+
+async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+) -> None:
+    moments: list[float] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.update("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if request.method == "PATCH" and request.url.path.endswith("/a"):
+            moments.append(time.monotonic())
+            if moments[-1] - moments[0] < 3:
+                await asyncio.sleep(0.2)
+                return fail(429, {"Retry-After": "3"})
+        return await send(request)
+
+    relayed.meddle = meddle
+    async with run_relayed():
+        await objects.create("a", {"x": 0})
+        await eventually(lambda: len(moments) > 0)
+        while time.monotonic() < moments[0] + 3:
+            await objects.patch("a", {"spec": {"x": time.time()}})
+            await asyncio.sleep(0.05)
+        await objects.wait_handled("a")
+    early = [moment for moment in moments if moment - moments[0] < 2.9]
+    assert len(early) == 1

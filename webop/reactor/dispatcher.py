@@ -351,7 +351,7 @@ class Dispatcher:
         """Work on an object until nothing is left; return when to come back."""
         delay: float | None = 0
         on_abandoned.set(partial(self._room.block, obj.uid))
-        while (obj.is_dirty or delay == 0) and not self._is_stopped:
+        while (obj.is_dirty or delay == 0) and not self._is_stopped and not obj.find_rest():
             obj.is_dirty = False
             delay = await self._processor.process(obj, plan)
             plan = None

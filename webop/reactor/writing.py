@@ -186,6 +186,8 @@ async def put_finalizers(
         if failure not in (Failure.OUTDATED, Failure.GONE):
             raise
         answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
+        if answer is not None and Body(answer).meta.resource_version == body.meta.resource_version:
+            raise  # it is not that the object has changed
     if answer is not None:
         obj.accept_own(answer)
 
