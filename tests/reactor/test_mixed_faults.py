@@ -222,3 +222,37 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
         await objects.wait_handled("a")
     early = [moment for moment in moments if moment - moments[0] < 2.9]
     assert len(early) == 1
+
+
+async def test_live_changes_overtake_those_that_wait_since_the_start(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    delays: dict[str, float] = {}
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("fn", {"name": name, "spec": spec})
+        if "sent" in spec:
+            delays[name] = time.time() - spec["sent"]
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if request.method == "PATCH":
+            await asyncio.sleep(0.3)
+        return await send(request)
+
+    relayed.meddle = meddle
+    for begin in range(0, 600, 100):
+        await asyncio.gather(*(objects.create(f"w{n:03}") for n in range(begin, begin + 100)))
+    async with run_relayed():
+        await eventually(lambda: len(calls) > 30)
+        called = {call["name"] for call in calls}
+        chosen = [f"w{n:03}" for n in range(0, 600, 60) if f"w{n:03}" not in called]
+        for name in chosen:
+            await objects.patch(name, {"spec": {"sent": time.time()}})
+        await eventually(lambda: len(delays) == len(chosen), timeout=30)
+        print(delays)
+    assert max(delays.values()) < 3

@@ -157,6 +157,8 @@ class Dispatcher:
         if self._processor.wants_every_event and not self._is_stopped:
             self._keep_event(obj, event_type, raw)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
+            if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
+                obj.phase = Phase.IDLE  # it is urgent now, and is queued anew
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not self._is_indexing
             if event_type == "DELETED":
