@@ -192,6 +192,38 @@ async def test_a_finalizer_refused_by_409_is_tried_again(
     assert refused == 2
 
 
+async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ticks = 0
+    is_failing = False
+
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.2)
+    async def tick(patch: webop.Patch, **_: Any) -> None:
+        nonlocal ticks
+        ticks += 1
+        patch.status["ticks"] = ticks
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if is_failing and request.method == "PATCH":
+            return fail(503)
+        return await send(request)
+
+    relayed.meddle = meddle
+    async with run_relayed():
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(30)))
+        await eventually(lambda: ticks > 60)
+        is_failing, ticks = True, 0
+        await eventually(lambda: ticks > 600)
+        lines = [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+        is_failing = False
+    assert len(lines) < 100, f"{len(lines)} lines for {ticks} ticks"
+
+
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
     registry: webop.OperatorRegistry,
     relayed: Relay,

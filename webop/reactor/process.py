@@ -30,6 +30,7 @@ from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid
 from webop.reactor.writing import (
     Failure,
+    choose_level,
     find_pause,
     judge,
     put_finalizers,
@@ -192,7 +193,8 @@ class Processor:
         try:
             await save(self.ctx, obj, Pending(cause.patch, Patch()))
         except (APIError, LoginError) as exc:
-            cause.logger.warning("The patch of event handlers is not written yet: %s", exc)
+            level = choose_level(self.ctx, obj)
+            cause.logger.log(level, "The patch of event handlers is not written yet: %s", exc)
             obj.wake()
 
     def _rest(self, obj: Tracked, exc: Exception) -> float | None:
@@ -203,12 +205,8 @@ class Processor:
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
-        failures = 0 if work.backoff is None else work.backoff.failures
-        level = logging.WARNING if is_away else logging.ERROR
-        if is_away and (self.ctx.room.is_failing or failures > 1):
-            level = logging.DEBUG  # it is logged for the kind, or was for the object
         logger.log(
-            level,
+            choose_level(self.ctx, obj) if is_away else logging.ERROR,
             "%s %s: %s %s",
             self.ctx.resource.kind or self.ctx.resource.plural,
             obj,

@@ -72,7 +72,8 @@ class Run:
             patch.fns.extend(fns)
             self.cause.logger.debug("%s", exc)
         except (APIError, LoginError) as exc:
-            self.cause.logger.warning("The patch of %s is not written: %s", self.handler, exc)
+            level = writing.choose_level(self.ctx, obj)
+            self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
             if writing.judge(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
             obj.wake()  # what is kept is written by whoever works on the object

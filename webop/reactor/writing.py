@@ -254,6 +254,13 @@ def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | No
     return wish if wish is not None and networking.enforce_retry_after else delay
 
 
+def choose_level(ctx: ResourceContext, obj: Tracked) -> int:
+    """Return how to log a write that has failed now: once for the object, or for its kind."""
+    backoff = None if obj.work is None else obj.work.backoff
+    is_known = ctx.room.is_failing or (backoff is not None and backoff.failures > 1)
+    return logging.DEBUG if is_known else logging.WARNING
+
+
 def _iterate_pauses(
     first: float | Iterable[float], then: float | Iterable[float]
 ) -> Iterator[float]:
