@@ -224,6 +224,60 @@ async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
     assert len(lines) < 100, f"{len(lines)} lines for {ticks} ticks"
 
 
+@pytest.mark.parametrize("spoil", [spoil_metadata, spoil_by_cycle])
+async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Any,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="ev")
+    async def ev(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        if name == "bad":
+            calls.note("ev", {"name": name, "spec": {}})
+            await spoil(patch)
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **kwargs: Any) -> None:
+        if name == "good":
+            calls.note("begun", {"name": name, "spec": {}})
+            await asyncio.sleep(1)
+            calls.note("ended", {"name": name, "spec": {}})
+
+    async with run_operator():
+        await objects.create("good")
+        await calls.wait("good", "begun")
+        await objects.create("bad")
+        await calls.wait("bad")
+        await calls.wait("good", "ended")
+        await objects.wait_handled("good")
+        await objects.pass_fence()
+    assert calls.handlers("good") == ["begun", "ended"]
+    assert "has failed" not in caplog.text
+
+
+@pytest.mark.parametrize("spoil", [spoil_metadata, spoil_by_cycle])
+async def test_a_timer_with_a_senseless_patch_goes_on(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Any,
+) -> None:
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.1)
+    async def tick(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("tick", kwargs)
+        if len(calls) == 1:
+            await spoil(patch)
+
+    async with run_operator():
+        await objects.create("a")
+        await eventually(lambda: len(calls) > 3, timeout=5)
+
+
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
     registry: webop.OperatorRegistry,
     relayed: Relay,
@@ -286,5 +340,4 @@ async def test_live_changes_overtake_those_that_wait_since_the_start(
         for name in chosen:
             await objects.patch(name, {"spec": {"sent": time.time()}})
         await eventually(lambda: len(delays) == len(chosen), timeout=30)
-        print(delays)
     assert max(delays.values()) < 3

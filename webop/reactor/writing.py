@@ -153,8 +153,10 @@ async def _patch(
         if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
             return False
     if merged:
-        if "/" not in obj.uid:  # some aggregated APIs have no uids
-            merged["metadata"] = {**(merged.get("metadata") or {}), "uid": obj.uid}
+        metadata = merged.get("metadata") or {}
+        # Some aggregated APIs have no uids; what is no mapping is denied by all of them.
+        if "/" not in obj.uid and isinstance(metadata, Mapping):
+            merged["metadata"] = {**metadata, "uid": obj.uid}
         if not await _send(ctx, obj, lambda _: merged):
             return False
     for part in (("status", "") if has_endpoint else (None,)) if fns else ():
@@ -394,9 +396,13 @@ def _prune(value: Any, path: str, dropped: list[str]) -> Any:
         return value
     kept = {}
     for key, item in value.items():
-        pruned = _prune(item, f"{path}.{key}", dropped)
         try:
+            pruned = _prune(item, f"{path}.{key}", dropped)
             encode_body({key: pruned})
+        except RecursionError:
+            if path:
+                raise
+            dropped.append(f"{key} (it contains itself)")
         except (TypeError, ValueError) as exc:
             dropped.append(f"{path}.{key} ({exc})".lstrip("."))
         else:
