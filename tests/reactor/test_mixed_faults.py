@@ -48,6 +48,16 @@ def is_no_fence(name: str, **_: Any) -> bool:
     return not name.startswith("fence")
 
 
+async def spoil_metadata(patch: webop.Patch) -> None:
+    patch["metadata"] = "not a mapping"
+
+
+async def spoil_by_cycle(patch: webop.Patch) -> None:
+    content: dict[str, Any] = {}
+    content["again"] = content
+    patch["status"] = content
+
+
 def build_ballast(size: int) -> str:
     """Return a text that cannot be compressed by much."""
     return base64.b64encode(os.urandom(size * 3 // 4)).decode()
@@ -308,6 +318,28 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
         await objects.wait_handled("a")
     early = [moment for moment in moments if moment - moments[0] < 2.9]
     assert len(early) == 1
+
+
+async def test_what_is_written_between_two_handlers_is_not_written_again_over_what_users_do(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    done = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="quick")
+    async def quick(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata.labels["owner"] = "operator"
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(**_: Any) -> None:
+        await done.wait()
+
+    async with run_operator():
+        await objects.create("a")
+        await objects.wait("a", lambda raw: "owner" in raw["metadata"].get("labels", {}))
+        await objects.patch("a", {"metadata": {"labels": {"owner": "user"}}})
+        done.set()
+        raw = await objects.wait_handled("a")
+    assert raw["metadata"]["labels"]["owner"] == "user"
 
 
 async def test_live_changes_overtake_those_that_wait_since_the_start(
