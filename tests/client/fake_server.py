@@ -82,6 +82,8 @@ async def read_request(reader: asyncio.StreamReader) -> httpx.Request:
 
 async def send_response(writer: asyncio.StreamWriter, response: httpx.Response) -> None:
     head = f"HTTP/1.1 {response.status_code} Whatever\r\n"
+    if "retry-after" in response.headers:
+        head += f"Retry-After: {response.headers['retry-after']}\r\n"
     length = response.headers.get("content-length")
     if length is not None:
         writer.write(f"{head}Content-Length: {length}\r\n\r\n".encode() + response.content)

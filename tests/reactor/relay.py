@@ -7,7 +7,7 @@ import base64
 import contextlib
 import secrets
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import httpx
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
+Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
+Meddler = Callable[[httpx.Request, Send], Awaitable[httpx.Response]]
+
+
 class Relay:
     """What goes through one port.
 
@@ -27,6 +31,8 @@ class Relay:
         hidden: API groups that the discovery does not show.
         is_locked: whether nobody is let in: every request is answered by 401.
         discoveries: how often ``/apis`` was asked for.
+        requests: what was asked for, other than watches.
+        meddle: called with each of them and with how to pass it on; returns the answer.
         url: where it listens.
     """
 
@@ -34,10 +40,20 @@ class Relay:
         self.hidden: set[str] = set()
         self.is_locked = False
         self.discoveries = 0
+        self.requests: list[httpx.Request] = []
+        self.meddle: Meddler | None = None
         self.url = ""
         self._upstream = upstream
         self._writers: set[asyncio.StreamWriter] = set()
         self.tasks: set[asyncio.Task[None] | None] = set()
+
+    def list_requests(self, method: str, name: str) -> list[httpx.Request]:
+        """Return the requests about an object, or about its status."""
+        return [
+            request
+            for request in self.requests
+            if request.method == method and name in request.url.path.split("/")
+        ]
 
     @property
     def info(self) -> ConnectionInfo:
@@ -70,6 +86,12 @@ class Relay:
             return httpx.Response(401, json={"kind": "Status", "code": 401})
         if request.url.params.get("watch") == "true":
             return httpx.Response(200, content=self._watch(request))
+        self.requests.append(request)
+        if self.meddle is not None:
+            return await self.meddle(request, self._pass_on)
+        return await self._pass_on(request)
+
+    async def _pass_on(self, request: httpx.Request) -> httpx.Response:
         found = await self._upstream.send(self._readdress(request))
         if request.url.path != "/apis":
             return httpx.Response(found.status_code, content=found.content)

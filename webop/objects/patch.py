@@ -206,6 +206,19 @@ def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     return result
 
 
+def subtract_patch(patch: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the part of a merge patch that differs from what is written already."""
+    rest = {}
+    for key, value in patch.items():
+        present = written.get(key, ABSENT_FIELD)
+        if is_mapping(value) and is_mapping(present):
+            if left := subtract_patch(value, present):
+                rest[key] = left
+        elif present is ABSENT_FIELD or not _is_same(present, value):
+            rest[key] = value
+    return rest
+
+
 def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:
     for key, value in after.items():
         old = before.get(key, ABSENT_FIELD)

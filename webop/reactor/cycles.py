@@ -19,7 +19,7 @@ from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
-from webop.objects.patch import Patch
+from webop.objects.patch import Patch, subtract_patch
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext
 from webop.reactor.tracking import Cycle, Tracked, Work
@@ -48,11 +48,12 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
     cycle = work.cycle = _adjust_cycle(plan, progress)
+    written: list[Patch] = []
     terms = Terms(
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
-        commit=partial(_commit, ctx, obj, cycle),
+        commit=partial(_commit, ctx, obj, cycle, written),
     )
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     called = [handler for handler in plan.handlers if handler.id in progress]
@@ -66,6 +67,12 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     obj.restore(state)
     cycle.essence = essence.restore()
     deliver_results(outcomes, cause.patch)
+    for patch in written:  # what users have changed since then is theirs
+        rest, done = subtract_patch(cause.patch, patch), list(map(id, patch.fns))
+        fns = [fn for fn in cause.patch.fns if id(fn) not in done]
+        cause.patch.clear()
+        cause.patch.update(rest)
+        cause.patch.fns.extend(fns)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
     if progress.is_finished:
         _conclude(ctx, plan, progress, body, cycle.essence)
@@ -83,17 +90,19 @@ async def _commit(
     ctx: ResourceContext,
     obj: Tracked,
     cycle: Cycle,
+    written: list[Patch],
     finished: Mapping[str, HandlerState],
     patch: Patch,
 ) -> None:
-    """Write down what is finished while a slower handler runs; it is written again later."""
+    """Write down what is finished while a slower handler runs; if it fails, it is written later."""
     progress = Progress(dict(finished))
     if cycle.reason in (Reason.CREATE, Reason.UPDATE):
         progress.mark(finished, build_mark(cycle.essence))
     storage = ctx.operator.settings.persistence.progress_storage
     progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
     try:
-        await writing.patch(ctx, obj, patch)
+        if await writing.patch(ctx, obj, patch):
+            written.append(patch)
     except (APIError, LoginError) as exc:
         said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
         logger.debug(said, obj, exc, extra=extra)

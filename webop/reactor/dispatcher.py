@@ -161,6 +161,8 @@ class Dispatcher:
         if self._processor.wants_every_event and not self._is_stopped:
             self._keep_event(obj, event_type, raw)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
+            if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
+                obj.phase = Phase.IDLE  # it is urgent now, and is queued anew
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not self._is_indexing
             if event_type == "DELETED":
@@ -176,6 +178,9 @@ class Dispatcher:
         if obj.timer is not None:
             obj.timer.cancel()
             obj.timer = None
+        if obj.raw is not None and obj.text is not None:  # it stands for an older state
+            self._room.drop(obj.text)
+            obj.text = None
         if self._is_standing_by:
             self._lay_down(obj)
         elif obj.is_gone:
@@ -356,7 +361,7 @@ class Dispatcher:
                 if obj.text is not None:  # the state had to be dropped from memory
                     raw = await self._processor.read(obj)
                     obj.text = None
-                    if raw is not None:
+                    if raw is not None and obj.raw is None:  # else something newer has come
                         obj.accept(obj.event_type, raw)
                 if obj.is_unindexed:
                     await self._index(obj)

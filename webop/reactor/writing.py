@@ -78,11 +78,10 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
         APIError: it is not written, and kept in ``obj.work.pending``.
         LoginError: the same: there are no credentials.
     """
-    wanted, own, _ = pending
     work = obj.work
-    if work is not None and work.pending is not None and work.is_denied:
-        own = Patch(merge_patches(work.pending.own, own))
-        work.pending = None
+    if work is not None and work.pending is not None:  # it is older, and must not come later
+        pending, work.pending = work.pending.followed_by(pending), None
+    wanted, own, _ = pending
     try:
         if wanted:
             merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
@@ -154,8 +153,10 @@ async def _patch(
         if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
             return False
     if merged:
-        if "/" not in obj.uid:  # some aggregated APIs have no uids
-            merged["metadata"] = {**(merged.get("metadata") or {}), "uid": obj.uid}
+        metadata = merged.get("metadata") or {}
+        # Some aggregated APIs have no uids; what is no mapping is denied by all of them.
+        if "/" not in obj.uid and isinstance(metadata, Mapping):
+            merged["metadata"] = {**metadata, "uid": obj.uid}
         if not await _send(ctx, obj, lambda _: merged):
             return False
     for part in (("status", "") if has_endpoint else (None,)) if fns else ():
@@ -187,6 +188,8 @@ async def put_finalizers(
         if failure not in (Failure.OUTDATED, Failure.GONE):
             raise
         answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
+        if answer is not None and Body(answer).meta.resource_version == body.meta.resource_version:
+            raise  # it is not that the object has changed
     if answer is not None:
         obj.accept_own(answer)
 
@@ -386,9 +389,13 @@ def _prune(value: Any, path: str, dropped: list[str]) -> Any:
         return value
     kept = {}
     for key, item in value.items():
-        pruned = _prune(item, f"{path}.{key}", dropped)
         try:
+            pruned = _prune(item, f"{path}.{key}", dropped)
             encode_body({key: pruned})
+        except RecursionError:
+            if path:
+                raise
+            dropped.append(f"{key} (it contains itself)")
         except (TypeError, ValueError) as exc:
             dropped.append(f"{path}.{key} ({exc})".lstrip("."))
         else:
