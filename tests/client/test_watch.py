@@ -394,6 +394,27 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
 
 
 @in_virtual_time
+async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_long_time() -> None:
+    cluster = FakeCluster("a")
+    vault = Vault({"test": ConnectionInfo(server="https://fake.cluster", token="first")})
+    mirror = Mirror()
+    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await mirror.catch_up(cluster)
+        cluster.refuse("all", answer_status(401), 2)
+        cluster.cut()
+        for _ in range(30):  # the login brings nothing, again and again
+            await asyncio.sleep(5)
+            await vault.populate({})
+        new = ConnectionInfo(server="https://fake.cluster", token="second")
+        await vault.populate({"test": new})
+        cluster.apply("b")
+        async with asyncio.timeout(2):
+            await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
 async def test_a_long_quiet_stream_is_as_healthy_as_one_with_events() -> None:
     cluster = FakeCluster("a")
     async with following(cluster) as mirror:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -565,3 +566,23 @@ async def test_what_is_gone_leaves_the_indexes_at_once(
     dispatcher.begin_listing()
     dispatcher.finish_listing()
     assert processor.withdrawn == ["a", "b"]
+
+
+async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(
+    processor: Processor,
+) -> None:
+    room = open_room(limit=1)
+    processor.work = lambda obj: asyncio.sleep(60)
+    for _ in range(60):
+        dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), room=room)
+        for number in range(50):
+            raw = build(f"{number}")
+            raw["spec"] = {"noise": secrets.token_hex(10_000)}
+            dispatcher.feed(None, raw)
+        await settle()
+        await dispatcher.drain(0.001)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await settle()
+        processor.inside.clear()
+    assert room.pack({"a": 1}) != b""

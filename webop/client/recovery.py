@@ -135,9 +135,11 @@ class Recovery:
         pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
             return self._options.reconnect_backoff  # the server is fine: list anew at once
-        if isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT:
-            # A silence is long enough by itself. Where no bookmarks come, it only means that
-            # nothing happens. A longer pause would only delay the next events.
+        # A silence is long enough by itself. Where no bookmarks come, it only means that nothing
+        # happens. A longer pause would only delay the next events. Without credentials, it is the
+        # login that pauses, for all.
+        is_silence = isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
+        if is_silence or isinstance(exc, APIUnauthorizedError | LoginError):
             return Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         return pause
 

@@ -222,6 +222,9 @@ class Dispatcher:
         for obj in self._objects.values():
             if obj.timer is not None:
                 obj.timer.cancel()
+            if obj.phase is not Phase.WORKING:
+                self._room.drop(obj.text)  # the room is there for the next streams, too
+                obj.text = None
         self._stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
