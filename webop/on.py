@@ -52,8 +52,6 @@ from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# ---- the operator's own life
-
 
 @spell_out()
 def startup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
@@ -79,9 +77,6 @@ def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     return _register_activity(Activity.PROBE, options)
 
 
-# ---- admission
-
-
 @spell_out()
 def validate(
     group_or_name: ResourcePart = None,
@@ -105,9 +100,6 @@ def mutate(
 ) -> Callable[[F], F]:
     """Call to change an object on its way into the cluster (chapter "Admission control")."""
     return _register_webhook(WebhookType.MUTATING, (group_or_name, version_or_name, name), options)
-
-
-# ---- changes of objects
 
 
 @spell_out()
@@ -190,9 +182,6 @@ def field(
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
-# ---- memory and background work
-
-
 @spell_out()
 def index(
     group_or_name: ResourcePart = None,
@@ -229,9 +218,6 @@ def timer(
     return _register(TimerHandler, TimerOptions, (group_or_name, version_or_name, name), options)
 
 
-# ---- parts of handlers
-
-
 @spell_out()
 def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     """Register a part of the handler of the moment (chapter "Sub-handlers").
@@ -254,9 +240,6 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
     """Register a part of the handler of the moment, without the decorator's syntax."""
     check_names("webop.register()", options, RegisterOptions)
     return subhandler(**options)(fn)
-
-
-# ---- what they share
 
 
 def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:

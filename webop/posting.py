@@ -56,12 +56,7 @@ _objects_logger = logging.getLogger("webop.objects")
 
 
 class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that carries the reference of an object: for the prefix, for JSON, for Events.
-
-    Args:
-        body: the object.
-        settings: the operator's settings, of which ``posting`` matters.
-    """
+    """A logger that carries the reference of an object: for the prefix, for JSON, for Events."""
 
     is_local = False
 
@@ -132,9 +127,6 @@ class Poster:
 
     Caveats:
         What still waits when the operator exits is not posted.
-
-    Args:
-        settings: the operator's settings, of which ``posting`` matters.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:

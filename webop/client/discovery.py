@@ -30,15 +30,11 @@ _AGGREGATED = (
 
 @dataclass(slots=True)
 class Discovery:
-    """What was found out.
-
-    Attributes:
-        resources: those that are served.
-        broken: the versions of API groups that do not answer, with the reason. Of their resources,
-            those are there that the server remembers, maybe none.
-    """
+    """The resources that are served, and the API groups that do not answer."""
 
     resources: frozenset[Resource] = frozenset()
+    # The versions of groups, with the reasons. Of their resources, those are above that the server
+    # remembers, maybe none.
     broken: Broken = field(default_factory=dict)
 
 

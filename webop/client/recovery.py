@@ -71,30 +71,17 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class WatchStatus:
-    """How a watch is doing: written by the watch, read by probes and metrics.
-
-    Attributes:
-        state: what it does.
-        is_connected: whether its stream is open now. For some moments in between, and in
-            outages, it is not.
-        failures: how many in a row, up to the last event or bookmark (one comes each minute).
-        error: the last one of them, in words; empty when all is well.
-        version: the resource version that has been reached; empty until the first listing ends.
-    """
+    """How a watch is doing: written by the watch, read by probes and metrics."""
 
     state: State = State.EMPTY
-    is_connected: bool = False
-    failures: int = 0
-    error: str = ""
-    version: str = ""
+    is_connected: bool = False  # its stream is open now; in between and in outages, it is not
+    failures: int = 0  # in a row, up to the last event or bookmark (one comes each minute)
+    error: str = ""  # the last one of them, in words
+    version: str = ""  # the resource version reached; empty until the first listing ends
 
 
 class Recovery:
-    """The memory of the failures of one watch, up to the next proof of health.
-
-    Attributes:
-        pause: how long to wait now, in seconds.
-    """
+    """The memory of the failures of one watch, up to the next proof of health."""
 
     def __init__(self, attempt: Attempt, options: WatchOptions, status: WatchStatus) -> None:
         self._attempt = attempt
@@ -103,7 +90,7 @@ class Recovery:
         self._doubts = 0
         self._is_gone = False
         self._backoff = Backoff(_BACKOFFS, jitter=_JITTER)
-        self.pause = 0.0
+        self.pause = 0.0  # how long to wait now, in seconds
 
     def heal(self) -> None:
         """Take note that all is well: forget the failures."""
