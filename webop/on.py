@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from webop.handling import subhandlers
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -25,6 +24,7 @@ from webop.handling.handlers import (
     WebhookType,
     build_id,
 )
+from webop.handling.invocation import get_invocation
 from webop.handling.options import (
     SELECTOR_KEYS,
     ActivityOptions,
@@ -47,6 +47,7 @@ from webop.handling.options import (
     spell_out,
 )
 from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.handling.subhandlers import build_subhandler
 from webop.handling.webhook_options import parse_webhook_options
 from webop.objects.resources import parse_selector
 
@@ -229,7 +230,8 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
 
     def decorator(fn: F) -> F:
         parsed = parse_options(options)
-        subhandlers.add_subhandler(subhandlers.build_subhandler(fn, **{"id": None, **parsed}))
+        child = build_subhandler(fn, **{"id": None, **parsed})
+        get_invocation("Registering sub-handlers").subhandlers.append(child)
         return fn
 
     return decorator

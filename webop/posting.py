@@ -105,7 +105,9 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             return
         if current_poster.get(None) is not None:
             text = _format(msg, args) or logging.getLevelName(level)
-            _post(self.reference, type=_type_of(level), reason="Logging", message=text)
+            kind = "Warning" if level >= logging.WARNING else "Normal"
+            kind = "Error" if level >= logging.ERROR else kind
+            _post(self.reference, type=kind, reason="Logging", message=text)
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -312,12 +314,6 @@ def _format(msg: object, args: tuple[object, ...]) -> str:
         return str(msg) % values if args else str(msg)
     except (TypeError, ValueError, KeyError):
         return str(msg)
-
-
-def _type_of(level: int) -> str:
-    if level >= logging.ERROR:
-        return "Error"
-    return "Warning" if level >= logging.WARNING else "Normal"
 
 
 def build_event(entry: Entry, settings: PostingSettings) -> dict[str, Any]:

@@ -106,7 +106,14 @@ class Recovery:
         """Take note of a failure of a stream (after so many seconds) or of a listing."""
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self.heal()  # it was fine in between, although nothing happened
-        self.pause = self._select_pause(exc, duration)
+        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+        self.pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
+        if isinstance(exc, APIGoneError) and not self._is_gone:
+            self.pause = self._options.reconnect_backoff  # the server is fine: list anew at once
+        elif isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT:
+            # A silence is long enough by itself. Where no bookmarks come, it only means that
+            # nothing happens. A longer pause would only delay the next events.
+            self.pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
         is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
         self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
@@ -116,17 +123,6 @@ class Recovery:
             self._doubts = 0
         self._status.failures += 1
         self._log(exc)
-
-    def _select_pause(self, exc: Exception, duration: float) -> float:
-        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-        pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
-        if isinstance(exc, APIGoneError) and not self._is_gone:
-            return self._options.reconnect_backoff  # the server is fine: list anew at once
-        if isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT:
-            # A silence is long enough by itself. Where no bookmarks come, it only means that
-            # nothing happens. A longer pause would only delay the next events.
-            return Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
-        return pause
 
     def _log(self, exc: Exception) -> None:
         message = str(exc).rstrip(".")

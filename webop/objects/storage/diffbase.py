@@ -269,8 +269,11 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         extra_fields = list(extra_fields or ())
         essence = super().build(body=body, extra_fields=extra_fields)
         for storage in self.storages:
-            rest = Body(_restore_identity(body, essence))
-            essence = storage.build(body=rest, extra_fields=extra_fields)
+            # Storages name their annotations by kind and owners, which are in no essence.
+            rest: dict[str, Any] = {"kind": body.get("kind"), **essence}
+            if owners := body.metadata.get("ownerReferences"):
+                rest["metadata"] = {**rest.get("metadata", {}), "ownerReferences": owners}
+            essence = storage.build(body=Body(rest), extra_fields=extra_fields)
         return essence
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
@@ -291,12 +294,3 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         """Store the essence in all storages."""
         for storage in self.storages:
             storage.store(body=body, patch=patch, essence=essence)
-
-
-def _restore_identity(body: Body, essence: BodyEssence) -> dict[str, Any]:
-    """Build a body of what is left of it: storages name their annotations by kind and owners."""
-    document: dict[str, Any] = {"kind": body.get("kind"), **essence}
-    if owners := body.metadata.get("ownerReferences"):
-        metadata = document.pop("metadata", {})
-        document["metadata"] = {**metadata, "ownerReferences": owners}
-    return document

@@ -39,11 +39,15 @@ _INVALID: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 @lru_cache(maxsize=8192)
 def build_keys(prefix: str, key: str, *, v1: bool) -> tuple[str, ...]:
-    """Build the names of the annotations of a key: the present form, and the older if it differs."""
+    """Build the annotations' names for a key: the present form, and the older if it differs."""
     safe = key.translate(_SAFE)
     name = _shorten(safe, _NAME_LIMIT, key)
     if not _is_valid(name):
-        return (f"{prefix}/{_build_valid_name(key)}",)
+        # Kubernetes would refuse it, so it is in no object by now. These are ids of lambdas, of
+        # functions with a leading underscore or with letters beyond ASCII.
+        suffix = _build_suffix(key)
+        words = _INVALID.sub("_", key).strip("-_.")[: _NAME_LIMIT - len(suffix)]
+        return (f"{prefix}/{words or 'id'}{suffix}",)
     legacy = _shorten(safe, _NAME_LIMIT - len(prefix) - 1, safe) if v1 else name
     if legacy == name or not _is_valid(legacy):
         return (f"{prefix}/{name}",)
@@ -56,16 +60,6 @@ def _shorten(name: str, room: int, hashed: str) -> str:
     # With prefixes near the limit the room gets negative, and the slice counts from the end.
     suffix = _build_suffix(hashed)
     return f"{name[: room - len(suffix)]}{suffix}"
-
-
-def _build_valid_name(key: str) -> str:
-    """Build a name of what Kubernetes would refuse, so that it is in no object by now.
-
-    These are ids of lambdas, of functions with a leading underscore or with letters beyond ASCII.
-    """
-    suffix = _build_suffix(key)
-    words = _INVALID.sub("_", key).strip("-_.")[: _NAME_LIMIT - len(suffix)]
-    return f"{words or 'id'}{suffix}"
 
 
 def _build_suffix(key: str) -> str:
