@@ -20,8 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from webop import lifecycles, on
 from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.logins import login_with_kubeconfig, login_with_service_account
-from webop.client.piggybacking import login_via_client, login_via_pykube
+from webop.client.logins import (
+    login_via_client,
+    login_via_pykube,
+    login_with_kubeconfig,
+    login_with_service_account,
+)
 from webop.errors import (
     ActivityError,
     AdmissionError,

@@ -86,35 +86,20 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One Kubernetes Event, as it is to be in the cluster.
-
-    Attributes:
-        stream: the object with the limits.
-        type: of the Event.
-        reason: of the Event.
-        text: the message.
-        first: the moment of the first message, Unix time.
-        last: the moment of the last message, Unix time.
-        seen: the same by the monotonic clock.
-        is_combined: whether it is shared by different messages.
-        count: how many messages it stands for.
-        name: of the Event; empty until the first request.
-        is_posted: whether the Event is in the cluster, as far as is known.
-        is_waiting: whether a request is under way to be picked.
-    """
+    """One Kubernetes Event, as it is to be in the cluster."""
 
     stream: Stream
     type: str
     reason: str
     text: str
-    first: float
-    last: float
-    seen: float
-    is_combined: bool = False
-    count: int = 1
-    name: str = ""
-    is_posted: bool = False
-    is_waiting: bool = False
+    first: float  # the moment of the first message, Unix time
+    last: float  # the moment of the last message, Unix time
+    seen: float  # the same by the monotonic clock
+    is_combined: bool = False  # whether it is shared by different messages
+    count: int = 1  # how many messages it stands for
+    name: str = ""  # empty until the first request
+    is_posted: bool = False  # whether the Event is in the cluster, as far as is known
+    is_waiting: bool = False  # whether a request is under way to be picked
 
 
 class Losses:
@@ -165,10 +150,6 @@ class Correlator:
 
     Caveats:
         Not safe for threads; the caller locks. Settings count as they are at each call.
-
-    Args:
-        settings: the limits.
-        now: the present time.
     """
 
     def __init__(self, settings: PostingSettings, now: float) -> None:
@@ -192,7 +173,9 @@ class Correlator:
         key = hash((message.type, message.reason, message.text))
         entry = stream.entries.get(key)
         if entry is None or self._is_old(entry, now):
-            self._forget_old(stream, now)
+            for old in [key for key, each in stream.entries.items() if self._is_old(each, now)]:
+                del stream.entries[old]
+                self._remembered -= 1
             alike = (message.type, message.reason)
             similar = [e for e in stream.entries.values() if (e.type, e.reason) == alike]
             if len(similar) >= self._settings.aggregation_limit:
@@ -253,11 +236,6 @@ class Correlator:
 
     def _is_old(self, entry: Entry, now: float) -> bool:
         return not entry.is_waiting and now - entry.seen > self._settings.aggregation_interval
-
-    def _forget_old(self, stream: Stream, now: float) -> None:
-        for key in [key for key, entry in stream.entries.items() if self._is_old(entry, now)]:
-            del stream.entries[key]
-            self._remembered -= 1
 
     def _add(self, stream: Stream, key: int, message: Message, now: float) -> None:
         """Queue a new Event, if there is a place and a permit for it."""

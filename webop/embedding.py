@@ -105,9 +105,14 @@ async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio
         ConfigurationError: the options contradict each other.
         TypeError: there is no such option, or a flag is none.
     """
-    ready = options.get("ready_flag")
-    _check_flags(options)
-    made = Operator(build_options(options), on_ready=lambda: _raise_flag(ready))
+    for name in ("ready_flag", "stop_flag"):
+        flag = options.get(name)
+        if flag is not None and not isinstance(flag, _FLAGS):
+            raise TypeError(
+                f"{name}={flag!r} is no flag: that is an event of asyncio or threading, or a "
+                "future of asyncio or concurrent.futures."
+            )
+    made = Operator(build_options(options), on_ready=lambda: _raise_flag(options.get("ready_flag")))
     running = _Running(made, options.get("stop_flag"))
     return [
         asyncio.create_task(running.run(), name="operator"),
@@ -151,7 +156,13 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
     if not (vault is None or isinstance(vault, Vault)):
         raise TypeError(f"vault= must be a webop.Vault, as in Vault({{'name': …}}), not {vault!r}.")
     settings = options.get("settings") or OperatorSettings.from_environment()
-    _adjust_peering(settings, options)
+    if (standalone := options.get("standalone")) is not None:
+        settings.peering.standalone = standalone
+    if (priority := options.get("priority")) is not None:
+        settings.peering.priority = priority
+    if (peering_name := options.get("peering_name")) is not None:
+        settings.peering.name = peering_name
+        settings.peering.mandatory = True
     liveness = options.get("liveness_endpoint")
     return OperatorOptions(
         registry=options.get("registry"),
@@ -179,18 +190,6 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
             stacklevel=2,
         )
     return Scope(clusterwide or not patterns, patterns)
-
-
-def _adjust_peering(settings: OperatorSettings, options: EmbeddingOptions) -> None:
-    standalone, priority = options.get("standalone"), options.get("priority")
-    if standalone is not None:
-        settings.peering.standalone = standalone
-    if priority is not None:
-        settings.peering.priority = priority
-    name = options.get("peering_name")
-    if name is not None:
-        settings.peering.name = name
-        settings.peering.mandatory = True
 
 
 def _build_liveness(url: str) -> Any:
@@ -243,12 +242,13 @@ class _Running:
         SIGTERM is what comes in a cluster: webhooks are served on then until nobody sends reviews
         here any more. Ctrl-C and the flag do not wait for that.
         """
-        if self._flag is None:
-            await self._stopped.wait()
-        elif isinstance(self._flag, threading.Event):
-            await _poll(self._stopped, self._flag)
-        else:
-            await _wait_for_any(self._stopped, self._flag)
+        async with asyncio.TaskGroup() as group:
+            waiters: set[asyncio.Task[Any]] = {group.create_task(self._stopped.wait())}
+            if self._flag is not None:
+                waiters.add(group.create_task(_wait_for(self._flag)))
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+            for waiter in waiters:
+                waiter.cancel()
         if signal.SIGTERM in self._received:
             await self._made.retire()
 
@@ -267,41 +267,17 @@ class _Running:
             killer.start()
 
 
-async def _poll(stopped: asyncio.Event, flag: threading.Event) -> None:
-    while not flag.is_set() and not stopped.is_set():  # noqa: ASYNC110  it is of another thread
-        await asyncio.sleep(_FLAG_POLLING)
-
-
-async def _wait_for_any(
-    stopped: asyncio.Event,
-    flag: asyncio.Event | asyncio.Future[Any] | concurrent.futures.Future[Any],
-) -> None:
-    async with asyncio.TaskGroup() as group:
-        waiters: set[asyncio.Task[Any]] = {group.create_task(stopped.wait())}
-        if isinstance(flag, asyncio.Event):
-            waiters.add(group.create_task(flag.wait()))
-        else:
-            future = flag if isinstance(flag, asyncio.Future) else asyncio.wrap_future(flag)
-            waiters.add(group.create_task(_await(future)))
-        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-        for waiter in waiters:
-            waiter.cancel()
-
-
-async def _await(future: asyncio.Future[Any]) -> None:
-    await asyncio.wait({future})
-    if not future.cancelled():
-        future.exception()  # it stops the operator as any result does, and is not missed
-
-
-def _check_flags(options: EmbeddingOptions) -> None:
-    for name in ("ready_flag", "stop_flag"):
-        flag = options.get(name)
-        if flag is not None and not isinstance(flag, _FLAGS):
-            raise TypeError(
-                f"{name}={flag!r} is no flag: that is an event of asyncio or threading, or a "
-                "future of asyncio or concurrent.futures."
-            )
+async def _wait_for(flag: Flag) -> None:
+    if isinstance(flag, threading.Event):
+        while not flag.is_set():  # noqa: ASYNC110  it is of another thread
+            await asyncio.sleep(_FLAG_POLLING)
+    elif isinstance(flag, asyncio.Event):
+        await flag.wait()
+    else:
+        future = flag if isinstance(flag, asyncio.Future) else asyncio.wrap_future(flag)
+        await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()  # it stops the operator as any result does, and is not missed
 
 
 def _raise_flag(flag: Flag | None) -> None:

@@ -19,8 +19,7 @@ from typing import Any
 
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.exec_plugins import login_is_over
-from webop.client.logins import build_absence_message
-from webop.client.piggybacking import Login, get_default_logins
+from webop.client.logins import Login, build_absence_message, get_default_logins
 from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from webop.handling import subhandlers
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -25,6 +24,7 @@ from webop.handling.handlers import (
     WebhookType,
     build_id,
 )
+from webop.handling.invocation import get_invocation
 from webop.handling.options import (
     SELECTOR_KEYS,
     ActivityOptions,
@@ -47,12 +47,11 @@ from webop.handling.options import (
     spell_out,
 )
 from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.handling.subhandlers import build_subhandler
 from webop.handling.webhook_options import parse_webhook_options
 from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# ---- the operator's own life
 
 
 @spell_out()
@@ -79,9 +78,6 @@ def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     return _register_activity(Activity.PROBE, options)
 
 
-# ---- admission
-
-
 @spell_out()
 def validate(
     group_or_name: ResourcePart = None,
@@ -105,9 +101,6 @@ def mutate(
 ) -> Callable[[F], F]:
     """Call to change an object on its way into the cluster (chapter "Admission control")."""
     return _register_webhook(WebhookType.MUTATING, (group_or_name, version_or_name, name), options)
-
-
-# ---- changes of objects
 
 
 @spell_out()
@@ -190,9 +183,6 @@ def field(
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
-# ---- memory and background work
-
-
 @spell_out()
 def index(
     group_or_name: ResourcePart = None,
@@ -229,9 +219,6 @@ def timer(
     return _register(TimerHandler, TimerOptions, (group_or_name, version_or_name, name), options)
 
 
-# ---- parts of handlers
-
-
 @spell_out()
 def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     """Register a part of the handler of the moment (chapter "Sub-handlers").
@@ -243,7 +230,8 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
 
     def decorator(fn: F) -> F:
         parsed = parse_options(options)
-        subhandlers.add_subhandler(subhandlers.build_subhandler(fn, **{"id": None, **parsed}))
+        child = build_subhandler(fn, **{"id": None, **parsed})
+        get_invocation("Registering sub-handlers").subhandlers.append(child)
         return fn
 
     return decorator
@@ -254,9 +242,6 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
     """Register a part of the handler of the moment, without the decorator's syntax."""
     check_names("webop.register()", options, RegisterOptions)
     return subhandler(**options)(fn)
-
-
-# ---- what they share
 
 
 def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:

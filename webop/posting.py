@@ -56,12 +56,7 @@ _objects_logger = logging.getLogger("webop.objects")
 
 
 class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that carries the reference of an object: for the prefix, for JSON, for Events.
-
-    Args:
-        body: the object.
-        settings: the operator's settings, of which ``posting`` matters.
-    """
+    """A logger that carries the reference of an object: for the prefix, for JSON, for Events."""
 
     is_local = False
 
@@ -110,7 +105,9 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             return
         if current_poster.get(None) is not None:
             text = _format(msg, args) or logging.getLevelName(level)
-            _post(self.reference, type=_type_of(level), reason="Logging", message=text)
+            kind = "Warning" if level >= logging.WARNING else "Normal"
+            kind = "Error" if level >= logging.ERROR else kind
+            _post(self.reference, type=kind, reason="Logging", message=text)
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -132,9 +129,6 @@ class Poster:
 
     Caveats:
         What still waits when the operator exits is not posted.
-
-    Args:
-        settings: the operator's settings, of which ``posting`` matters.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:
@@ -320,12 +314,6 @@ def _format(msg: object, args: tuple[object, ...]) -> str:
         return str(msg) % values if args else str(msg)
     except (TypeError, ValueError, KeyError):
         return str(msg)
-
-
-def _type_of(level: int) -> str:
-    if level >= logging.ERROR:
-        return "Error"
-    return "Warning" if level >= logging.WARNING else "Normal"
 
 
 def build_event(entry: Entry, settings: PostingSettings) -> dict[str, Any]:

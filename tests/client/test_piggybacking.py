@@ -17,8 +17,13 @@ from tests.client.plugins import PluginFolder, build_kubeconfig
 from tests.client.test_kubeconfig import build_expired_pair
 from tests.client.test_lifetimes import build_token
 from webop.client.credentials import ConnectionInfo
-from webop.client.logins import login_with_kubeconfig, login_with_service_account
-from webop.client.piggybacking import get_default_logins, login_via_client, login_via_pykube
+from webop.client.logins import (
+    get_default_logins,
+    login_via_client,
+    login_via_pykube,
+    login_with_kubeconfig,
+    login_with_service_account,
+)
 from webop.errors import LoginError
 
 logger = logging.getLogger("test")

@@ -30,15 +30,11 @@ _AGGREGATED = (
 
 @dataclass(slots=True)
 class Discovery:
-    """What was found out.
-
-    Attributes:
-        resources: those that are served.
-        broken: the versions of API groups that do not answer, with the reason. Of their resources,
-            those are there that the server remembers, maybe none.
-    """
+    """The resources that are served, and the API groups that do not answer."""
 
     resources: frozenset[Resource] = frozenset()
+    # The versions of groups, with the reasons. Of their resources, those are above that the server
+    # remembers, maybe none.
     broken: Broken = field(default_factory=dict)
 
 
@@ -90,7 +86,28 @@ async def _scan_version(
     except APIStatusError as exc:
         broken[group, version] = str(exc)
         return ()
-    return _parse_classic(answer, group, version, is_preferred=is_preferred)
+    items = answer.get("resources") or ()
+    subresources: dict[str, set[str]] = {}  # they are separate items of APIResourceList
+    for item in items:
+        plural, _, subresource = item["name"].partition("/")
+        subresources.setdefault(plural, set()).update({subresource} - {""})
+    return [
+        Resource(
+            group=group,
+            version=version,
+            plural=item["name"],
+            kind=item["kind"],
+            singular=item.get("singularName") or item["kind"].lower(),
+            shortcuts=frozenset(item.get("shortNames") or ()),
+            categories=frozenset(item.get("categories") or ()),
+            subresources=frozenset(subresources[item["name"]]),
+            namespaced=item["namespaced"],
+            preferred=is_preferred,
+            verbs=frozenset(item.get("verbs") or ()),
+        )
+        for item in items
+        if "/" not in item["name"]
+    ]
 
 
 def _parse_aggregated(
@@ -130,29 +147,3 @@ def _parse_versions(answer: Any) -> Iterator[tuple[str, str, bool]]:
         preferred = (group.get("preferredVersion") or group["versions"][0])["version"]
         for version in group["versions"]:
             yield group["name"], version["version"], version["version"] == preferred
-
-
-def _parse_classic(
-    answer: Any, group: str, version: str, *, is_preferred: bool
-) -> Iterator[Resource]:
-    """List the resources of APIResourceList; their subresources are separate items there."""
-    items = answer.get("resources") or ()
-    subresources: dict[str, set[str]] = {}
-    for item in items:
-        plural, _, subresource = item["name"].partition("/")
-        subresources.setdefault(plural, set()).update({subresource} - {""})
-    for item in items:
-        if "/" not in item["name"]:
-            yield Resource(
-                group=group,
-                version=version,
-                plural=item["name"],
-                kind=item["kind"],
-                singular=item.get("singularName") or item["kind"].lower(),
-                shortcuts=frozenset(item.get("shortNames") or ()),
-                categories=frozenset(item.get("categories") or ()),
-                subresources=frozenset(subresources[item["name"]]),
-                namespaced=item["namespaced"],
-                preferred=is_preferred,
-                verbs=frozenset(item.get("verbs") or ()),
-            )

@@ -71,30 +71,17 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class WatchStatus:
-    """How a watch is doing: written by the watch, read by probes and metrics.
-
-    Attributes:
-        state: what it does.
-        is_connected: whether its stream is open now. For some moments in between, and in
-            outages, it is not.
-        failures: how many in a row, up to the last event or bookmark (one comes each minute).
-        error: the last one of them, in words; empty when all is well.
-        version: the resource version that has been reached; empty until the first listing ends.
-    """
+    """How a watch is doing: written by the watch, read by probes and metrics."""
 
     state: State = State.EMPTY
-    is_connected: bool = False
-    failures: int = 0
-    error: str = ""
-    version: str = ""
+    is_connected: bool = False  # its stream is open now; in between and in outages, it is not
+    failures: int = 0  # in a row, up to the last event or bookmark (one comes each minute)
+    error: str = ""  # the last one of them, in words
+    version: str = ""  # the resource version reached; empty until the first listing ends
 
 
 class Recovery:
-    """The memory of the failures of one watch, up to the next proof of health.
-
-    Attributes:
-        pause: how long to wait now, in seconds.
-    """
+    """The memory of the failures of one watch, up to the next proof of health."""
 
     def __init__(self, attempt: Attempt, options: WatchOptions, status: WatchStatus) -> None:
         self._attempt = attempt
@@ -103,7 +90,7 @@ class Recovery:
         self._doubts = 0
         self._is_gone = False
         self._backoff = Backoff(_BACKOFFS, jitter=_JITTER)
-        self.pause = 0.0
+        self.pause = 0.0  # how long to wait now, in seconds
 
     def heal(self) -> None:
         """Take note that all is well: forget the failures."""
@@ -119,7 +106,17 @@ class Recovery:
         """Take note of a failure of a stream (after so many seconds) or of a listing."""
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self.heal()  # it was fine in between, although nothing happened
-        self.pause = self._select_pause(exc, duration)
+        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+        self.pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
+        if isinstance(exc, APIGoneError) and not self._is_gone:
+            self.pause = self._options.reconnect_backoff  # the server is fine: list anew at once
+        elif isinstance(exc, APIUnauthorizedError | LoginError) or (
+            isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
+        ):
+            # Without credentials, it is the login that pauses, for all. A silence is long enough
+            # by itself. Where no bookmarks come, it only means that nothing happens. A longer
+            # pause would only delay the next events.
+            self.pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
         is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
         self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
@@ -129,19 +126,6 @@ class Recovery:
             self._doubts = 0
         self._status.failures += 1
         self._log(exc)
-
-    def _select_pause(self, exc: Exception, duration: float) -> float:
-        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-        pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
-        if isinstance(exc, APIGoneError) and not self._is_gone:
-            return self._options.reconnect_backoff  # the server is fine: list anew at once
-        # A silence is long enough by itself. Where no bookmarks come, it only means that nothing
-        # happens. A longer pause would only delay the next events. Without credentials, it is the
-        # login that pauses, for all.
-        is_silence = isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
-        if is_silence or isinstance(exc, APIUnauthorizedError | LoginError):
-            return Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
-        return pause
 
     def _log(self, exc: Exception) -> None:
         message = str(exc).rstrip(".")

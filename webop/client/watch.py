@@ -22,7 +22,7 @@ import logging
 import math
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -114,13 +114,7 @@ async def watch(
         that, to cancel the watch when the resource is gone, and to close the generator
         (:func:`contextlib.aclosing`).
 
-    Args:
-        client: where to.
-        resource: what to watch.
-        namespace: where to watch; None for the whole cluster.
-        options: time-outs and pauses.
-        status: where to tell how it is going.
-        name: of the only object to be watched; None for all of them.
+    ``status`` is where it tells how it is going; ``name`` is that of the only object to be watched.
     """
     watcher = _Watcher(client, resource, namespace, options, status or WatchStatus())
     watcher.name = name
@@ -256,39 +250,38 @@ class _Watcher:
     def parse(self, lines: list[bytes]) -> Iterator[WatchItem]:
         """Yield what lines mean for the consumer."""
         for line in lines:
-            event = _parse_line(line, self._attempt)
-            is_listing = self.status.state is State.LISTING
-            item = self._parse_listed(event) if is_listing else self._parse_change(event)
-            if item is not None:
-                yield item
+            kind, raw, version = _parse_line(line, self._attempt)
+            if self.status.state is State.LISTING:
+                item = self._parse_listed(kind, raw, version)
+                if item is not None:
+                    yield item
+                continue
+            if version:
+                self.status.version = version
+            if not self._is_healthy:
+                # What a stream begins after does not come in it, but out of a cache in between.
+                is_news = self.status.version != self._began_with or not version
+                if is_news or kind == _BOOKMARK:
+                    self._heal()
+            if kind in _CHANGES:
+                yield kind, self._strip(raw)
 
-    def _parse_change(self, event: _Line) -> WatchItem | None:
-        if event.version:
-            self.status.version = event.version
-        if not self._is_healthy:
-            # What a stream begins after does not come in it, but out of a cache in between.
-            is_news = self.status.version != self._began_with or not event.version
-            if is_news or event.kind == _BOOKMARK:
-                self._heal()
-        return (event.kind, self._strip(event.raw)) if event.kind in _CHANGES else None
-
-    def _parse_listed(self, event: _Line) -> WatchItem | None:
+    def _parse_listed(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
         """Return the meaning of a line of a streaming list.
 
         What changes while the list is sent comes in it, too. The versions say nothing until the
         end: the objects are not sorted by them.
         """
-        if event.kind == _BOOKMARK:
-            annotations = event.raw["metadata"].get("annotations")
+        if kind == _BOOKMARK:
+            annotations = raw["metadata"].get("annotations")
             is_end = isinstance(annotations, dict) and annotations.get(_END_ANNOTATION) == "true"
-            if is_end and event.version:
-                self.status.version = event.version
+            if is_end and version:
+                self.status.version = version
                 return self.finish_listing()
-        if event.kind == _BOOKMARK or self._get_duration() > _LIST_LIMIT:
+        if kind == _BOOKMARK or self._get_duration() > _LIST_LIMIT:
             raise _NoStreamingListError("the list does not end")
-        if event.kind in _CHANGES:
-            kind: WatchType = "DELETED" if event.kind == "DELETED" else None
-            return kind, self._strip(event.raw)
+        if kind in _CHANGES:
+            return ("DELETED" if kind == "DELETED" else None), self._strip(raw)
         return None
 
     def end(self) -> None:
@@ -367,16 +360,12 @@ class _Watcher:
         return 0.0 if self._began_at is None else now - self._began_at
 
 
-class _Line(NamedTuple):
-    """One line of a stream: an event, a bookmark, or something of a future version."""
+def _parse_line(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str]:
+    """Return the type, the object and the resource version (empty if it tells none) of a line.
 
-    kind: Any
-    raw: dict[str, Any]
-    version: str  # the resource version that has been reached by it; empty if it tells none
-
-
-def _parse_line(line: bytes, attempt: Attempt) -> _Line:
-    """Parse a line of a watch (Kubernetes API concepts: "Efficient detection of changes")."""
+    Kubernetes API concepts: "Efficient detection of changes". Of future versions, it may be
+    something else than an event or a bookmark.
+    """
     try:
         data = orjson.loads(line)
         kind, raw = data["type"], data["object"]
@@ -391,7 +380,7 @@ def _parse_line(line: bytes, attempt: Attempt) -> _Line:
         quote += "..." if len(line) > _QUOTE_LIMIT else ""
         message = f"Cannot {attempt}: the server has sent no event, but {quote}"
         raise _BrokenStreamError(message) from exc
-    return _Line(kind, raw, version)
+    return kind, raw, version
 
 
 def _has_name(raw: Any) -> bool:

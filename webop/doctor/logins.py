@@ -11,7 +11,7 @@ from typing import Any
 
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.piggybacking import get_default_logins
+from webop.client.logins import get_default_logins
 from webop.errors import LoginError
 from webop.settings import NetworkingSettings
 

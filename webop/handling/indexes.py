@@ -130,11 +130,14 @@ class ObjectIndex(Index[K, V]):
     def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
         """Have these values of an object, by keys, and no others."""
         former = self._stores_of(owner)
-        stores = tuple(self._put(owner, key, value) for key, value in values.items())
-        if len(stores) == 1:
-            self._places[owner] = stores[0]
-        elif stores:
-            self._places[owner] = stores
+        stores: list[ObjectStore[V]] = []
+        for key, value in values.items():
+            store = self._stores.get(key) or ObjectStore(key)
+            store.put(owner, value)  # before it is in the index: stores there are never empty
+            self._stores[key] = store
+            stores.append(store)
+        if stores:
+            self._places[owner] = stores[0] if len(stores) == 1 else tuple(stores)
         else:
             self._places.pop(owner, None)
         self._drop(owner, (store for store in former if store.key not in values))
@@ -148,16 +151,6 @@ class ObjectIndex(Index[K, V]):
     def _stores_of(self, owner: Owner) -> tuple[ObjectStore[V], ...]:
         place = self._places.get(owner, ())
         return place if isinstance(place, tuple) else (place,)
-
-    def _put(self, owner: Owner, key: K, value: V) -> ObjectStore[V]:
-        store = self._stores.get(key)
-        if store is None:  # it gets its value first: stores in an index are never empty
-            store = ObjectStore(key)
-            store.put(owner, value)
-            self._stores[key] = store
-        else:
-            store.put(owner, value)
-        return store
 
     def _drop(self, owner: Owner, stores: Iterable[ObjectStore[V]]) -> None:
         for store in stores:
@@ -210,14 +203,12 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
         self._feeds: dict[tuple[HandlerFn, str], Feed] = {}
         self._turns: dict[str, object] = {}
-        counts: dict[str, int] = {}
         for handler in handlers:
             key = (handler.fn, handler.id)
             if key not in self._feeds:
                 index = self._indexes.setdefault(handler.id, ObjectIndex())
-                number = counts.get(handler.id, 0)
+                number = sum(feed.index is index for feed in self._feeds.values())
                 self._feeds[key] = Feed(index, number)
-                counts[handler.id] = number + 1
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -276,14 +267,9 @@ async def index_object(
     Guarantees: no error of a handler or of a filter leaves this function, nor keeps the other
     handlers from being called. If the object is discarded or begun to be indexed anew meanwhile,
     this is the older news, and its results are dropped.
-
-    Args:
-        handlers: the index handlers of the resource, whether they match the object or not.
-        cause: the object, with a patch of its own, which is not applied to anything.
-        uid: whose the values are.
-        indexes: what is to be filled.
-        terms: with IGNORED as the default mode of errors, and a level for successes that is not
-            seen by default: there are as many as there are events.
+    The cause has a patch of its own, which is not applied to anything. The terms have IGNORED as
+    the default mode of errors, and a level for successes that is not seen by default: there are as
+    many as there are events.
     """
     turn = indexes.begin(uid)
     try:

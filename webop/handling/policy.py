@@ -28,25 +28,15 @@ class ChildrenRetryError(TemporaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verdict on one attempt of a handler.
+    """The verdict on one attempt of a handler."""
 
-    Attributes:
-        final: whether the handler is not to be called again in this cycle.
-        delay: seconds until the next attempt, if there is one; None or 0 for at once.
-        result: what the handler has returned.
-        exception: what the handler has failed with, or None for a success.
-        subrefs: ids of the sub-handlers of all levels that the attempt has brought to life.
-        message: a line for the log, if the failure deserves one.
-        is_unexpected: whether the log should carry the traceback.
-    """
-
-    final: bool
-    delay: float | None = None
-    result: Any = None
-    exception: BaseException | None = None
-    subrefs: frozenset[str] = frozenset()
-    message: str = ""
-    is_unexpected: bool = False
+    final: bool  # whether the handler is not to be called again in this cycle
+    delay: float | None = None  # seconds until the next attempt, if there is one; None for at once
+    result: Any = None  # what the handler has returned
+    exception: BaseException | None = None  # what the handler has failed with
+    subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels that it has begun
+    message: str = ""  # a line for the log, if the failure deserves one
+    is_unexpected: bool = False  # whether the log should carry the traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +48,7 @@ class Attempt:
 
 
 def check_limits(handler: Handler, attempt: Attempt) -> None:
-    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11).
-
-    Raises:
-        HandlerTimeoutError: the time since the first attempt has reached ``timeout=``.
-        HandlerRetriesError: the number of attempts has reached ``retries=``.
-    """
+    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11)."""
     if handler.timeout is not None and attempt.runtime >= handler.timeout:
         raise HandlerTimeoutError(f"{handler} has timed out after {attempt.runtime:.3f} seconds.")
     if handler.retries is not None and attempt.retries >= handler.retries:

@@ -24,7 +24,6 @@ from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
 H = TypeVar("H", bound=Handler)
-R = TypeVar("R", bound=ResourceHandler)
 
 
 class ResourceHandlers:

@@ -36,11 +36,6 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
     )
 
 
-def add_subhandler(handler: ChangeHandler) -> None:
-    """Put a sub-handler up for execution when its parent returns, or at ``execute()``."""
-    get_invocation("Registering sub-handlers").subhandlers.append(handler)
-
-
 async def execute(
     *,
     fns: Mapping[str, HandlerFn] | Iterable[HandlerFn] | None = None,

@@ -162,31 +162,17 @@ class Selector:
 
     Made by :func:`parse_selector` from the arguments of the decorators. Exactly one of the
     attributes from `kind` to `fn` is set.
-
-    Attributes:
-        group: only this API group; empty for the core API.
-        version: only this version; None for the preferred one.
-        kind: the kind, exactly.
-        plural: the plural name, exactly.
-        singular: the singular name, exactly.
-        shortcut: one of the short names.
-        category: all resources of the category.
-        any_name: any of the names above, or :data:`EVERYTHING`.
-        fn: decides for each resource.
-
-    Raises:
-        TypeError: there is no name, or more than one, or an empty one.
     """
 
-    group: str | None = None
-    version: str | None = None
+    group: str | None = None  # empty for the core API
+    version: str | None = None  # None for the preferred one
     kind: str | None = None
     plural: str | None = None
     singular: str | None = None
     shortcut: str | None = None
     category: str | None = None
-    any_name: str | Marker | None = None
-    fn: ResourceFn | None = field(default=None)
+    any_name: str | Marker | None = None  # any of the four names above, or EVERYTHING
+    fn: ResourceFn | None = field(default=None)  # decides for each resource
 
     def __post_init__(self) -> None:
         names = {key: value for key in _NAMES if (value := getattr(self, key)) is not None}

@@ -178,14 +178,11 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
         """Return the essence from the annotation, or its digest."""
-        raw = get_raw(body)
-        annotations = resolve(raw, _ANNOTATIONS) or {}
-        for name in self.make_keys(self.key, body=raw):
-            text = annotations.get(name)
-            if text is not None:
-                essence = _read(text, place=build_place(f"the annotation {name}", raw))
-                if essence is not None:
-                    return essence
+        for place, document in self._read_states(self.key, get_raw(body)):
+            try:
+                return expand(document)
+            except ValueError as exc:
+                logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
         return None
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
@@ -218,15 +215,6 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
             extra = {"k8s_ref": build_object_reference(body)}
             logger.warning(_TOO_LARGE, kind, address, size, ANNOTATIONS_LIMIT, extra=extra)
         return summarize(document) + "\n"
-
-
-def _read(text: str, *, place: str) -> StoredEssence | None:
-    document = decode(text, place=place)
-    try:
-        return None if document is None else expand(document)
-    except ValueError as exc:
-        logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
-        return None
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
@@ -281,8 +269,11 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         extra_fields = list(extra_fields or ())
         essence = super().build(body=body, extra_fields=extra_fields)
         for storage in self.storages:
-            rest = Body(_restore_identity(body, essence))
-            essence = storage.build(body=rest, extra_fields=extra_fields)
+            # Storages name their annotations by kind and owners, which are in no essence.
+            rest: dict[str, Any] = {"kind": body.get("kind"), **essence}
+            if owners := body.metadata.get("ownerReferences"):
+                rest["metadata"] = {**rest.get("metadata", {}), "ownerReferences": owners}
+            essence = storage.build(body=Body(rest), extra_fields=extra_fields)
         return essence
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
@@ -303,12 +294,3 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         """Store the essence in all storages."""
         for storage in self.storages:
             storage.store(body=body, patch=patch, essence=essence)
-
-
-def _restore_identity(body: Body, essence: BodyEssence) -> dict[str, Any]:
-    """Build a body of what is left of it: storages name their annotations by kind and owners."""
-    document: dict[str, Any] = {"kind": body.get("kind"), **essence}
-    if owners := body.metadata.get("ownerReferences"):
-        metadata = document.pop("metadata", {})
-        document["metadata"] = {**metadata, "ownerReferences": owners}
-    return document

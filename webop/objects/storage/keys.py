@@ -16,9 +16,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from webop.objects.fields import ensure, resolve
+from webop.objects.storage.codec import build_place, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 DEFAULT_PREFIX: Final = "kopf.zalando.org"
 MARKER: Final = "kopf-managed"
@@ -38,17 +39,15 @@ _INVALID: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 @lru_cache(maxsize=8192)
 def build_keys(prefix: str, key: str, *, v1: bool) -> tuple[str, ...]:
-    """Build the names of the annotations of a key: the present form, and the older one.
-
-    Args:
-        prefix: the part before the slash.
-        key: a handler's id or another word, of any length.
-        v1: whether the older form is wanted too, if it differs.
-    """
+    """Build the annotations' names for a key: the present form, and the older if it differs."""
     safe = key.translate(_SAFE)
     name = _shorten(safe, _NAME_LIMIT, key)
     if not _is_valid(name):
-        return (f"{prefix}/{_build_valid_name(key)}",)
+        # Kubernetes would refuse it, so it is in no object by now. These are ids of lambdas, of
+        # functions with a leading underscore or with letters beyond ASCII.
+        suffix = _build_suffix(key)
+        words = _INVALID.sub("_", key).strip("-_.")[: _NAME_LIMIT - len(suffix)]
+        return (f"{prefix}/{words or 'id'}{suffix}",)
     legacy = _shorten(safe, _NAME_LIMIT - len(prefix) - 1, safe) if v1 else name
     if legacy == name or not _is_valid(legacy):
         return (f"{prefix}/{name}",)
@@ -61,16 +60,6 @@ def _shorten(name: str, room: int, hashed: str) -> str:
     # With prefixes near the limit the room gets negative, and the slice counts from the end.
     suffix = _build_suffix(hashed)
     return f"{name[: room - len(suffix)]}{suffix}"
-
-
-def _build_valid_name(key: str) -> str:
-    """Build a name of what Kubernetes would refuse, so that it is in no object by now.
-
-    These are ids of lambdas, of functions with a leading underscore or with letters beyond ASCII.
-    """
-    suffix = _build_suffix(key)
-    words = _INVALID.sub("_", key).strip("-_.")[: _NAME_LIMIT - len(suffix)]
-    return f"{words or 'id'}{suffix}"
 
 
 def _build_suffix(key: str) -> str:
@@ -96,10 +85,8 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
 
     They are recognized by the default prefix or a subdomain of it, and others by the marker
     beside them. Operators leave each other's annotations out of the comparison of states;
-    otherwise, two operators of one object would react to each other without end.
-
-    Returns:
-        Prefixes with their slashes, as ``str.startswith`` takes them.
+    otherwise, two operators of one object would react to each other without end. The prefixes
+    have their slashes, as ``str.startswith`` takes them.
     """
     prefixes: set[str] = set()
     for annotation in annotations:
@@ -112,15 +99,7 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
 
 
 class AnnotationNaming:
-    """What storages in annotations have in common: a prefix, names, and the marker.
-
-    Args:
-        prefix: of all annotations of the storage; a domain name of the operator's own.
-        v1: whether annotations are also kept under names of the older form.
-
-    Raises:
-        ValueError: the prefix is empty.
-    """
+    """What storages in annotations have in common: a prefix, names, and the marker."""
 
     def __init__(self, *, prefix: str, v1: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -139,6 +118,18 @@ class AnnotationNaming:
         """Return the full names of the annotations of a key, the present form first."""
         key = key if body is None else mark_key(key, body)
         return build_keys(self.prefix, key, v1=self.v1)
+
+    def _read_states(
+        self, key: str, raw: Mapping[str, Any]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the readable annotations of a key, the present form first, with their places."""
+        annotations = resolve(raw, ("metadata", "annotations")) or {}
+        for name in self.make_keys(key, body=raw):
+            text = annotations.get(name)
+            if text is not None:
+                place = build_place(f"the annotation {name}", raw)
+                if (state := decode(text, place=place)) is not None:
+                    yield place, state
 
     def store_marker(self, *, body: Mapping[str, Any], patch: dict[str, Any]) -> None:
         """Mark the object as managed by this operator, so that others ignore its annotations.

@@ -26,7 +26,6 @@ from webop.objects.fields import (
 )
 from webop.objects.storage.codec import (
     ANNOTATIONS_LIMIT,
-    build_place,
     decode,
     encode,
     measure,
@@ -145,15 +144,8 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the annotation."""
-        raw = get_raw(body)
-        annotations = resolve(raw, _ANNOTATIONS) or {}
-        for name in self.make_keys(key, body=raw):
-            text = annotations.get(name)
-            if text is not None:
-                record = decode(text, place=build_place(f"the annotation {name}", raw))
-                if record is not None:
-                    return cast("ProgressRecord", record)
-        return None
+        found = next(self._read_states(key, get_raw(body)), None)
+        return None if found is None else cast("ProgressRecord", found[1])
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         """Put the record into the patch."""
