@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from webop.controlplane import reaper
-from webop.controlplane.processes import Process, is_running, start_process
 from webop.controlplane.state import (
     ClusterState,
     Owner,
+    Process,
     end_abandoned_clusters,
     is_abandoned,
+    is_running,
     load_all_states,
     load_state,
-    make_private_folder,
     save_state,
+    start_process,
 )
 from webop.errors import ConfigurationError
 
@@ -40,7 +41,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 def _make_state(cache: Path, *processes: Process, owner: Owner | None) -> ClusterState:
     folder = cache / "clusters" / "one"
-    make_private_folder(folder)
+    folder.mkdir(parents=True)
     state = ClusterState(
         name="one",
         folder=str(folder),

@@ -18,7 +18,6 @@ from . import cache, reaper
 from .binaries import APISERVER, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
 from .manifests import Json, Kind, Manifest, ObjectStore
-from .processes import dismiss_guard, start_guard
 from .progress import Progress, StreamProgress
 from .runtime import Runtime
 from .state import (
@@ -30,8 +29,8 @@ from .state import (
     is_abandoned,
     load_state,
     lock_name,
-    make_private_folder,
     save_state,
+    start_guard,
 )
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class LocalCluster:
             end_cluster(runtime.state)
         guard, self._guard = self._guard, None
         if guard is not None:
-            dismiss_guard(guard)
+            guard.communicate()  # the end of its input ends it
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, as a crash would; the data stays."""
@@ -350,7 +349,8 @@ class LocalCluster:
                 )
             end_cluster(remains)
         folder = cache.get_root() / "clusters" / self.name
-        make_private_folder(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold keys and tokens
+        folder.chmod(0o700)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         owner = None if detached else Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")

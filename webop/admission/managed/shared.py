@@ -44,12 +44,7 @@ _RULE = (
 
 
 class SharedConfigurations:
-    """The validating and the mutating configuration of a name, as all replicas change them.
-
-    Args:
-        client: the client of the API server.
-        name: of both of them.
-    """
+    """The validating and the mutating configuration of a name, as all replicas change them."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -58,10 +53,8 @@ class SharedConfigurations:
     async def settle(self, decide: Decide, now: dt.datetime) -> dict[WebhookType, Plan]:
         """Bring both to what is planned for them, and return the plans.
 
-        Args:
-            decide: plans for one of the two, as it was found, with the replicas of the other.
-                It is called again whenever another replica has written in between.
-            now: the time to judge by which replicas are alive.
+        ``decide`` plans for one of the two, as it was found, with the replicas of the other. It is
+        called again whenever another replica has written in between.
 
         Raises:
             APIError: the API server is not available, refuses, or others write all the time.
@@ -96,11 +89,7 @@ class SharedConfigurations:
         return parse_configuration(await self._patch(kind, {}), is_alive)
 
     async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
-        """Write a plan if that changes anything; tell whether it does.
-
-        Raises:
-            APIConflictError: the configuration is not as it was found any more.
-        """
+        """Write a plan if that changes anything; tell whether it does."""
         if found.version is not None:
             patch = build_patch(found, plan)
             if patch is None:
