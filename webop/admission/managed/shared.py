@@ -60,11 +60,10 @@ class SharedConfigurations:
             APIError: the API server is not available, refuses, or others write all the time.
         """
         backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
-        pause: float | None = 0.0
-        while pause is not None:
+        while True:
             found = {kind: await self._read(kind, now) for kind in KINDS}
             marks = [found[kind].marks for kind in KINDS]
-            others = dict(zip(KINDS, reversed(marks), strict=True))
+            others = dict(zip(KINDS, reversed(marks), strict=True))  # each kind, those of the other
             plans = {kind: decide(kind, found[kind], others[kind]) for kind in KINDS}
             try:
                 written = {
@@ -77,10 +76,11 @@ class SharedConfigurations:
                         raise self._build_conflict("it has changed meanwhile")
             except APIConflictError:
                 pause = backoff.next()
-                await asyncio.sleep(pause or 0)
+                if pause is None:
+                    raise self._build_conflict("others change it all the time") from None
+                await asyncio.sleep(pause)
             else:
                 return plans
-        raise self._build_conflict("others change it all the time")
 
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
         def is_alive(mark: Mark) -> bool:
