@@ -17,8 +17,8 @@ from webop.errors import ClusterError, ConfigurationError
 from . import cache, reaper
 from .binaries import APISERVER, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
-from .manifests import Json, Kind, Manifest, ObjectStore
 from .progress import Progress, StreamProgress
+from .requests import Json, Kind, Manifest, ObjectStore
 from .runtime import Runtime
 from .state import (
     ClusterState,

@@ -22,7 +22,7 @@ from .credentials import (
     create_credentials,
     write_private,
 )
-from .manifests import Prober, find_free_port
+from .requests import Prober, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,
