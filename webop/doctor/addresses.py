@@ -399,15 +399,11 @@ def check_stored(
     material: Material, route: Route, bundle: str | None, now: dt.datetime, *, is_required: bool
 ) -> Iterator[Finding]:
     """Check the certificate in a Secret, which the replicas show, by a handshake in memory."""
-    try:
-        context = build_context(bundle)
-    except ValueError as exc:
-        yield _describe_no_handshake(exc)
-        return
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     why = ""
     try:
+        context = build_context(bundle)
         load_key_material(server_context, material.cert, material.key)
         client = context.wrap_bio(to_client, to_server, server_hostname=route.host)
         server = server_context.wrap_bio(to_server, to_client, server_side=True)
@@ -421,6 +417,9 @@ def check_stored(
         why = exc.verify_message or str(exc)
     except (ssl.SSLError, ConfigurationError) as exc:
         why = f"it cannot be used with its key: {exc}"
+    except ValueError as exc:
+        yield _describe_no_handshake(exc)
+        return
     if why:
         why = f"{why} (as it is in the Secret)"
         yield _refuse(route.host, why, is_required=is_required)
