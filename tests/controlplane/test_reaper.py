@@ -19,6 +19,7 @@ from webop.controlplane.state import (
     is_running,
     load_all_states,
     load_state,
+    make_private_folder,
     save_state,
     start_process,
 )
@@ -41,7 +42,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 def _make_state(cache: Path, *processes: Process, owner: Owner | None) -> ClusterState:
     folder = cache / "clusters" / "one"
-    folder.mkdir(parents=True)
+    make_private_folder(folder)
     state = ClusterState(
         name="one",
         folder=str(folder),

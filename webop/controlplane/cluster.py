@@ -29,6 +29,7 @@ from .state import (
     is_abandoned,
     load_state,
     lock_name,
+    make_private_folder,
     save_state,
     start_guard,
 )
@@ -349,8 +350,7 @@ class LocalCluster:
                 )
             end_cluster(remains)
         folder = cache.get_root() / "clusters" / self.name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold keys and tokens
-        folder.chmod(0o700)
+        make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         owner = None if detached else Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")

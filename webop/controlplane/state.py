@@ -237,3 +237,9 @@ def end_cluster(state: ClusterState) -> None:
     for process in reversed(state.processes):
         end_process(process)
     reaper.end_cluster(Path(state.folder))
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user can look into: it will hold keys and tokens."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
