@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from webop.controlplane import reaper
-from webop.controlplane.processes import Process, is_running, start_process
 from webop.controlplane.state import (
     ClusterState,
     Owner,
+    Process,
     end_abandoned_clusters,
     is_abandoned,
+    is_running,
     load_all_states,
     load_state,
     make_private_folder,
     save_state,
+    start_process,
 )
 from webop.errors import ConfigurationError
 

@@ -28,18 +28,18 @@ from webop.handling.handlers import WebhookType
 Json = dict[str, Any]
 
 SERVICE = {"service": {"namespace": "ns", "name": "hooks", "port": 8443, "path": "/x"}}
-ROUTE = Route("hooks.ns.svc", 8443, "hooks.ns.svc", ("ns", "hooks"))
+ROUTE = Route("hooks.ns.svc", 8443, ("ns", "hooks"))
 
 
 @pytest.mark.parametrize(
     ("config", "route"),
     [
-        ({"url": "https://host/path"}, Route("host", 443, "host")),
-        ({"url": "https://[::1]:8443/path"}, Route("::1", 8443, "::1")),
+        ({"url": "https://host/path"}, Route("host", 443)),
+        ({"url": "https://[::1]:8443/path"}, Route("::1", 8443)),
         (SERVICE, ROUTE),
         (
             {"service": {"namespace": "ns", "name": "hooks"}},
-            Route("hooks.ns.svc", 443, "hooks.ns.svc", ("ns", "hooks")),
+            Route("hooks.ns.svc", 443, ("ns", "hooks")),
         ),
         ({}, None),
         ({"url": "https://host:port/"}, None),
@@ -85,7 +85,7 @@ async def test_a_connection_is_tried() -> None:
         assert await connect("127.0.0.1", port) == ""
     assert await connect("127.0.0.1", find_free_port()) == "connection refused"
     assert "no host of that name" in await connect("nowhere.invalid", 443)
-    route = Route("host", 443, "host")
+    route = Route("host", 443)
     assert check_connection(route, "").level == "ok"
     assert check_connection(route, "connection refused").level == "warning"
 

@@ -24,7 +24,7 @@ from webop.servers.certificates.certs import (
 )
 
 NAME = "hooks.ns.svc"
-ROUTE = Route(NAME, 443, NAME, ("ns", "hooks"))
+ROUTE = Route(NAME, 443, ("ns", "hooks"))
 
 
 def encode(*pems: bytes) -> str:

@@ -6,9 +6,9 @@ Public: :func:`main`, :class:`CLIControls`, :class:`LogFormatParamType`.
 from __future__ import annotations
 
 import click
+from click.shell_completion import get_completion_class
 
 from webop.cli.cluster import cluster
-from webop.cli.completion import completion
 from webop.cli.doctor import doctor
 from webop.cli.layout import SectionGroup
 from webop.cli.listing import handlers
@@ -46,10 +46,36 @@ def main() -> None:
     """Kubernetes operators in Python, admission webhooks first."""
 
 
+@main.command(short_help="Print the script that lets a shell complete.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that lets a shell complete commands, options and files.
+
+    For bash (4.4 or newer), this line goes into ~/.bashrc:
+
+    \b
+        eval "$(webop completion bash)"
+
+    For zsh, into ~/.zshrc:
+
+    \b
+        eval "$(webop completion zsh)"
+
+    For fish, once:
+
+    \b
+        webop completion fish > ~/.config/fish/completions/webop.fish
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    made = get_completion_class(shell)
+    if made is None:
+        raise click.ClickException(f"This version of click does not know {shell}.")
+    click.echo(made(ctx.find_root().command, {}, "webop", "_WEBOP_COMPLETE").source())
+
+
 main.add_command(run)
 main.add_command(freeze)
 main.add_command(resume)
 main.add_command(handlers)
 main.add_command(doctor)
 main.add_command(cluster)
-main.add_command(completion)

@@ -19,11 +19,7 @@ _WIDEST = 30  # characters of the first column; click's own limit
 
 
 class SectionOption(click.Option):
-    """An option that the help shows under a heading.
-
-    Args:
-        section: the heading.
-    """
+    """An option that the help shows under a heading."""
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,11 +46,7 @@ class SectionCommand(click.Command):
 
 
 class SectionGroup(click.Group):
-    """A group whose help has its commands under headings; others come last.
-
-    Args:
-        sections: the names of the commands by headings.
-    """
+    """A group whose help has its commands under headings; others come last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,16 +75,13 @@ class SectionGroup(click.Group):
         """Find the command, or say which one was probably meant."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            ctx.fail(f"There is no command {name!r}. {self._guess(name)}")
+            guess = f"There are: {', '.join(sorted(self.commands))}."
+            if name.endswith(".py"):
+                guess = f"Did you mean '{self.name} run {name}'?"
+            elif nearest := difflib.get_close_matches(name, self.commands, n=1):
+                guess = f"Did you mean {nearest[0]!r}?"
+            ctx.fail(f"There is no command {name!r}. {guess}")
         return super().resolve_command(ctx, args)
-
-    def _guess(self, name: str) -> str:
-        if name.endswith(".py"):
-            return f"Did you mean '{self.name} run {name}'?"
-        nearest = difflib.get_close_matches(name, self.commands, n=1)
-        if nearest:
-            return f"Did you mean {nearest[0]!r}?"
-        return f"There are: {', '.join(sorted(self.commands))}."
 
 
 def _write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Iterable[_Row]]) -> None:

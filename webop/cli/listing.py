@@ -94,12 +94,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return rows as lines with aligned columns; cells are wrapped where they must be.
-
-    Args:
-        rows: the headings and the cells, equally many in each row.
-        width: the characters of a line; None for as many as it takes, one line for each row.
-    """
+    """Return rows as lines with aligned columns; cells are wrapped where they must be."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:
         available = width - _GAP * (len(widths) - 1)

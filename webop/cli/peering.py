@@ -214,7 +214,7 @@ async def _do_everywhere(
 ) -> None:
     """Do something to each peering object that is meant, and say where that has failed."""
     from webop.coordination.peers import build_creation_command  # noqa: PLC0415  --help is quick
-    from webop.doctor.logins import describe_place, log_in, open_client  # noqa: PLC0415
+    from webop.doctor.visit import describe_place, log_in, open_client  # noqa: PLC0415
 
     try:
         vault = await log_in()

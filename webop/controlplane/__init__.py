@@ -2,9 +2,9 @@
 
 Flow: :mod:`.binaries` finds, downloads or builds the executables (by :mod:`.download` and
 :mod:`.build`) into the folders of :mod:`.cache`; :mod:`.cluster` makes the certificates and
-tokens of one run (:mod:`.credentials`), starts the processes (:mod:`.runtime`,
-:mod:`.processes`), waits until the API server answers (:mod:`.manifests`), and writes down what
-it has started (:mod:`.state`), so that :mod:`.reaper` can end it after any crash.
+tokens of one run (:mod:`.credentials`), starts the processes (:mod:`.runtime`), waits until the
+API server answers (:mod:`.requests`), and writes down what it has started (:mod:`.state`), so
+that :mod:`.reaper` can end it after any crash.
 
 The command line (``webop cluster``) and ``webop.testing`` stand on top of this package.
 Nothing is imported here, so that asking for one room does not load the others.

@@ -128,11 +128,7 @@ def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
 
 
 def detect_version(folder: Path) -> str:
-    """Ask the API server in a folder for its version; about 0.1 s.
-
-    Raises:
-        ConfigurationError: it cannot be run.
-    """
+    """Ask the API server in a folder for its version; about 0.1 s."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own binary
             [folder / APISERVER, "--version"],

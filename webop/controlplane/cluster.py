@@ -17,9 +17,8 @@ from webop.errors import ClusterError, ConfigurationError
 from . import cache, reaper
 from .binaries import APISERVER, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
-from .manifests import Json, Kind, Manifest, ObjectStore
-from .processes import dismiss_guard, start_guard
 from .progress import Progress, StreamProgress
+from .requests import Json, Kind, Manifest, ObjectStore
 from .runtime import Runtime
 from .state import (
     ClusterState,
@@ -32,6 +31,7 @@ from .state import (
     lock_name,
     make_private_folder,
     save_state,
+    start_guard,
 )
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class LocalCluster:
             end_cluster(runtime.state)
         guard, self._guard = self._guard, None
         if guard is not None:
-            dismiss_guard(guard)
+            guard.communicate()  # the end of its input ends it
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, as a crash would; the data stays."""

@@ -63,11 +63,6 @@ def find_archive(wanted: Wanted) -> Archive:
 def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
     """Choose the newest fitting archive of an index (pure but for the platform).
 
-    Args:
-        index: the YAML text: releases, then versions, then archives with "hash" and "selfLink".
-        wanted: the version.
-        source: what to call the index in messages.
-
     Raises:
         SourceError: there is no such version, or this is not an index.
     """

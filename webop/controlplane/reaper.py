@@ -1,11 +1,10 @@
 """Ends the processes of a cluster whose owner has died; identifies processes beyond doubt.
 
-A process is known by its id *and* its start time, so that a recycled id is never killed.
-This module is a library for :mod:`.processes` and :mod:`.state`, and also a program: a test
-run starts ``python reaper.py <folder of the cluster> <pid of the test run>`` beside its
-cluster. Nothing can prevent ``kill -9``, but this guard notices the death of its parent and
-then ends what the parent has started. It imports nothing of webop, hence starts in some
-milliseconds and needs little memory.
+A process is known by its id *and* its start time, so that a recycled id is never killed. This
+module is a library for :mod:`.state`, and also a program: a test run starts
+``python reaper.py <folder of the cluster> <pid of the test run>`` beside its cluster. Nothing can
+prevent ``kill -9``, but this guard notices the death of its parent and then ends what the parent
+has started. It imports nothing of webop, hence starts in some milliseconds and needs little memory.
 
 Caveat: between the start of a process and its record in the state file there is a moment.
 On Linux, what was started in it is found by its working folder, which is the cluster's.

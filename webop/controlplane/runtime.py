@@ -22,16 +22,17 @@ from .credentials import (
     create_credentials,
     write_private,
 )
-from .manifests import Prober, find_free_port
-from .processes import (
+from .requests import Prober, find_free_port
+from .state import (
     POLL_INTERVAL,
+    ClusterState,
     describe_log,
     end_process,
     is_running,
     read_last_lines,
+    save_state,
     start_process,
 )
-from .state import ClusterState, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,8 @@
-"""What is written down about each cluster, so that other sessions can find, use and end it.
+"""The processes of a cluster, and what is written down so that other sessions can find and end it.
 
-One JSON file in the folder of the cluster, replaced as a whole at each change.
+A process started here is a child that must be waited for; one found in a state file is not. Both
+are handled alike by their :class:`Process`. The state is one JSON file in the folder of the
+cluster, replaced as a whole at each change.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,15 +24,94 @@ from webop.errors import ConfigurationError
 from . import reaper
 from .binaries import APISERVER, ETCD
 from .cache import get_root
-from .processes import Process, end_process, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_TAIL_SIZE = 64 * 1024
+POLL_INTERVAL = 0.05  # seconds; each look is a TLS handshake that costs CPU
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 # A cluster of another machine that shares the folder cannot be judged; but some day it is over.
 _FOREIGN_AGE = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: what it is, how to recognise it, how to start it again."""
+
+    name: str
+    pid: int
+    started: str
+    argv: tuple[str, ...]
+
+
+def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
+    """Start a process in a session of its own: Ctrl-C is for the test run, not for its cluster."""
+    # What would act behind our back is left out: etcd's settings, and proxies for webhooks.
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("ETCD_") and not key.lower().endswith("_proxy")
+    }
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # noqa: S603 - our own command line, no shell
+            argv,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _children[child.pid] = child
+    return Process(name, child.pid, reaper.get_start_time(child.pid) or "", tuple(argv))
+
+
+def is_running(process: Process) -> bool:
+    """Tell whether exactly this process is still there."""
+    child = _children.get(process.pid)
+    if child is not None and child.poll() is not None:
+        return False
+    return reaper.is_running(process.pid, process.started)
+
+
+def end_process(process: Process) -> None:
+    """Kill exactly this process, if it is still there, and wait until it is gone."""
+    child = _children.pop(process.pid, None)
+    if child is None:
+        reaper.end_process(process.pid, process.started)
+    else:
+        child.kill()
+        child.wait()
+
+
+def start_guard(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process that ends the cluster in this folder if this process dies."""
+    argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder), str(os.getpid())]
+    return subprocess.Popen(  # noqa: S603 - our own command line, no shell
+        argv, stdin=subprocess.PIPE, start_new_session=True
+    )
+
+
+def read_last_lines(log: Path, count: int = 15) -> list[str]:
+    """Return the last lines of a log; nothing if there is no such file."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _TAIL_SIZE))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
+def describe_log(log: Path) -> str:
+    """Build the end of an error message: where the log is, and its last lines."""
+    lines = "".join(f"\n    {line}" for line in read_last_lines(log))
+    return f"Its log is {log}" + (f", and ends with:{lines}" if lines else ", and is empty.")
 
 
 @dataclass(frozen=True)
@@ -158,6 +241,5 @@ def end_cluster(state: ClusterState) -> None:
 
 def make_private_folder(folder: Path) -> None:
     """Make a folder that only this user can look into: it will hold keys and tokens."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -160,11 +160,10 @@ async def _check_service(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where API servers are sent to."""
+    """Where API servers are sent to: the namespace and the name of a Service, or else a URL."""
 
     host: str
     port: int
-    server_name: str
     service: tuple[str, str] | None = None
 
     def __str__(self) -> str:
@@ -179,25 +178,20 @@ def parse_route(config: Mapping[str, Any]) -> Route | None:
     if service:
         namespace, name = str(service["namespace"]), str(service["name"])
         host = f"{name}.{namespace}.svc"
-        return Route(host, service.get("port") or _DEFAULT_PORT, host, (namespace, name))
+        return Route(host, service.get("port") or _DEFAULT_PORT, (namespace, name))
     try:
         parts = urlsplit(str(config.get("url") or ""))
         port = parts.port or _DEFAULT_PORT
     except ValueError:
         return None
-    return Route(parts.hostname, port, parts.hostname) if parts.hostname else None
+    return Route(parts.hostname, port) if parts.hostname else None
 
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """What is behind a Service; None stands for what may not be read.
+    """What is behind a Service; None stands for what may not be read."""
 
-    Attributes:
-        service: the object; empty if there is none.
-        slices: its EndpointSlices.
-    """
-
-    service: Json | None
+    service: Json | None  # empty if there is none
     slices: Sequence[Json] | None = None
 
     @property
@@ -312,10 +306,6 @@ def describe_os_error(exc: Exception) -> str:
     return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
 
 
-class MismatchError(Exception):
-    """The handshake has failed: the certificate is not trusted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Material:
     """A certificate with its key, in PEM."""
@@ -384,38 +374,39 @@ def build_context(bundle: str | None) -> ssl.SSLContext:
     return context
 
 
-async def shake_hands(host: str, port: int, server_name: str, context: ssl.SSLContext) -> bytes:
-    """Connect by TLS; return the certificate that is shown, in PEM.
-
-    Raises:
-        MismatchError: the certificate is not trusted.
-        OSError: there is no connection, or no TLS.
-    """
+async def check_shown(
+    route: Route, host: str, bundle: str | None, now: dt.datetime, *, is_required: bool
+) -> list[Finding]:
+    """Connect to a server, and check the certificate that it shows."""
     try:
+        context = build_context(bundle)
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             _, writer = await asyncio.open_connection(
-                host, port, ssl=context, server_hostname=server_name
+                host, route.port, ssl=context, server_hostname=route.host
             )
     except ssl.SSLCertVerificationError as exc:
-        raise MismatchError(exc.verify_message or str(exc)) from exc
+        why = exc.verify_message or str(exc)
+        return [_refuse(route.host, why, is_required=is_required)]
+    except (OSError, ValueError) as exc:
+        return [_describe_no_handshake(exc)]
     session: ssl.SSLObject = writer.get_extra_info("ssl_object")
     shown = session.getpeercert(binary_form=True) or b""
     writer.transport.abort()
-    return ssl.DER_cert_to_PEM_cert(shown).encode()
+    return list(judge_validity(ssl.DER_cert_to_PEM_cert(shown).encode(), route.host, now))
 
 
-def rehearse(pair: Material, server_name: str, context: ssl.SSLContext) -> None:
-    """Do the handshake in memory with a certificate and its key.
-
-    Raises:
-        MismatchError: the certificate is not trusted, or cannot be used at all.
-    """
+def check_stored(
+    material: Material, route: Route, bundle: str | None, now: dt.datetime, *, is_required: bool
+) -> Iterator[Finding]:
+    """Check the certificate in a Secret, which the replicas show, by a handshake in memory."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    why = ""
     try:
-        material = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_key_material(material, pair.cert, pair.key)
-        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = context.wrap_bio(to_client, to_server, server_hostname=server_name)
-        server = material.wrap_bio(to_server, to_client, server_side=True)
+        context = build_context(bundle)
+        load_key_material(server_context, material.cert, material.key)
+        client = context.wrap_bio(to_client, to_server, server_hostname=route.host)
+        server = server_context.wrap_bio(to_server, to_client, server_side=True)
         sides = [client, server]
         for _ in range(_MAX_FLIGHTS):
             for side in list(sides):
@@ -423,37 +414,17 @@ def rehearse(pair: Material, server_name: str, context: ssl.SSLContext) -> None:
                     side.do_handshake()
                     sides.remove(side)
     except ssl.SSLCertVerificationError as exc:
-        raise MismatchError(exc.verify_message or str(exc)) from exc
+        why = exc.verify_message or str(exc)
     except (ssl.SSLError, ConfigurationError) as exc:
-        raise MismatchError(f"it cannot be used with its key: {exc}") from exc
-
-
-async def check_shown(
-    route: Route, host: str, bundle: str | None, now: dt.datetime, *, is_required: bool
-) -> list[Finding]:
-    """Connect to a server, and check the certificate that it shows."""
-    try:
-        shown = await shake_hands(host, route.port, route.server_name, build_context(bundle))
-    except MismatchError as exc:
-        return [_refuse(route.server_name, str(exc), is_required=is_required)]
-    except (OSError, ValueError) as exc:
-        return [_describe_no_handshake(exc)]
-    return list(judge_validity(shown, route.server_name, now))
-
-
-def check_stored(
-    material: Material, route: Route, bundle: str | None, now: dt.datetime, *, is_required: bool
-) -> Iterator[Finding]:
-    """Check the certificate in a Secret, which the replicas show."""
-    try:
-        rehearse(material, route.server_name, build_context(bundle))
-    except MismatchError as exc:
-        why = f"{exc} (as it is in the Secret)"
-        yield _refuse(route.server_name, why, is_required=is_required)
+        why = f"it cannot be used with its key: {exc}"
     except ValueError as exc:
         yield _describe_no_handshake(exc)
+        return
+    if why:
+        why = f"{why} (as it is in the Secret)"
+        yield _refuse(route.host, why, is_required=is_required)
     else:
-        yield from judge_validity(material.cert, route.server_name, now)
+        yield from judge_validity(material.cert, route.host, now)
 
 
 def judge_validity(pem: bytes, server_name: str, now: dt.datetime) -> Iterator[Finding]:

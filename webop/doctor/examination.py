@@ -21,7 +21,6 @@ from webop.doctor.addresses import (
     list_services,
 )
 from webop.doctor.findings import Finding, Section, approve, describe_names, fail, note, warn
-from webop.doctor.logins import describe_place, log_in, open_client
 from webop.doctor.matching import check_handlers
 from webop.doctor.permissions import (
     Need,
@@ -32,7 +31,7 @@ from webop.doctor.permissions import (
 )
 from webop.doctor.probing import Probing
 from webop.doctor.records import Configuration, check_replicas, fetch_configurations, list_names
-from webop.doctor.visit import Options, Visit
+from webop.doctor.visit import Options, Visit, describe_place, log_in, open_client
 from webop.errors import APIConnectionError, APIError, LoginError
 from webop.handling.handlers import Activity
 from webop.settings import OperatorSettings

@@ -20,14 +20,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
-
-    Attributes:
-        level: how bad it is.
-        subject: what it is about, in a word or two.
-        text: what is so.
-        remedy: what to do about it; always there for warnings and failures.
-    """
+    """One line of the report; warnings and failures always have a remedy."""
 
     level: Level
     subject: str

@@ -91,11 +91,7 @@ def list_configuration_needs(name: str) -> list[Need]:
 def list_secret_needs(namespace: str, name: str, state: SecretState) -> list[Need]:
     """Return what it takes to share a certificate in a Secret.
 
-    Args:
-        namespace: of the Secret.
-        name: of the Secret.
-        state: what is known of it. One of others is only read. Without any, the certificates may
-            come from files.
+    One of others is only read. Without any, the certificates may come from files.
     """
     verbs = ("get",) if state.is_foreign else ("get", "create", "update")
     level = Level.WARNING if state.is_absent else Level.FAILURE

@@ -167,8 +167,20 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
         elif found.marks:
             yield note(_REPLICAS, "none, and no webhooks either", f"Remove it: {found.removal}")
         return
-    yield _describe_alive(alive)
-    yield from _check_silence(alive, now)
+    names = describe_names(sorted(mark.identity for mark in alive))
+    if len({frozenset(mark.served.items()) for mark in alive}) > 1:
+        text = f"{len(alive)} alive, with different handlers: a rollout is under way ({names})"
+        yield note(_REPLICAS, text)
+    else:
+        yield approve(_REPLICAS, f"{len(alive)} alive ({names})")
+    for mark in alive:
+        age = (now - mark.renewed).total_seconds()
+        if age > 2 * min(mark.lifetime / 3, _LONGEST_RENEWAL):
+            yield warn(
+                _REPLICAS,
+                f"{mark.identity} was heard of {describe_seconds(age)} ago, which is too long",
+                "See whether it still runs, and what its log says about the API server.",
+            )
     yield from _check_orphans(found, alive)
 
 
@@ -189,28 +201,6 @@ def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
         f"Start the operator; or, if there is to be none any more: {found.removal}",
         is_failure=is_required,
     )
-
-
-def _describe_alive(alive: Sequence[Mark]) -> Finding:
-    names = describe_names(sorted(mark.identity for mark in alive))
-    offers = {frozenset(mark.served.items()) for mark in alive}
-    if len(offers) > 1:
-        return note(
-            _REPLICAS,
-            f"{len(alive)} alive, with different handlers: a rollout is under way ({names})",
-        )
-    return approve(_REPLICAS, f"{len(alive)} alive ({names})")
-
-
-def _check_silence(alive: Sequence[Mark], now: dt.datetime) -> Iterator[Finding]:
-    for mark in alive:
-        age = (now - mark.renewed).total_seconds()
-        if age > 2 * min(mark.lifetime / 3, _LONGEST_RENEWAL):
-            yield warn(
-                _REPLICAS,
-                f"{mark.identity} was heard of {describe_seconds(age)} ago, which is too long",
-                "See whether it still runs, and what its log says about the API server.",
-            )
 
 
 def _check_orphans(found: Configuration, alive: Sequence[Mark]) -> Iterator[Finding]:

@@ -1,22 +1,32 @@
-"""What every check needs: the way to the cluster, whom it is for, and what is known so far."""
+"""What every check needs: credentials and a client, whom it is for, and what is known so far."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
-from collections.abc import Collection, Mapping
+import logging
+import os
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from webop.client.api import Client
 from webop.client.calls import JSON
-from webop.errors import APINotFoundError
+from webop.client.credentials import Vault
+from webop.client.logins import get_default_logins
+from webop.errors import APINotFoundError, LoginError
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
-from webop.settings import OperatorSettings
+from webop.settings import NetworkingSettings, OperatorSettings
 
 Json = dict[str, Any]
 
 INSIDE = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
+
+logger = logging.getLogger(__name__)
+_CONNECT_TIMEOUT = 5.0  # seconds
+_REQUEST_TIMEOUT = 60.0  # seconds; of several webhooks, each may take 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +84,54 @@ class Visit:
             method, path, params=params, body=body, content_type=content_type
         )
         return answer
+
+
+async def log_in() -> Vault:
+    """Return the credentials that there are.
+
+    Raises:
+        LoginError: there are none.
+    """
+    infos, problems = {}, []
+    for login in get_default_logins():
+        try:
+            info = await asyncio.to_thread(login, logger=logger)
+        except LoginError as exc:
+            problems.append(str(exc))
+        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
+            problems.append(f"{type(exc).__name__}: {exc}")
+        else:
+            if info is not None:
+                infos[login.__name__] = info
+    if not infos:
+        raise LoginError(" ".join(dict.fromkeys(problems)) or "there are no credentials")
+    return Vault(infos)
+
+
+@contextlib.asynccontextmanager
+async def open_client(vault: Vault) -> AsyncIterator[Client]:
+    """Give a client that does not try again: whoever looks wants to know now."""
+    options = NetworkingSettings(
+        error_backoffs=(), connect_timeout=_CONNECT_TIMEOUT, request_timeout=_REQUEST_TIMEOUT
+    )
+    giving_up = asyncio.create_task(_give_up(vault))
+    try:
+        async with Client(vault, options) as client:
+            yield client
+    finally:
+        giving_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await giving_up
+
+
+def describe_place() -> str:
+    """Say where credentials are looked for."""
+    return f"KUBECONFIG is {os.environ.get('KUBECONFIG', 'not set')}"
+
+
+async def _give_up(vault: Vault) -> None:
+    """Bring no new credentials when all are refused, so that nobody waits for them."""
+    nothing: dict[str, Any] = {}
+    while True:
+        await vault.wait_for_emptiness()
+        await vault.populate(nothing)

@@ -87,10 +87,8 @@ def webop_operator(
     """
     from webop.testing.runner import OperatorRunner  # noqa: PLC0415 - only if it is used
 
-    folders = _list_folders(request.path.parent, request.config.rootpath)
-
     def build(*arguments: str | Path, **options: Any) -> OperatorRunner:
-        words = [_find_source(str(argument), folders) for argument in arguments]
+        words = [_find_source(str(argument), request) for argument in arguments]
         scope = () if any(map(_is_scope, words)) else (f"--namespace={webop_namespace}",)
         environment = {**_ENVIRONMENT, **(options.pop("env", None) or {})}
         chosen: Any = {"timeout": _ENDING, **options}
@@ -108,20 +106,14 @@ def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionCl
     """
     from webop.testing.admission import AdmissionClient  # noqa: PLC0415 - only if it is used
 
-    folders = _list_folders(request.path.parent, request.config.rootpath)
-
     def build(
         registry: Any = None, settings: Any = None, modules: Iterable[str] = (), **options: Any
     ) -> AdmissionClient:
         sources = [modules] if isinstance(modules, str) else modules
-        found = [_find_source(source, folders) for source in sources]
+        found = [_find_source(source, request) for source in sources]
         return AdmissionClient(registry, settings, found, **options)
 
     return build
-
-
-def _list_folders(folder: Path, root: Path) -> list[Path]:
-    return [each for each in (folder, *folder.parents) if each.is_relative_to(root)]
 
 
 def _is_scope(word: str) -> bool:
@@ -130,11 +122,12 @@ def _is_scope(word: str) -> bool:
     return name in ("-A", "-n", "--all-namespaces", "--namespace")
 
 
-def _find_source(source: str, folders: Iterable[Path]) -> str:
+def _find_source(source: str, request: pytest.FixtureRequest) -> str:
     """Return the path of a file with handlers; names of modules stay as they are."""
     if Path(source).suffix != ".py":
         return source
-    paths = (folder / source for folder in folders)
+    root = request.config.rootpath
+    paths = (folder / source for folder in request.path.parents if folder.is_relative_to(root))
     return next((str(path) for path in paths if path.is_file()), source)
 
 

@@ -28,9 +28,6 @@ class ServerClock:
 
     Attributes:
         username: the operator's own account, as reviews have it in their ``userInfo``.
-
-    Args:
-        client: the client of the API server.
     """
 
     def __init__(self, client: Client) -> None:

@@ -94,13 +94,8 @@ def build_configuration(
 ) -> dict[str, Any]:
     """Return a Validating- or MutatingWebhookConfiguration object (ADM-40 to 46).
 
-    Args:
-        reason: which of the two.
-        name: its name, which is also the suffix of the names of the webhooks.
-        handlers: all handlers; those of the other type are left out.
-        resources: those of the cluster; webhooks of handlers that match none are left out.
-        client_config: where the server is.
-        exemptions: what none of the webhooks is asked about.
+    The name is also the suffix of the names of the webhooks. Handlers of the other type, and those
+    whose resources are not in the cluster, are left out.
     """
     webhooks: dict[str, dict[str, Any]] = {}
     everything = list(handlers)
@@ -136,12 +131,8 @@ def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] =
     """Return the name of a webhook, such as "validate1.auto.kopf.dev" (ADM-44).
 
     It is a DNS name of three parts at least. Slashes become dots, underscores dashes, capitals
-    small letters, other characters their hexadecimal codes.
-
-    Args:
-        handler_id: the handler; several can have the same id, for different operations.
-        suffix: the name of the managed configuration.
-        taken: the names that are in the configuration already: names are numbered then.
+    small letters, other characters their hexadecimal codes. Several handlers can have the same id,
+    for different operations: names that are taken are numbered.
     """
     stem = _normalize(handler_id).replace("/", ".")
     padding = ".local" if f"{stem}.{suffix}".count(".") < 2 else ""

@@ -62,10 +62,6 @@ _POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
 class ConfigurationManager:
     """The part of one replica in the webhook configurations that all replicas share.
 
-    Args:
-        operator: the context of the operator; ``settings.admission.managed`` is the name.
-        client: the client of the API server.
-
     Attributes:
         is_applied: set once the replica is known to the others, and all is in force that is to be
             by now. What has to wait for other replicas does not count: they wait for this one.
@@ -190,7 +186,11 @@ class ConfigurationManager:
         async with self._adjusting:
             self._is_withdrawn = True
             if self._replica is not None:
-                await self._shared.settle(self._plan_exit, self._clock.judge(self._lifetime))
+                replica, offers = self._replica, self._offers
+                await self._shared.settle(
+                    lambda kind, found, others: plan_exit(found, others, replica, offers[kind]),
+                    self._clock.judge(self._lifetime),
+                )
 
     async def _adjust(self, config: WebhookClientConfig) -> None:
         """Look at the configurations, if there is a reason to, and put them right."""
@@ -202,7 +202,16 @@ class ConfigurationManager:
             if self._is_withdrawn or (offers == self._offers and not is_due):
                 return
             self._offers, self._next_look = offers, 0.0  # until all has succeeded
-            self._replica = self._replica or self._introduce()
+            if self._replica is None:
+                identity, process = self._operator.identity, str(detect_process())
+                self._replica = Replica(
+                    key=build_key(f"{identity}/{process}"),  # identities can be those of pods
+                    identity=identity,
+                    process=process,
+                    since=self._clock.tell(),
+                    lifetime=self._lifetime,
+                    renewal=self._renewal,
+                )
             plans = await self._shared.settle(
                 self._plan_presence, self._clock.judge(self._lifetime)
             )
@@ -233,21 +242,6 @@ class ConfigurationManager:
         """How often the marks are renewed, in seconds."""
         return min(self._lifetime / 3, _LONGEST_PAUSE)
 
-    def _introduce(self) -> Replica:
-        """Return what the others are to know of this replica.
-
-        Processes can have the identity of their pod in common.
-        """
-        process = str(detect_process())
-        return Replica(
-            key=build_key(f"{self._operator.identity}/{process}"),
-            identity=self._operator.identity,
-            process=process,
-            since=self._clock.tell(),
-            lifetime=self._lifetime,
-            renewal=self._renewal,
-        )
-
     def _plan_presence(
         self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
     ) -> Plan:
@@ -259,26 +253,19 @@ class ConfigurationManager:
             offer = offer.retire()
         return plan_presence(found, others, self._replica, offer, self._clock.tell())
 
-    def _plan_exit(
-        self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
-    ) -> Plan:
-        assert self._replica is not None  # noqa: S101 - introduced before
-        return plan_exit(found, others, self._replica, self._offers[kind])
-
     def _build_offer(self, kind: WebhookType, config: WebhookClientConfig) -> Offer:
         """Return what this replica has for one of the configurations."""
         exemptions = self._build_exemptions()
 
         def build(handlers: Sequence[WebhookHandler]) -> list[Json]:
-            configuration = build_configuration(
+            webhooks: list[Json] = build_configuration(
                 reason=kind,
                 name=self._name,
                 handlers=handlers,
                 resources=self._operator.cluster_view.resources,
                 client_config=config,
                 exemptions=exemptions,
-            )
-            webhooks: list[Json] = configuration["webhooks"]
+            )["webhooks"]
             return webhooks
 
         webhooks = build(self._handlers)

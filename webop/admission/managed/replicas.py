@@ -152,13 +152,8 @@ def plan_presence(
 ) -> Plan:
     """Plan a configuration with the replica as one of those that serve it.
 
-    Args:
-        found: the configuration of now.
-        elsewhere: the live marks of the other configuration: replicas without any mark in this
-            one serve no webhook of this type.
-        replica: who plans.
-        offer: what it has.
-        now: the time that its mark gets; one that is fresh is left as it is.
+    Replicas with live marks elsewhere, in the other configuration, but without any in this one
+    serve no webhook of this type. A mark of its own that is fresh is left as it is.
     """
     mine = Mark(
         identity=replica.identity,
@@ -211,10 +206,7 @@ def merge(
 ) -> tuple[list[Json], frozenset[str]]:
     """Return the webhooks that there should be, and the names of those to be completed later.
 
-    Args:
-        marks: the live replicas.
-        elsewhere: those that are known from the other configuration.
-        existing: the webhooks of now. Those that no replica serves are dropped (ADM-41).
+    Existing ones that no replica serves are dropped (ADM-41).
     """
     ranked = sorted(marks.values(), key=lambda mark: (mark.since, mark.identity), reverse=True)
     strangers = [mark for key, mark in elsewhere.items() if key not in marks]

@@ -44,12 +44,7 @@ _RULE = (
 
 
 class SharedConfigurations:
-    """The validating and the mutating configuration of a name, as all replicas change them.
-
-    Args:
-        client: the client of the API server.
-        name: of both of them.
-    """
+    """The validating and the mutating configuration of a name, as all replicas change them."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -58,20 +53,17 @@ class SharedConfigurations:
     async def settle(self, decide: Decide, now: dt.datetime) -> dict[WebhookType, Plan]:
         """Bring both to what is planned for them, and return the plans.
 
-        Args:
-            decide: plans for one of the two, as it was found, with the replicas of the other.
-                It is called again whenever another replica has written in between.
-            now: the time to judge by which replicas are alive.
+        ``decide`` plans for one of the two, as it was found, with the replicas of the other. It is
+        called again whenever another replica has written in between.
 
         Raises:
             APIError: the API server is not available, refuses, or others write all the time.
         """
         backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
-        pause: float | None = 0.0
-        while pause is not None:
+        while True:
             found = {kind: await self._read(kind, now) for kind in KINDS}
             marks = [found[kind].marks for kind in KINDS]
-            others = dict(zip(KINDS, reversed(marks), strict=True))
+            others = dict(zip(KINDS, reversed(marks), strict=True))  # each kind, those of the other
             plans = {kind: decide(kind, found[kind], others[kind]) for kind in KINDS}
             try:
                 written = {
@@ -84,10 +76,11 @@ class SharedConfigurations:
                         raise self._build_conflict("it has changed meanwhile")
             except APIConflictError:
                 pause = backoff.next()
-                await asyncio.sleep(pause or 0)
+                if pause is None:
+                    raise self._build_conflict("others change it all the time") from None
+                await asyncio.sleep(pause)
             else:
                 return plans
-        raise self._build_conflict("others change it all the time")
 
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
         def is_alive(mark: Mark) -> bool:
@@ -96,11 +89,7 @@ class SharedConfigurations:
         return parse_configuration(await self._patch(kind, {}), is_alive)
 
     async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
-        """Write a plan if that changes anything; tell whether it does.
-
-        Raises:
-            APIConflictError: the configuration is not as it was found any more.
-        """
+        """Write a plan if that changes anything; tell whether it does."""
         if found.version is not None:
             patch = build_patch(found, plan)
             if patch is None:

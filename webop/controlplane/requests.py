@@ -27,7 +27,7 @@ import yaml
 
 from webop.errors import ClusterError, ConfigurationError
 
-from .processes import POLL_INTERVAL
+from .state import POLL_INTERVAL
 
 _TIMEOUT = 10.0
 _PORTS = range(20000, 32000)
@@ -102,9 +102,6 @@ def find_free_port() -> int:
 
     It is below the ports that systems give to outgoing connections: while an API server is down
     for a test of faults, its port must neither be given away, nor connect a client to itself.
-
-    Raises:
-        ClusterError: all are taken.
     """
     for port in random.sample(_PORTS, k=100):
         with socket.socket() as listener:
@@ -234,11 +231,7 @@ class ObjectStore:
 
 
 def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a manifest: of a file, of the files of a folder, or the object itself.
-
-    Raises:
-        ConfigurationError: there is no such file, or something in it is no object.
-    """
+    """Yield the objects of a manifest: of a file, of a folder's files, or the object itself."""
     if isinstance(manifest, Mapping):
         yield from _unpack(manifest, "the object")
         return
