@@ -54,9 +54,9 @@ def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
         (["json:loads", "webop.client.watch:follow", "asyncio.events:run"], 50),
         (["logging:emit", "handlers:handle", "webop.handling.invocation:call"], 30),
         (["webop.novelty:work", "webop.client.watch:follow"], 15),
-        (["aiohttp.client:request", *called], 10),
-        (["aiohttp.client_proto:data_received", "asyncio.sslproto:read"], 20),
-        (["asyncio.sslproto:decrypt", "asyncio.selector_events:_read_ready__data_received"], 4),
+        (["webop.client.connections:send", *called], 10),
+        (["webop.client.http1:on_body", "asyncio.selector_events:_read_ready__get_buffer"], 20),
+        (["ssl:read", "asyncio.selector_events:_read_ready__get_buffer"], 4),
         (["selectors:select", "asyncio.base_events:run_forever", "webop.embedding:run"], 5),
     ]
     assert share_among_stages(stacks, total=134) == {
