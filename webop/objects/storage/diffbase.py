@@ -23,20 +23,8 @@ from webop.objects.fields import (
     parse_field,
     resolve,
 )
-from webop.objects.storage.codec import (
-    ANNOTATIONS_LIMIT,
-    RESERVE,
-    EssenceDigest,
-    StoredEssence,
-    build_place,
-    compress,
-    decode,
-    encode,
-    expand,
-    measure,
-    measure_others,
-    summarize,
-)
+from webop.objects.storage import codec
+from webop.objects.storage.codec import EssenceDigest, StoredEssence
 from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, find_managed_prefixes
 from webop.pacing import Once
 
@@ -180,22 +168,22 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         """Return the essence from the annotation, or its digest."""
         for place, document in self._read_states(self.key, get_raw(body)):
             try:
-                return expand(document)
+                return codec.expand(document)
             except ValueError as exc:
                 logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
         return None
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
         """Put the essence into the patch, as text with a line end for a clean ``kubectl get``."""
-        text = encode(essence) + "\n"
+        text = codec.encode(essence) + "\n"
         raw = get_raw(body)
         names = self.make_keys(self.key, body=raw)
-        room = ANNOTATIONS_LIMIT - RESERVE - measure_others(raw, patch, names)
-        size = measure(text)
-        if measure(names[0]) + size > room:
-            text = self._shrink(body, essence, room - measure(names[0]), size)
+        room = codec.ANNOTATIONS_LIMIT - codec.RESERVE - codec.measure_others(raw, patch, names)
+        size = codec.measure(text)
+        if codec.measure(names[0]) + size > room:
+            text = self._shrink(body, essence, room - codec.measure(names[0]), size)
         for name in names:
-            room -= measure(name) + measure(text)
+            room -= codec.measure(name) + codec.measure(text)
             if room >= 0 or name == names[0]:
                 ensure(patch, (*_ANNOTATIONS, name), text)
             elif name in (resolve(raw, _ANNOTATIONS) or ()):
@@ -205,16 +193,16 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
         """Return a text that takes less room; the digest, if any room is too small."""
         document = cast("dict[str, Any]", essence)
-        text = compress(document) + "\n"
-        if measure(text) <= room:
+        text = codec.compress(document) + "\n"
+        if codec.measure(text) <= room:
             return text
         kind = body.get("kind")
         if self._told.is_new((body.get("apiVersion"), kind)):
             namespace, name = body.metadata.namespace, body.metadata.name
             address = f"{namespace}/{name}" if namespace else f"{name}"
             extra = {"k8s_ref": build_object_reference(body)}
-            logger.warning(_TOO_LARGE, kind, address, size, ANNOTATIONS_LIMIT, extra=extra)
-        return summarize(document) + "\n"
+            logger.warning(_TOO_LARGE, kind, address, size, codec.ANNOTATIONS_LIMIT, extra=extra)
+        return codec.summarize(document) + "\n"
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
@@ -245,12 +233,12 @@ class StatusDiffBaseStorage(DiffBaseStorage):
         """Return the essence from the field."""
         raw = get_raw(body)
         text = resolve(raw, self.field)
-        place = build_place(f"the field {'.'.join(self.field)}", raw)
-        return None if text is None else cast("BodyEssence | None", decode(text, place=place))
+        place = codec.build_place(f"the field {'.'.join(self.field)}", raw)
+        return None if text is None else cast("BodyEssence | None", codec.decode(text, place=place))
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:  # noqa: ARG002
         """Put the essence into the patch; text is never merged with what was there."""
-        ensure(patch, self.field, encode(essence))
+        ensure(patch, self.field, codec.encode(essence))
 
 
 class MultiDiffBaseStorage(DiffBaseStorage):
