@@ -88,7 +88,6 @@ class ConnectionPool:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []  # the latest used one is the last one
         self._cleaning: asyncio.TimerHandle | None = None
-        self._lookup: asyncio.Task[list[_Address]] | None = None
         self._is_closed = False
 
     async def send(self, request: Request) -> HTTPAnswer:
@@ -119,33 +118,22 @@ class ConnectionPool:
         self._is_closed = True
         if self._cleaning is not None:
             self._cleaning.cancel()
-        if self._lookup is not None:
-            self._lookup.cancel()
-        for connection in self._connections:
+        for connection in list(self._connections):
             connection.abort()
         await asyncio.sleep(0)  # the event loop closes the sockets after this step
 
     def _encode(self, request: Request) -> bytes:
-        target = request.target
+        method, target, headers, content, _ = request
         if " " in target or not target.isprintable():
             message = f"{target!r} cannot be requested: blanks and line breaks must be quoted"
             raise ValueError(message)
-        content = request.content
-        first_line = b"%s %s%s HTTP/1.1\r\n" % (
-            request.method.encode(),
-            self._prefix,
-            target.encode() or b"/",
-        )
-        if content is None:
-            return b"%s%s%s\r\n" % (first_line, self._head, request.headers)
-        length = len(content)
-        return b"%s%s%sContent-Length: %d\r\n\r\n%s" % (
-            first_line,
-            self._head,
-            request.headers,
-            length,
-            content,
-        )
+        if content is None and method in {"GET", "HEAD", "DELETE"}:
+            length = b""
+        else:
+            length = b"Content-Length: %d\r\n" % len(content or b"")
+        url = self._prefix + (target.encode() or b"/")
+        first_line = b"%s %s HTTP/1.1\r\n" % (method.encode(), url)
+        return b"".join((first_line, self._head, headers, length, b"\r\n", content or b""))
 
     def _take(self) -> Connection | None:
         """Take the connection that was used last."""
@@ -189,7 +177,7 @@ class ConnectionPool:
         first = self._proxy or self._server
         connection = Connection(self._buffer, self._keep, self._forget)
         try:
-            addresses = await self._look_up(first)
+            addresses = await _resolve(first)
             async with asyncio.timeout(connect_timeout):
                 sock = await _connect(addresses)
                 # The TLS of a proxy is the event loop's; that of the server goes through it.
@@ -205,7 +193,7 @@ class ConnectionPool:
         except BaseException as exc:
             if connection in self._connections:
                 connection.abort()
-            if isinstance(exc, OSError):
+            if isinstance(exc, OSError | UnicodeError):  # the latter is of a name that cannot be
                 raise self._explain(exc, first) from exc
             raise
         if self._is_closed:
@@ -222,12 +210,12 @@ class ConnectionPool:
                 lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
             refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} does not connect to {self._server}: {refusal}"
+                message = f"the proxy {self._proxy} refused it: {refusal}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
 
-    def _explain(self, exc: OSError, first: _Place) -> TransportError:
+    def _explain(self, exc: OSError | UnicodeError, first: _Place) -> TransportError:
         """Tell the reason in the words of the operating system, where it has some."""
         if isinstance(exc, ssl.SSLCertVerificationError):
             return TransportError(
@@ -237,17 +225,11 @@ class ConnectionPool:
         if isinstance(exc, ssl.SSLError):
             # Its errno is one of TLS, which means something else to the operating system.
             return TransportError(f"no TLS connection to {self._server}: {exc}")
-        if isinstance(exc, TimeoutError):
-            return TransportError(f"no connection to {first}: no answer in time")
-        reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
+        if isinstance(exc, TransportError):
+            return TransportError(f"no connection to {self._server}: {exc}")
+        code = exc.errno if isinstance(exc, OSError) else None
+        reason = os.strerror(code) if code and code > 0 else str(exc) or "no answer in time"
         return TransportError(f"no connection to {first}: {reason}")
-
-    async def _look_up(self, place: _Place) -> list[_Address]:
-        """Resolve a name, once for all who wait for it."""
-        if self._lookup is None or self._lookup.done():
-            self._lookup = asyncio.create_task(_resolve(place))
-        # Cancelled are those who wait, not the lookup.
-        return await asyncio.shield(self._lookup)
 
 
 # Of socket.getaddrinfo().
@@ -302,25 +284,32 @@ async def _connect(addresses: list[_Address]) -> socket.socket:
     """Connect to the first address that answers; each gets a head start before the next one."""
     if len(addresses) == 1:
         return await _connect_to(addresses[0])
-    attempts: set[asyncio.Task[socket.socket]] = set()
-    waiting = list(addresses)
-    error: BaseException | None = None
+    attempts: list[asyncio.Task[socket.socket]] = []
     try:
-        while waiting or attempts:
-            if waiting:
-                attempts.add(asyncio.create_task(_connect_to(waiting.pop(0))))
-            limit = _NEXT_ADDRESS if waiting else None
-            done, attempts = await asyncio.wait(
-                attempts, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
+        while True:
+            if len(attempts) < len(addresses):
+                attempts.append(asyncio.create_task(_connect_to(addresses[len(attempts)])))
+            limit = _NEXT_ADDRESS if len(attempts) < len(addresses) else None
+            pending = [attempt for attempt in attempts if not attempt.done()]
+            if pending:
+                await asyncio.wait(pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            done = [attempt for attempt in attempts if attempt.done()]
             for attempt in done:
-                error = attempt.exception()
-                if error is None:
+                if attempt.exception() is None:
+                    attempts.remove(attempt)
                     return attempt.result()
-        raise error or TransportError("its name has no address")
+            if len(done) == len(addresses):
+                return done[0].result()  # raises
     finally:
         for attempt in attempts:
             attempt.cancel()
+            attempt.add_done_callback(_drop)
+
+
+def _drop(attempt: asyncio.Task[socket.socket]) -> None:
+    """Close what another attempt was faster than."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
 
 
 async def _connect_to(address: _Address) -> socket.socket:

@@ -113,6 +113,9 @@ class Session:
             "Content-Type": content_type,
         }
         lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
+        if not all(line[:-2].isprintable() for line in lines):
+            message = f"{accept!r} or {content_type!r} is not a media type"
+            raise ValueError(message)
         headers = self._headers[accept, content_type] = "".join(lines).encode("ascii")
         return headers
 
