@@ -252,13 +252,19 @@ class Dispatcher:
         for obj in list(self._objects.values()):
             if obj.background is not None:
                 obj.background.stop(reason)
+            self._drop_events(obj)
             self.check(obj)
 
     def _lay_down(self, obj: Tracked) -> None:
         """Leave an object to others, who go on with it from what is stored."""
-        obj.events = None
+        self._drop_events(obj)
         obj.work = None
         self._settle(obj)
+
+    def _drop_events(self, obj: Tracked) -> None:
+        for _, text in obj.events or ():
+            self._event_room.drop(text)
+        obj.events = None
 
     @property
     def _is_indexing(self) -> bool:
