@@ -19,6 +19,7 @@ from webop.errors import APIError
 from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.context import OperatorContext
 from webop.handling.indexes import Feed
+from webop.handling.invocation import is_async
 from webop.handling.threads import is_crowded
 from webop.objects.resources import Resource, Selector
 from webop.pacing import Backoff, Once
@@ -299,9 +300,19 @@ class Observer:
                 name,
                 self._total,
                 limit=settings.batching.worker_limit,
-                is_crowded=lambda: is_crowded(settings.execution),
+                is_crowded=lambda: is_crowded(settings.execution) and self._needs_threads(name),
             )
         return self._rooms[name]
+
+    def _needs_threads(self, name: str) -> bool:
+        """Tell whether changes of a kind are handled in threads, be it in some versions only."""
+        room = self._rooms[name]
+        return any(
+            not is_async(handler.fn)
+            for stream in self._streams.values()
+            if stream.ctx.room is room
+            for handler in stream.ctx.handlers.changes
+        )
 
     def _end(self, stream: Stream) -> None:
         if stream in self._ending:  # or else the operator ends, or has no credentials
