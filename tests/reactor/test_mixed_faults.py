@@ -353,6 +353,45 @@ async def test_a_timer_with_a_senseless_patch_goes_on(
         await eventually(lambda: len(calls) > 3, timeout=5)
 
 
+async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_failed(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+) -> None:
+    running = most = done = begun = 0
+    is_failing = True
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(retry: int, **_: Any) -> None:
+        nonlocal running, most, done, begun
+        begun += 1
+        if is_failing:
+            raise webop.TemporaryError("again", delay=0.1)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3)
+        running -= 1
+        done += 1
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if is_failing and request.method == "PATCH":
+            return fail(503)
+        return await send(request)
+
+    relayed.meddle = meddle
+    settings = build_settings(
+        networking={"error_backoffs": [1]}, batching={"error_delays": [1], "worker_limit": 1}
+    )
+    async with run_relayed(settings):
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(8)))
+        await eventually(lambda: begun >= 5)
+        await asyncio.sleep(1)
+        is_failing = False
+        await eventually(lambda: done == 8, timeout=30)
+    assert most == 1
+
+
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
     registry: webop.OperatorRegistry,
     relayed: Relay,

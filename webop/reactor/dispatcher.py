@@ -191,7 +191,9 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._room.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._room.is_free or (obj.work or NOTHING).pending is not None:
+        elif self._room.is_free or (
+            (obj.work or NOTHING).pending is not None and not self._room.is_limited
+        ):
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:

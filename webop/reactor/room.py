@@ -86,13 +86,18 @@ class Room:
     @property
     def is_open(self) -> bool:
         """Whether one more object may be begun."""
-        if self._limit is not None and self._begun >= self._limit:
+        if self.is_limited:
             return False
         if self._failures >= _TOLERATED:  # one object at a time finds out if it is over
             now = asyncio.get_running_loop().time()
             return not self._taken and now >= self._closed_until
         places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
         return self._taken < places and not self._is_crowded()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether so many objects are in work that not even a write is to be tried again."""
+        return self._limit is not None and self._begun >= self._limit
 
     @property
     def is_free(self) -> bool:
