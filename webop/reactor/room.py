@@ -81,7 +81,7 @@ class Room:
         self._pauses = Backoff(_PAUSES)
         self._failures = 0
         self._closed_until = 0.0
-        self._blocked: dict[str, Future[Any]] = {}
+        self._blocked: dict[str, list[Future[Any]]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -176,15 +176,15 @@ class Room:
 
     def block(self, uid: str, call: Future[Any]) -> None:
         """Have an object left alone until a call in a thread ends, which could not be cancelled."""
-        self._blocked[uid] = call
+        self._blocked.setdefault(uid, []).append(call)
 
     def is_blocked(self, uid: str) -> bool:
         """Tell whether such a call still goes on."""
-        call = self._blocked.get(uid) if self._blocked else None
-        if call is not None and call.done():
-            del self._blocked[uid]
+        if uid not in self._blocked:
             return False
-        return call is not None
+        if all(call.done() for call in self._blocked[uid]):
+            del self._blocked[uid]
+        return uid in self._blocked
 
     def pack(self, raw: Any) -> bytes:
         """Return a text that stands for a body; an empty one if too much is kept already."""
