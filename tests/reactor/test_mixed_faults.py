@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ import httpx
 import pytest
 
 import webop
-from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, operate
+from tests.operating import Calls, Kind, Objects, RunOperator, build_settings, eventually, operate
 from tests.reactor.relay import Relay, Send, relay
+from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -234,6 +236,69 @@ async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
     assert len(lines) < 100, f"{len(lines)} lines for {ticks} ticks"
 
 
+async def test_sync_handlers_of_one_kind_do_not_hold_up_async_ones_of_another(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    client: Client,
+    gadgets: Kind,
+    calls: Calls,
+) -> None:
+    begun: Counter[str] = Counter()
+    others = Objects(client, gadgets, objects.namespace)
+    is_over = False
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        begun[name] += 1
+        for _i in range(30):
+            if not is_over:
+                time.sleep(0.1)
+
+    @webop.on.create("gadgets", registry=registry, id="quick")
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    settings = build_settings(execution={"max_workers": 2})
+    async with run_operator(settings):
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(160)))
+        await asyncio.sleep(3)
+        try:
+            await others.create("a")
+            await eventually(lambda: len(calls) == 1, timeout=3)
+        finally:
+            is_over = True
+
+
+async def test_slow_sync_handlers_of_events_do_not_hold_up_changes(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    is_over = False
+
+    @webop.on.event("widgets", registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        for _i in range(10):
+            if not is_over:
+                time.sleep(0.1)
+
+    @webop.on.create("widgets", registry=registry, id="quick", labels={"urgent": "yes"})
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    settings = build_settings(execution={"max_workers": 2})
+    await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
+    async with run_operator(settings):
+        await asyncio.sleep(3)
+        try:
+            await objects.create("a", labels={"urgent": "yes"})
+            await eventually(lambda: len(calls) == 1, timeout=3)
+        finally:
+            is_over = True
+
+
 @pytest.mark.parametrize("spoil", [spoil_metadata, spoil_by_cycle])
 async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
     registry: webop.OperatorRegistry,
@@ -286,6 +351,45 @@ async def test_a_timer_with_a_senseless_patch_goes_on(
     async with run_operator():
         await objects.create("a")
         await eventually(lambda: len(calls) > 3, timeout=5)
+
+
+async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_failed(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+) -> None:
+    running = most = done = begun = 0
+    is_failing = True
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(retry: int, **_: Any) -> None:
+        nonlocal running, most, done, begun
+        begun += 1
+        if is_failing:
+            raise webop.TemporaryError("again", delay=0.1)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3)
+        running -= 1
+        done += 1
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if is_failing and request.method == "PATCH":
+            return fail(503)
+        return await send(request)
+
+    relayed.meddle = meddle
+    settings = build_settings(
+        networking={"error_backoffs": [1]}, batching={"error_delays": [1], "worker_limit": 1}
+    )
+    async with run_relayed(settings):
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(8)))
+        await eventually(lambda: begun >= 5)
+        await asyncio.sleep(1)
+        is_failing = False
+        await eventually(lambda: done == 8, timeout=30)
+    assert most == 1
 
 
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(

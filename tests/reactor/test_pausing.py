@@ -394,3 +394,37 @@ async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
         await asyncio.sleep(_IDLE)
         assert not noting.of("last")
     assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5
+
+
+async def test_events_are_shown_again_after_a_pause_that_was_shorter_than_a_handler(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    """Some events were still to be shown when the pause began."""
+    released = asyncio.Event()
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(labels: webop.Labels, **kwargs: Any) -> None:
+        calls.note("event", kwargs, step=labels.get("step"))
+        await asyncio.sleep(0.5)
+
+    @webop.on.create("widgets", registry=registry, id="slow", labels={"slow": "yes"})
+    async def slow(**_: Any) -> None:
+        await released.wait()
+
+    async with run_peer():
+        await objects.pass_fence()
+        await objects.create("one", labels={"slow": "yes"})
+        for number in range(10):
+            await objects.patch("one", {"metadata": {"labels": {"step": str(number)}}})
+        await calls.wait("one", "event", 2)
+        await boss.pause()
+        await asyncio.sleep(1)  # the handler of an event ends, and others are not shown
+        await boss.resume()
+        await objects.patch("one", {"metadata": {"labels": {"step": "last"}}})
+        await eventually(lambda: "last" in [call["step"] for call in calls])
+        released.set()
+        await objects.wait_handled("one")

@@ -195,7 +195,9 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._room.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._room.is_free or (obj.work or NOTHING).pending is not None:
+        elif self._room.is_free or (
+            (obj.work or NOTHING).pending is not None and not self._room.is_limited
+        ):
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
@@ -259,13 +261,19 @@ class Dispatcher:
         for obj in list(self._objects.values()):
             if obj.background is not None:
                 obj.background.stop(reason)
+            self._drop_events(obj)
             self.check(obj)
 
     def _lay_down(self, obj: Tracked) -> None:
         """Leave an object to others, who go on with it from what is stored."""
-        obj.events = None
+        self._drop_events(obj)
         obj.work = None
         self._settle(obj)
+
+    def _drop_events(self, obj: Tracked) -> None:
+        for _, text in obj.events or ():
+            self._event_room.drop(text)
+        obj.events = None
 
     @property
     def _is_indexing(self) -> bool:

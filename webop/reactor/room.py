@@ -94,7 +94,7 @@ class Room:
     @property
     def is_open(self) -> bool:
         """Whether one more object may be begun."""
-        if self._limit is not None and self._begun >= self._limit:
+        if self.is_limited:
             return False
         if self._failures >= _TOLERATED:  # one object at a time finds out if it is over
             now = asyncio.get_running_loop().time()
@@ -105,6 +105,11 @@ class Room:
     @property
     def _is_crowded(self) -> bool:
         return self.pool is not None and is_crowded(self.pool)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether so many objects are in work that not even a write is to be tried again."""
+        return self._limit is not None and self._begun >= self._limit
 
     @property
     def is_free(self) -> bool:
