@@ -173,7 +173,7 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
                 began = time.monotonic()
                 await others.create(f"g{number}")
                 await others.wait_handled(f"g{number}")
-                assert time.monotonic() - began < 1
+                assert time.monotonic() - began < 5, "the other kind takes twenty"
                 await asyncio.sleep(1)
             assert len(calls) < 300
             await mend()

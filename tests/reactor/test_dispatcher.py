@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.operating import eventually
+from webop.handling.threads import Pool
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
@@ -29,6 +30,7 @@ class Processor:
     def __init__(self, *, wants_every_event: bool = False) -> None:
         self.wants_every_event = wants_every_event
         self.has_indexes = False
+        self.event_pool: Pool | None = None
         self.seen: list[tuple[str, Any, int]] = []
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []

@@ -477,3 +477,35 @@ async def test_live_changes_overtake_those_that_wait_since_the_start(
             await objects.patch(name, {"spec": {"sent": time.time()}})
         await eventually(lambda: len(delays) == len(chosen), timeout=30)
     assert max(delays.values()) < 3
+
+
+async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    """A webhook for some objects is down: each of their patches fails after a while."""
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if request.method == "PATCH" and "/bad" in request.url.path:
+            await asyncio.sleep(2)
+            return fail(500)
+        return await send(request)
+
+    relayed.meddle = meddle
+    async with run_relayed():
+        await asyncio.gather(*(objects.create(f"bad{number}") for number in range(60)))
+        await eventually(lambda: len(calls) > 20)
+        await asyncio.sleep(6)
+        for number in range(5):
+            began = time.monotonic()
+            await objects.create(f"good{number}")
+            await calls.wait(f"good{number}")
+            assert time.monotonic() - began < 20
+            await asyncio.sleep(1)

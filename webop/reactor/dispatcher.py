@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from webop.errors import WebopError
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import find_abandoned
+from webop.handling.threads import Pool, find_abandoned
 from webop.objects.body import RawEventType
 from webop.pacing import Once
 from webop.reactor.gate import Gate
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
 _NAMED = 3  # of the daemons that hang
-_RELEASED_AT_ONCE = 100
+_RELEASED_AT_ONCE = 50
 _BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
 _EVENTS = 20  # that wait to be shown, of one object
 
@@ -38,6 +38,7 @@ class ObjectProcessor(Protocol):
 
     wants_every_event: bool
     has_indexes: bool
+    event_pool: Pool | None
 
     async def index(self, raw: dict[str, Any]) -> None:
         """Bring the indexes up to a state of an object."""
@@ -97,7 +98,7 @@ class Dispatcher:
         self._spawn = spawn
         self._gate = gate
         self._room = room
-        self._event_room = Room("events", Total(), pool=room.pool)
+        self._event_room = Room("events", Total(), pool=processor.event_pool)
         self._held: dict[str, Tracked] = {}
         self._objects: dict[str, Tracked] = {}
         self._workers: set[asyncio.Task[Any]] = set()
@@ -343,7 +344,7 @@ class Dispatcher:
                 if plan is None and (obj.work or NOTHING).pending is None:
                     self._settle(obj)
                     return
-        self._room.enter()
+        self._room.enter(is_retry=(obj.work or NOTHING).pending is not None)
         self._start(obj, self._work(obj, plan), self._room.leave)
 
     def _start(
@@ -434,7 +435,10 @@ class Dispatcher:
 
     def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Have an event shown to the handlers of events; of too many, the oldest is skipped."""
-        text = self._event_room.pack(raw)  # handlers get a copy that they may modify
+        is_needed = event_type == "DELETED"
+        text = self._event_room.pack(
+            raw, is_needed=is_needed
+        )  # handlers get a copy that they may modify
         if obj.events is None:
             obj.events = deque()
         if len(obj.events) >= _EVENTS:

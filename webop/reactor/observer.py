@@ -304,7 +304,7 @@ class Observer:
         if name not in self._rooms:
             limit = settings.batching.worker_limit
             self._rooms[name] = Room(name, self._total, limit=limit)
-        has_sync = any(not is_async(h.fn) for h in (*handlers.changes, *handlers.events))
+        has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
         self._rooms[name].pool = settings.execution if has_sync else None
         return self._rooms[name]
 

@@ -18,9 +18,11 @@ from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.indexes import index_object
+from webop.handling.invocation import is_async
 from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
 from webop.handling.terms import Terms
+from webop.handling.threads import Pool
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
@@ -53,6 +55,8 @@ class Processor:
         self.has_indexes = bool(ctx.handlers.indexers)
         self._spawn = spawn
         settings = ctx.operator.settings
+        has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
+        self.event_pool: Pool | None = settings.execution if has_sync_events else None
         self._event_terms = Terms(settings, default_errors=ErrorsMode.IGNORED)
         self._index_terms = replace(self._event_terms, success_level=logging.DEBUG)
 

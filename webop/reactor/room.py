@@ -34,7 +34,7 @@ _SHORTEST_STAY = 0.05  # seconds; handlers that are faster keep their place
 _STAY_IN_WRITES = 2  # the same as a multiple of an average write
 _TOLERATED = 8  # failed writes in a row; more mean that the API server takes none of this kind
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; between attempts then
-_BEGUN_AT_ONCE = 50  # objects, before others get their turn in the event loop
+_BEGUN_AT_ONCE = 20  # objects, before others get their turn in the event loop
 _CROWD_POLLING = 0.1  # seconds
 _COMPRESSED = 1000  # bytes; shorter texts stay as they are
 _SHELF = 24_000_000  # bytes of texts of one kind; what exceeds it is read again when it is needed
@@ -96,9 +96,8 @@ class Room:
         """Whether one more object may be begun."""
         if self.is_limited:
             return False
-        if self._failures >= _TOLERATED:  # one object at a time finds out if it is over
-            now = asyncio.get_running_loop().time()
-            return not self._taken and now >= self._closed_until
+        if self._failures >= _TOLERATED:
+            return asyncio.get_running_loop().time() >= self._closed_until
         places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
         return self._taken < places and not self._is_crowded
 
@@ -134,11 +133,18 @@ class Room:
         if self._alarm is None:
             self._alarm = asyncio.get_running_loop().call_soon(self._advance)
 
-    def enter(self) -> None:
-        """Take a place."""
+    def enter(self, *, is_retry: bool = False) -> None:
+        """Take a place.
+
+        Args:
+            is_retry: whether it is for what could not be written before. All other objects find out
+                whether writing works again, one after each pause.
+        """
         self._begun += 1
         self._taken += 1
         self._total.taken += 1
+        if self._failures >= _TOLERATED and not is_retry:
+            self._close()
 
     def leave(self) -> None:
         """Give a place back."""
@@ -178,14 +184,15 @@ class Room:
     def note_failure(self, reason: str) -> None:
         """Take note of a write that the API server could not answer now."""
         self._failures += 1
-        now = asyncio.get_running_loop().time()
-        if self._failures >= _TOLERATED and now >= self._closed_until:
-            pause = self._pauses.next() or 0
-            self._closed_until = now + pause
-            if self._failures == _TOLERATED:
-                said = "Writing %s fails; no more handlers are called until it works again: %s"
-                logger.warning(said, self._name, reason)
-            asyncio.get_running_loop().call_later(pause, self._schedule)
+        if self._failures == _TOLERATED:
+            said = "Writing %s fails; no more handlers are called until it works again: %s"
+            logger.warning(said, self._name, reason)
+            self._close()
+
+    def _close(self) -> None:
+        pause, loop = self._pauses.next() or 0, asyncio.get_running_loop()
+        self._closed_until = loop.time() + pause
+        loop.call_later(pause, self._schedule)
 
     def block(self, uid: str, call: Future[Any]) -> None:
         """Have an object left alone until a call in a thread ends, which could not be cancelled."""
@@ -200,9 +207,14 @@ class Room:
             self._total.blocked[uid] = calls
         return bool(calls)
 
-    def pack(self, raw: Any) -> bytes:
-        """Return a text that stands for a body; an empty one if too much is kept already."""
-        if self._shelved >= _SHELF:
+    def pack(self, raw: Any, *, is_needed: bool = False) -> bytes:
+        """Return a text that stands for a body; an empty one if too much is kept already.
+
+        Args:
+            raw: the body.
+            is_needed: whether it cannot be read again.
+        """
+        if self._shelved >= _SHELF and not is_needed:
             return b""
         dumped = orjson.dumps(raw)
         # Its buffer is larger than the text; a copy is not.
@@ -242,6 +254,8 @@ class Room:
                     loop = asyncio.get_running_loop()
                     self._alarm = loop.call_later(_CROWD_POLLING, self._advance)
                 return
-            begin, item = (urgent or others).popleft()
+            queue = urgent or others
+            # While writing fails, the newest object may be one for which it does not.
+            begin, item = queue.pop() if self._failures >= _TOLERATED else queue.popleft()
             begin(item)
         self._schedule()

@@ -357,7 +357,8 @@ def _is_failed_test(content: object, exc: Exception) -> bool:
 
 
 def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
-    guard = {"metadata": {"resourceVersion": str(obj.version)}} if obj.version else {}
+    version = parse_version(obj.raw) if obj.raw is not None else obj.version
+    guard = {"metadata": {"resourceVersion": str(version)}} if version else {}
     return {"status": status, **guard}
 
 
