@@ -191,10 +191,12 @@ class ConnectionPool:
                 self._connections.add(connection)
                 await self._set_up(connection)
         except BaseException as exc:
+            where = first
             if connection in self._connections:
                 connection.abort()
+                where = self._server
             if isinstance(exc, OSError | UnicodeError):  # the latter is of a name that cannot be
-                raise self._explain(exc, first) from exc
+                raise _explain(exc, where) from exc
             raise
         if self._is_closed:
             connection.abort()
@@ -214,22 +216,6 @@ class ConnectionPool:
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
-
-    def _explain(self, exc: OSError | UnicodeError, first: _Place) -> TransportError:
-        """Tell the reason in the words of the operating system, where it has some."""
-        if isinstance(exc, ssl.SSLCertVerificationError):
-            return TransportError(
-                f"the certificate of {self._server} is not trusted: {exc}. "
-                f"Check the CA in the credentials, and the address of the server"
-            )
-        if isinstance(exc, ssl.SSLError):
-            # Its errno is one of TLS, which means something else to the operating system.
-            return TransportError(f"no TLS connection to {self._server}: {exc}")
-        if isinstance(exc, TransportError):
-            return TransportError(f"no connection to {self._server}: {exc}")
-        code = exc.errno if isinstance(exc, OSError) else None
-        reason = os.strerror(code) if code and code > 0 else str(exc) or "no answer in time"
-        return TransportError(f"no connection to {first}: {reason}")
 
 
 # Of socket.getaddrinfo().
@@ -266,6 +252,21 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
         message = f"The proxy {proxy!r} {problem}"
         raise LoginError(message)
     return _locate(urlsplit(proxy))
+
+
+def _explain(exc: OSError | UnicodeError, place: _Place) -> TransportError:
+    """Tell the reason in the words of the operating system, where it has some."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return TransportError(
+            f"the certificate of {place} is not trusted: {exc}. "
+            f"Check the CA in the credentials, and the address of the server"
+        )
+    if isinstance(exc, ssl.SSLError):
+        # Its errno is one of TLS, which means something else to the operating system.
+        return TransportError(f"no TLS connection to {place}: {exc}")
+    code = exc.errno if isinstance(exc, OSError) else None
+    reason = os.strerror(code) if code and code > 0 else str(exc) or "no answer in time"
+    return TransportError(f"no connection to {place}: {reason}")
 
 
 async def _resolve(place: _Place) -> list[_Address]:
