@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import httpx
 import orjson
@@ -220,6 +221,25 @@ async def test_requests_go_through_a_proxy_if_told_so(
         async with Client(Vault({"x": info}), options) as client:
             assert await client.request("GET", "/version")
     assert str(cluster.requests[0].url) == "http://cluster.test/version"
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_a_netrc_is_read_if_the_environment_is_trusted(
+    is_trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        info = ConnectionInfo(f"http://127.0.0.1:{server.port}", trust_env=is_trusted)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            assert await client.request("GET", "/version")
+    expected = "Basic YWxpY2U6c2VjcmV0" if is_trusted else None
+    assert cluster.requests[0].headers.get("Authorization") == expected
 
 
 async def test_proxies_of_the_environment_are_not_used_unless_told_so(

@@ -6,8 +6,10 @@ Place in the flow: between the :class:`~webop.client.credentials.Vault` and the 
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import math
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
@@ -69,9 +71,14 @@ class Session:
             :data:`FORGIVENESS` after the first one, and none another answer in between.
     """
 
-    def __init__(self, info: ConnectionInfo, transport: Transport, vault: Vault) -> None:
+    def __init__(
+        self, info: ConnectionInfo, transport: Transport, vault: Vault, *, trusts_env: bool = False
+    ) -> None:
         self.info = info
         self.transport = transport
+        self._authorization = info.authorization
+        if self._authorization is None and trusts_env:
+            self._authorization = _read_netrc(urlsplit(info.server).hostname or "")
         self.users = 0
         self.is_refused = False
         self._vault = vault
@@ -109,7 +116,7 @@ class Session:
             "Accept": accept,
             "Accept-Encoding": "identity",  # compression costs more CPU than a cluster's network
             "User-Agent": f"webop/{__version__}",
-            "Authorization": self.info.authorization,
+            "Authorization": self._authorization,
             "Content-Type": content_type,
         }
         lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
@@ -118,6 +125,20 @@ class Session:
             raise ValueError(message)
         headers = self._headers[accept, content_type] = "".join(lines).encode("ascii")
         return headers
+
+
+def _read_netrc(host: str) -> str | None:
+    """Return the Basic authorization for a host by the user's ``.netrc``; None if it has none."""
+    import netrc  # noqa: PLC0415  rarely needed
+
+    try:
+        found = netrc.netrc(os.environ.get("NETRC")).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return None
+    if found is None:
+        return None
+    pair = f"{found[0]}:{found[2] or ''}".encode()
+    return "Basic " + base64.b64encode(pair).decode("ascii")
 
 
 def _check(info: ConnectionInfo) -> None:
@@ -194,7 +215,9 @@ class SessionPool:
         except LoginError as exc:
             next_info = await self._vault.invalidate(info, error=exc)
             return self._sessions.get(id(next_info)) or await self._open(next_info)
-        session = self._sessions[id(info)] = Session(info, transport, self._vault)
+        session = self._sessions[id(info)] = Session(
+            info, transport, self._vault, trusts_env=trusts_env
+        )
         await self._close_outdated()
         return session
 
