@@ -101,7 +101,7 @@ async def test_a_lease_is_renewed_at_once_in_the_middle_of_a_burst() -> None:
         await asyncio.sleep(0.1)
         begin = asyncio.get_running_loop().time()
         await burst.client.patch_merge(LEASES, "ns", "lease", {})
-        assert asyncio.get_running_loop().time() - begin < 0.05
+        assert asyncio.get_running_loop().time() - begin < 1
 
 
 @in_virtual_time
