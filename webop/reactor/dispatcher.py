@@ -22,7 +22,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import NOTHING, Phase, Tracked, get_uid, parse_version
+from webop.reactor.tracking import Phase, Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -196,9 +196,7 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._room.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._room.is_free or (
-            (obj.work or NOTHING).pending is not None and not self._room.is_limited
-        ):
+        elif self._room.is_free or (obj.has_pending and not self._room.is_limited):
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
@@ -341,10 +339,10 @@ class Dispatcher:
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
                 plan = None
             else:
-                if plan is None and (obj.work or NOTHING).pending is None:
+                if plan is None and not obj.has_pending:
                     self._settle(obj)
                     return
-        self._room.enter(is_retry=(obj.work or NOTHING).pending is not None)
+        self._room.enter(is_retry=obj.has_pending)
         self._start(obj, self._work(obj, plan), self._room.leave)
 
     def _start(
@@ -435,10 +433,8 @@ class Dispatcher:
 
     def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Have an event shown to the handlers of events; of too many, the oldest is skipped."""
-        is_needed = event_type == "DELETED"
-        text = self._event_room.pack(
-            raw, is_needed=is_needed
-        )  # handlers get a copy that they may modify
+        # Handlers get a copy that they may modify.
+        text = self._event_room.pack(raw, is_needed=event_type == "DELETED")
         if obj.events is None:
             obj.events = deque()
         if len(obj.events) >= _EVENTS:

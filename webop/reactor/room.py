@@ -96,10 +96,14 @@ class Room:
         """Whether one more object may be begun."""
         if self.is_limited:
             return False
-        if self._failures >= _TOLERATED:
+        if self._is_failing:
             return asyncio.get_running_loop().time() >= self._closed_until
         places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
         return self._taken < places and not self._is_crowded
+
+    @property
+    def _is_failing(self) -> bool:
+        return self._failures >= _TOLERATED
 
     @property
     def _is_crowded(self) -> bool:
@@ -118,7 +122,7 @@ class Room:
     def choose_level(self, topic: str) -> int:
         """Return the level of a message that many objects may cause: a warning once a minute."""
         minute = int(asyncio.get_running_loop().time() // 60)
-        is_news = self._failures < _TOLERATED and self._logged.is_new(topic, minute)
+        is_news = not self._is_failing and self._logged.is_new(topic, minute)
         return logging.WARNING if is_news else logging.DEBUG
 
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
@@ -130,8 +134,7 @@ class Room:
             is_urgent: whether it comes before all that are not, such as those of a listing.
         """
         self._queues[not is_urgent].append((begin, item))
-        if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_soon(self._advance)
+        self._schedule()
 
     def enter(self, *, is_retry: bool = False) -> None:
         """Take a place.
@@ -141,9 +144,8 @@ class Room:
                 whether writing works again, one after each pause.
         """
         self._begun += 1
-        self._taken += 1
-        self._total.taken += 1
-        if self._failures >= _TOLERATED and not is_retry:
+        self._take(1)
+        if self._is_failing and not is_retry:
             self._close()
 
     def leave(self) -> None:
@@ -168,13 +170,12 @@ class Room:
         finally:
             alarm.cancel()
             if is_out:
-                self._taken += 1
-                self._total.taken += 1
+                self._take(1)
 
     def note_write(self, seconds: float) -> None:
         """Take note of a write that the API server has answered, for good or bad."""
         self._write_seconds += 0.2 * (seconds - self._write_seconds)
-        if self._failures >= _TOLERATED:
+        if self._is_failing:
             logger.info("Writing %s works again.", self._name)
         if self._failures:
             self._failures = 0
@@ -233,9 +234,12 @@ class Room:
         raw: dict[str, Any] = orjson.loads(text if text[0] == 0x7B else zlib.decompress(text))
         return raw
 
+    def _take(self, places: int) -> None:
+        self._taken += places
+        self._total.taken += places
+
     def _give_back(self) -> None:
-        self._taken -= 1
-        self._total.taken -= 1
+        self._take(-1)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -256,6 +260,6 @@ class Room:
                 return
             queue = urgent or others
             # While writing fails, the newest object may be one for which it does not.
-            begin, item = queue.pop() if self._failures >= _TOLERATED else queue.popleft()
+            begin, item = queue.pop() if self._is_failing else queue.popleft()
             begin(item)
         self._schedule()

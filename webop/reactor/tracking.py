@@ -237,6 +237,11 @@ class Tracked:
         return self.background is not None and bool(self.background.tasks)
 
     @property
+    def has_pending(self) -> bool:
+        """Whether something of it could not be written."""
+        return self.work is not None and self.work.pending is not None
+
+    @property
     def is_gone(self) -> bool:
         """Whether it is known to be deleted: nothing must be written for it any more."""
         return self.event_type == "DELETED"
