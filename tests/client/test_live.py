@@ -18,7 +18,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.logins import login_with_kubeconfig
 from webop.client.transport import Answer, Request, build_transport
-from webop.client.watch import ListingStarted, State
+from webop.client.watch import ListingStarted, State, watch
 from webop.errors import (
     APIConflictError,
     APIForbiddenError,
@@ -391,8 +391,68 @@ async def test_both_ways_of_listing_bring_the_same_objects(
             found.append({k: v for k, v in mirror.objects.items() if k != "x0"})
             queries.append(sent)
         assert found[0] == found[1]
-        assert [query.get("limit") for query in queries[0]] == ["500"] * 3 + [None]
-        assert ["sendInitialEvents" in query for query in queries[1]] == [True]
+        lists = [query for query in queries[0] if "watch" not in query]
+        assert [query["limit"] for query in lists] == ["500"] * 3
+        assert "sendInitialEvents" in queries[1][0]
+
+
+@IN_BOTH_MODES
+async def test_changes_do_not_wait_for_the_end_of_a_long_list(
+    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+) -> None:
+    names = [f"x{index:04}" for index in range(1200)]
+    async with connect(webop_cluster) as client:
+        for name in names:
+            await client.create(MAPS, webop_namespace, build_map(name))
+        items = watch(client, MAPS, webop_namespace, Watching(streaming_list=is_streaming))
+        seen: dict[str, list[str | None]] = {}
+        total = 0
+
+        async def read() -> str | None:
+            """Take the next item; return the name of its object, if it is one."""
+            nonlocal total
+            item = await anext(items)
+            if not isinstance(item, tuple):
+                return None
+            kind, raw = item
+            total += 1
+            seen.setdefault(raw["metadata"]["name"], []).append(kind)
+            return raw["metadata"]["name"]
+
+        async def slowly_read_until(name: str, kinds: list[str | None]) -> None:
+            while seen.get(name) != kinds:
+                await read()
+                await asyncio.sleep(0.005)
+
+        async with contextlib.aclosing(items):
+            while total < 600:
+                await read()
+            for number in range(100):  # until the second stream is there
+                await client.patch_merge(
+                    MAPS, webop_namespace, "x1199", {"data": {"a": f"{number}"}}
+                )
+                await read()
+                if "x1199" in seen:
+                    break
+            await client.patch_merge(MAPS, webop_namespace, "x1150", {"data": {"a": "1"}})
+            await client.patch_merge(MAPS, webop_namespace, "x0001", {"data": {"a": "1"}})
+            await client.delete(MAPS, webop_namespace, "x1151")
+            await client.create(MAPS, webop_namespace, build_map("x1152a"))
+            await slowly_read_until("x0001", [None, "MODIFIED"])
+            await slowly_read_until("x1152a", ["ADDED"])
+            assert seen["x1150"] == ["MODIFIED"]
+            assert seen["x1151"] == ["DELETED"]
+            assert "x1149" not in seen  # the list has not got there yet
+            while await read() is not None:
+                pass
+            assert seen.pop("x1152a") == ["ADDED"]
+            assert seen.keys() - {"kube-root-ca.crt"} == set(names)
+            await client.patch_merge(MAPS, webop_namespace, "x0002", {"data": {"a": "1"}})
+            await slowly_read_until("x0002", [None, "MODIFIED"])
+        # Nothing comes twice, neither by the list nor by what follows it.
+        assert seen["x1150"] == ["MODIFIED"]
+        assert seen["x1151"] == ["DELETED"]
+        assert seen["x0001"] == [None, "MODIFIED"]
 
 
 async def test_a_server_without_streaming_lists_is_asked_for_pages() -> None:

@@ -371,13 +371,21 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 ) -> None:
     dispatcher.begin_listing()
     dispatcher.feed(None, build("listed"))
+    dispatcher.feed("MODIFIED", build("changed before it was listed"))
+    dispatcher.feed("ADDED", build("added meanwhile"))
     dispatcher.finish_listing()
     dispatcher.feed("ADDED", build("added"))
     dispatcher.begin_listing()
     dispatcher.feed(None, build("listed later"))
     dispatcher.finish_listing()
     await settle()
-    assert processor.initial == {"listed": True, "added": False, "listed later": False}
+    assert processor.initial == {
+        "listed": True,
+        "changed before it was listed": True,
+        "added meanwhile": False,
+        "added": False,
+        "listed later": False,
+    }
 
 
 @pytest.mark.feature("HND-20")

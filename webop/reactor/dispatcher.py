@@ -155,7 +155,9 @@ class Dispatcher:
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            initial = self._is_standing_by or (event_type is None and self._is_resuming)
+            # Those that change while they are listed come as modified.
+            is_old = event_type in {None, "MODIFIED"}
+            initial = self._is_standing_by or (is_old and self._is_resuming)
             obj = Tracked(self, uid, raw, initial=initial)
             self._objects[uid] = obj
         obj.seen = self.epoch

@@ -1,0 +1,92 @@
+"""The changes of objects while a long list of them is read.
+
+Place in the flow: beside the listing of :mod:`webop.client.watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from webop.client.events import CHANGES, get_key, parse_event, parse_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from webop.client.events import WatchEvent
+    from webop.client.failures import Attempt
+    from webop.client.streams import LineStream
+
+logger = logging.getLogger(__name__)
+
+_READ_AHEAD = 100  # events
+
+
+class EarlyChanges:
+    """A second stream, as a list delays the changes of its objects.
+
+    A streaming list sends them after its last object; with pages, the watch follows the last one.
+    At 100 000 objects, that takes 6 s. The list and the stream after it must not repeat what this
+    one has brought. If it fails, the changes come after the list. So do those of the first
+    milliseconds of a streaming list: the version that it begins with comes at its end only.
+    """
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[WatchEvent] = asyncio.Queue(_READ_AHEAD)
+        self._task: asyncio.Task[None] | None = None
+        self._versions: dict[object, int] = {}
+
+    def begin(self, opening: AbstractAsyncContextManager[LineStream], attempt: Attempt) -> None:
+        """Read the changes of a stream in the background."""
+        self._task = asyncio.create_task(self._read(opening, attempt), name=f"early: {attempt}")
+
+    def stop(self) -> None:
+        """End the stream; what it has brought stays known."""
+        if self._task is not None:
+            self._task.cancel()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    async def close(self) -> None:
+        """End the stream, and wait until its connection is closed."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def forget_until(self, version: str | None = None) -> None:
+        """Forget what was brought if a stream has reached this version; None is the end of all."""
+        if self._versions and (
+            version is None or parse_number(version) >= max(self._versions.values())
+        ):
+            self._versions.clear()
+
+    def take(self) -> Iterator[WatchEvent]:
+        """Yield what has come by now."""
+        while not self._queue.empty():
+            event = self._queue.get_nowait()
+            raw = event[1]
+            self._versions[get_key(raw)] = parse_number(raw["metadata"].get("resourceVersion"))
+            yield event
+
+    def has_brought(self, raw: dict[str, Any]) -> bool:
+        """Tell whether this state of an object, or a newer one, has been taken."""
+        if not self._versions:
+            return False
+        version = parse_number(raw["metadata"].get("resourceVersion"))
+        return version <= self._versions.get(get_key(raw), -1)
+
+    async def _read(
+        self, opening: AbstractAsyncContextManager[LineStream], attempt: Attempt
+    ) -> None:
+        try:
+            async with opening as stream:
+                async for lines in stream:
+                    for line in lines:
+                        kind, raw, _ = parse_event(line, attempt)
+                        if kind in CHANGES:
+                            await self._queue.put((kind, raw))
+        except Exception as exc:  # noqa: BLE001  the same changes come after the list
+            logger.debug("Changes come only after the list: %s", exc)

@@ -1,0 +1,58 @@
+"""The lines of a watch, as events. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from webop.client.failures import build_event_error
+from webop.errors import WebopError
+
+if TYPE_CHECKING:
+    from webop.client.failures import Attempt
+
+BOOKMARK = "BOOKMARK"
+CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+_QUOTE_LIMIT = 200  # characters of a broken line that get into the logs
+
+WatchType = Literal["ADDED", "MODIFIED", "DELETED"] | None
+WatchEvent = tuple[WatchType, dict[str, Any]]
+
+
+class BrokenStreamError(WebopError):
+    """The server has answered with something that is not a stream of events."""
+
+
+def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str]:
+    """Return the type, the object and the resource version (empty if it tells none) of a line.
+
+    Kubernetes API concepts: "Efficient detection of changes". Of future versions, it may be
+    something else than an event or a bookmark.
+    """
+    try:
+        data = orjson.loads(line)
+        kind, raw = data["type"], data["object"]
+        if kind == "ERROR":
+            raise build_event_error(attempt, raw)
+        metadata = raw["metadata"]
+        version = metadata.get("resourceVersion") or ""
+        if kind in CHANGES:
+            metadata["name"]  # it must be there
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        quote = repr(line[:_QUOTE_LIMIT].decode("utf-8", "replace"))
+        quote += "..." if len(line) > _QUOTE_LIMIT else ""
+        message = f"Cannot {attempt}: the server has sent no event, but {quote}"
+        raise BrokenStreamError(message) from exc
+    return kind, raw, version
+
+
+def get_key(raw: dict[str, Any]) -> object:
+    """Return what tells an object from all others of its kind."""
+    metadata = raw["metadata"]
+    return metadata.get("uid") or (metadata.get("namespace"), metadata["name"])
+
+
+def parse_number(version: str | None) -> int:
+    """Return a version as a number (comparable since Kubernetes 1.35); 0 if it is none."""
+    return int(version) if version and version.isdecimal() else 0
