@@ -18,14 +18,14 @@ from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
 from webop.admission.verdict_lines import ReviewLogger, log_answer, log_interruption
 from webop.errors import ReviewError
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
+from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
-from webop.handling.terms import Terms
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
@@ -49,7 +49,7 @@ class AdmissionService:
     def __init__(self, operator: OperatorContext) -> None:
         self._operator = operator
         self.is_elsewhere: Callable[[str], bool] = lambda _: False
-        self._terms = Terms(
+        self._options = CallOptions(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
         self._handlers: Sequence[WebhookHandler] = ()
@@ -233,7 +233,7 @@ class AdmissionService:
             raise _build_overload(what, "admission.max_calls")
         self._calls[handler.id] += 1
         try:
-            return await attempt(handler, cause, HandlerState(started=now()), self._terms)
+            return await attempt(handler, cause, HandlerState(started=now()), self._options)
         finally:
             self._calls[handler.id] -= 1
 
