@@ -167,8 +167,9 @@ class AdmissionService:
             if len(possible) > len(found) and self._operator.cluster_view.is_awaited:
                 text = f"It is not known yet which webhooks {resource.name} has."
                 raise ReviewError(text, status=503, retry_after=1)
-            if webhook is not None:
-                found = [h for h in possible if h in found or _is_by_hidden_name(h)]
+            if webhook is not None:  # reviews do not name short names, categories, etc.
+                hidden = [h for h in possible if h.selector and h.selector.any_name is None]
+                found = [h for h in possible if h in found or h in hidden]
         if not found:
             name = None if webhook is None else asked[0].id
             raise ReviewError(self._explain_absence(asked, resource, name), status=404)
@@ -208,7 +209,7 @@ class AdmissionService:
         for handler in handlers:
             is_validating = handler.reason is WebhookType.VALIDATING
             needs_copy = handler.ignore_failures or (is_validating and cause.patch)
-            before = _copy(cause.patch) if needs_copy else Patch()
+            before = Patch(clone(cause.patch), fns=cause.patch.fns) if needs_copy else Patch()
             outcome = await self._call(handler, cause)
             if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
                 cause.logger.warning("%s is to validate: what it changes is dropped.", handler)
@@ -291,16 +292,6 @@ def _build_patch_ops(review: Review, cause: WebhookCause) -> list[dict[str, Any]
 def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
     # The singular is what the API server makes of the kind if a definition names none.
     return Resource(group, version, plural, kind=kind, singular=kind.lower())
-
-
-def _is_by_hidden_name(handler: WebhookHandler) -> bool:
-    """Tell whether a handler asks for what reviews do not say: short names, categories, etc."""
-    selector = handler.selector
-    return selector is not None and selector.any_name is None
-
-
-def _copy(patch: Patch) -> Patch:
-    return Patch(clone(patch), fns=patch.fns)
 
 
 def _restore(patch: Patch, before: Patch) -> None:

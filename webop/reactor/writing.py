@@ -299,7 +299,10 @@ async def _send(
         try:
             answer = await _request(ctx, obj, content, subresource)
         except APIStatusError as exc:
-            is_outdated = judge(exc) is Failure.OUTDATED or _is_failed_test(content, exc)
+            # The object is newer than a JSON patch expects: unlike invalid patches, without causes.
+            is_newer = isinstance(content, list) and exc.status == 422
+            is_newer = is_newer and not exc.details.get("causes")
+            is_outdated = is_newer or judge(exc) is Failure.OUTDATED
             if not is_outdated and judge(exc) is not Failure.GONE:
                 raise
             answer = await read(ctx, obj) if is_outdated else None
@@ -350,12 +353,6 @@ async def _request(
     return answer
 
 
-def _is_failed_test(content: object, exc: Exception) -> bool:
-    """Tell whether the object was newer than a JSON patch expects; what is invalid has causes."""
-    is_json_patch = isinstance(content, list) and getattr(exc, "status", 0) == 422
-    return is_json_patch and not getattr(exc, "details", {}).get("causes")
-
-
 def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
     version = parse_version(obj.raw) if obj.raw is not None else obj.version
     guard = {"metadata": {"resourceVersion": str(version)}} if version else {}
@@ -373,15 +370,14 @@ def _build_operations(
         said = "A function in the patch of %s has failed, and is skipped."
         logger.exception(said, obj, extra=ctx.refer_to(obj))
         return []
-    chosen = [op for op in operations if part is None or _is_of_status(op) == (part == "status")]
+    chosen = [
+        op
+        for op in operations
+        if part is None or f"{op['path']}/".startswith("/status/") == (part == "status")
+    ]
     version = raw["metadata"].get("resourceVersion")
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [test, *chosen] if chosen else []
-
-
-def _is_of_status(operation: JSONPatchOp) -> bool:
-    path: str = operation["path"]
-    return path == "/status" or path.startswith("/status/")
 
 
 def _prune(value: Any, path: str, dropped: list[str]) -> Any:
