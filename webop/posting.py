@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from webop.client.failures import choose_pause
 from webop.correlation import Correlator, Entry, Loss, Message
 from webop.errors import (
     APIConflictError,
@@ -187,8 +188,7 @@ class Poster:
         try:
             await self._perform(client, entry)
         except (APIConnectionError, APIServerError, APITooManyRequestsError) as exc:
-            wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-            pause = self._backoff.next(wish and min(wish, _PAUSES[-1]))
+            pause = choose_pause(self._backoff, exc, limit=_PAUSES[-1])
             if pause is not None:
                 with self._lock:
                     self._correlator.put_back(entry)

@@ -182,7 +182,7 @@ class Operator:
         """Return whether it acts on objects, and why not, in words; nothing if there are none."""
         if not self.has_work:
             return ""
-        why = "; ".join(self.context.duty.objections)
+        why = "; ".join(self.context.pausing.pause_reasons)
         role = self.coordinator.describe() or ("standing by" if why else "acting")
         return f"{role}: {why}" if why else role
 
@@ -196,7 +196,7 @@ class Operator:
     def _stop_acting(self) -> None:
         """Begin nothing any more; what is being done about objects is let finish."""
         exiting = DaemonStoppingReason.OPERATOR_EXITING
-        self.context.duty.object("exit", "the operator is stopping", exiting)
+        self.context.pausing.pause("exit", "the operator is stopping", exiting)
 
     async def _serve(self) -> None:
         networking = self.context.settings.networking

@@ -10,9 +10,11 @@ from webop.client.failures import (
     build_connection_error,
     build_event_error,
     build_status_error,
+    choose_pause,
     parse_attempt,
 )
-from webop.errors import APIGoneError, APIServerError, APIStatusError
+from webop.errors import APIConnectionError, APIGoneError, APIServerError, APIStatusError
+from webop.pacing import Backoff
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,45 @@ def test_the_wish_for_a_pause_is_a_number_of_seconds(value: str, expected: float
     headers = httpx.Headers({"Retry-After": value})
     error = build_status_error(parse_attempt("GET", "/x"), 429, headers, b"")
     assert error.retry_after == expected
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize(
+    ("pauses", "wish", "is_enforced", "expected"),
+    [
+        ([5], None, False, 5),
+        ([5], None, True, 5),
+        ([5], 0, False, 5),
+        ([5], 0, True, 0),
+        ([5], 3, False, 5),
+        ([5], 3, True, 3),
+        ([5], 7, False, 7),
+        ([5], 7, True, 7),
+        ([5], 9999, False, 60),
+        ([5], 9999, True, 9999),
+        ([99], 9999, False, 99),
+        ([], 7, False, None),
+        ([], 7, True, None),
+        ([], None, True, None),
+    ],
+)
+def test_a_longer_retry_after_extends_a_pause_but_allows_no_further_attempt(
+    pauses: list[float], wish: float | None, is_enforced: bool, expected: float | None
+) -> None:
+    error = APIStatusError("boo", status=503, retry_after=wish)
+    assert choose_pause(Backoff(pauses), error, is_enforced=is_enforced) == expected
+
+
+def test_failures_without_an_answer_have_the_usual_pauses() -> None:
+    backoff = Backoff([5, 6], is_endless=False)
+    error = APIConnectionError("boo")
+    pauses = [choose_pause(backoff, error, is_enforced=True) for _ in range(3)]
+    assert pauses == [5, 6, None]
+
+
+def test_how_far_retry_after_extends_a_pause_can_be_limited() -> None:
+    error = APIStatusError("boo", status=429, retry_after=40)
+    assert choose_pause(Backoff([5]), error, limit=30) == 30
 
 
 @pytest.mark.parametrize(

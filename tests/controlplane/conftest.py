@@ -11,7 +11,7 @@ import pytest
 from tests.controlplane.controlplane_standins import Recorder, write_assets, write_go
 from webop.controlplane.binaries import provide_binaries, provide_controller_manager
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.progress import StreamProgress
+from webop.controlplane.progress_bar import StreamProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

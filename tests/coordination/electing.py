@@ -193,12 +193,12 @@ class Candidate:
     @property
     def is_acting(self) -> bool:
         """Whether it begins things at this moment."""
-        return self.context.duty.is_active and self.may_act
+        return self.context.pausing.is_active and self.may_act
 
     @property
     def may_act(self) -> bool:
         """Whether a step that it tries at this moment would be taken."""
-        fence = self.context.duty.fence
+        fence = self.context.pausing.fence
         return fence is not None and fence.rest > 0
 
     def start(self) -> None:
@@ -218,7 +218,7 @@ class Candidate:
                 raise failure
 
     async def _run(self) -> None:
-        duty = self.context.duty
+        pausing = self.context.pausing
         async with asyncio.TaskGroup() as group:
             working = group.create_task(self._work(group))
             access: Any = self.access
@@ -226,20 +226,20 @@ class Candidate:
                 await self.elector.campaign(access, self.terms)
             finally:
                 working.cancel()
-                duty.cancel()
+                pausing.cancel()
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        """Do something as long as it is on duty, as daemons do."""
-        duty = self.context.duty
+        """Do something while the candidate is active, as daemons do."""
+        pausing = self.context.pausing
         while True:
-            await duty.wait_until_active()
-            turn = duty.turn
-            duty.spawn(group, self._act(turn), name="work")
-            while duty.turn == turn:
+            await pausing.wait_until_active()
+            turn = pausing.turn
+            pausing.spawn(group, self._act(turn), name="work")
+            while pausing.turn == turn:
                 await asyncio.sleep(0.1)
 
     async def _act(self, turn: int) -> None:
-        while self.is_stubborn or self.context.duty.turn == turn:
+        while self.is_stubborn or self.context.pausing.turn == turn:
             self.steps.append(self.clock())
             await asyncio.sleep(0.1)
 

@@ -40,7 +40,7 @@ async def test_one_of_several_candidates_leads_and_the_others_say_who_it_is() ->
                 assert text == f"leading by the lease default/{NAME}"
             else:
                 assert not candidate.elector.is_leading
-                assert candidate.context.duty.objections
+                assert candidate.context.pausing.pause_reasons
                 assert repr(leader.context.identity) in text
         assert ledger.raw is not None
         assert ledger.raw["spec"]["leaseTransitions"] == 0
@@ -122,10 +122,10 @@ async def test_a_leader_that_comes_back_between_deadline_and_end_begins_a_new_tu
         leader.access.is_cut = True
         await until(lambda: not leader.elector.is_leading)
         await asyncio.sleep(1)
-        turn = leader.context.duty.turn
+        turn = leader.context.pausing.turn
         leader.access.is_cut = False
         assert await until(lambda: leader.is_acting) < 2
-        assert leader.context.duty.turn == turn + 1
+        assert leader.context.pausing.turn == turn + 1
         assert ledger.raw is not None
         assert ledger.raw["spec"]["leaseTransitions"] == 0
 
@@ -216,7 +216,7 @@ async def test_without_credentials_it_does_not_act_and_says_why() -> None:
         await until(lambda: not leader.may_act)
         with pytest.raises(LoginError):
             await leader.stop()
-        assert leader.context.duty.objections
+        assert leader.context.pausing.pause_reasons
 
 
 @in_virtual_time

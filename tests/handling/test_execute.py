@@ -11,11 +11,11 @@ import pytest
 import webop
 from tests.handling.occasions import build_body, build_change
 from webop import lifecycles
+from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
+from webop.handling.handler_states import Progress
 from webop.handling.handlers import ChangeHandler
 from webop.handling.policy import Outcome
-from webop.handling.progress import Progress
-from webop.handling.terms import Terms
 from webop.objects.patch import Patch
 
 SETTINGS = webop.OperatorSettings()
@@ -43,11 +43,11 @@ class Chain:
 
         return fn
 
-    async def execute(self, **terms: Any) -> list[str]:
+    async def execute(self, **options: Any) -> list[str]:
         """Execute once; return who was called."""
         self.called = []
         cause = build_change(build_body({}))
-        await execute(self.handlers, cause, self.progress, Terms(SETTINGS, **terms))
+        await execute(self.handlers, cause, self.progress, CallOptions(SETTINGS, **options))
         return self.called
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from webop.handling.duty import Duty
 from webop.handling.fence import Fence, Fenced, fence_offspring, read_clock
+from webop.handling.pausing import Pausing
 from webop.handling.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
 from webop.handling.threads import call_in_thread
 from webop.settings import ExecutionSettings
@@ -40,44 +40,44 @@ def steps() -> Steps:
 
 
 @pytest.fixture
-def duty() -> Duty:
-    duty = Duty()
-    duty.fence = Fence()
-    duty.fence.ends_at = read_clock() + 60
-    return duty
+def pausing() -> Pausing:
+    pausing = Pausing()
+    pausing.fence = Fence()
+    pausing.fence.ends_at = read_clock() + 60
+    return pausing
 
 
 @contextlib.asynccontextmanager
-async def doing(duty: Duty, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Have something done behind the fence, and see that it ends in time."""
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        duty.spawn(group, coroutine, name="work")
+        pausing.spawn(group, coroutine, name="work")
         await asyncio.sleep(0.05)
-        assert duty.fence is not None
-        duty.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
+        assert pausing.fence is not None
+        pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
         yield
 
 
-def is_at_work(duty: Duty) -> bool:
-    return not duty.is_idle
+def is_at_work(pausing: Pausing) -> bool:
+    return not pausing.is_idle
 
 
 async def test_a_task_takes_no_step_after_the_loop_was_blocked_beyond_the_end(
-    duty: Duty, steps: Steps
+    pausing: Pausing, steps: Steps
 ) -> None:
     async def work() -> None:
         while True:
             steps()
             await asyncio.sleep(0.01)
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
     assert 0 < taken == len(steps.moments)
 
 
 async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
-    duty: Duty, steps: Steps
+    pausing: Pausing, steps: Steps
 ) -> None:
     async def work() -> None:
         while True:
@@ -87,14 +87,14 @@ async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
             except TimeoutError:
                 steps()
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
     assert 0 < taken == len(steps.moments)
 
 
 async def test_an_error_of_what_is_awaited_is_no_way_around_the_end(
-    duty: Duty, steps: Steps
+    pausing: Pausing, steps: Steps
 ) -> None:
     failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -104,14 +104,14 @@ async def test_an_error_of_what_is_awaited_is_no_way_around_the_end(
         except ValueError:
             steps()
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         failing.set_exception(ValueError())
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
     assert steps.moments == []
 
 
 async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
-    duty: Duty, steps: Steps
+    pausing: Pausing, steps: Steps
 ) -> None:
     cleaned: list[str] = []
 
@@ -123,14 +123,14 @@ async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
             await asyncio.sleep(0)
             cleaned.append("later")
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
-        duty.cancel()
+        pausing.cancel()
     assert cleaned == ["at once"]
 
 
 async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
-    duty: Duty, steps: Steps
+    pausing: Pausing, steps: Steps
 ) -> None:
     fence_offspring(asyncio.get_running_loop())
     fence_offspring(asyncio.get_running_loop())  # once is enough
@@ -145,17 +145,19 @@ async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
             group.create_task(child(), name="child")
             await asyncio.wait_for(asyncio.gather(child(), child()), 10)
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
     assert 0 < taken == len(steps.moments)
 
 
-async def test_other_tasks_of_the_loop_are_not_behind_the_fence(duty: Duty, steps: Steps) -> None:
+async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
+    pausing: Pausing, steps: Steps
+) -> None:
     fence_offspring(asyncio.get_running_loop())
 
-    assert duty.fence is not None
-    duty.fence.ends_at = read_clock()
+    assert pausing.fence is not None
+    pausing.fence.ends_at = read_clock()
 
     async def other() -> None:
         for _ in range(3):
@@ -163,10 +165,10 @@ async def test_other_tasks_of_the_loop_are_not_behind_the_fence(duty: Duty, step
             await asyncio.sleep(0)
 
     await asyncio.create_task(other())
-    assert steps.after(duty.fence.ends_at) == 3
+    assert steps.after(pausing.fence.ends_at) == 3
 
 
-async def test_a_task_factory_of_the_user_is_used_on(duty: Duty) -> None:
+async def test_a_task_factory_of_the_user_is_used_on(pausing: Pausing) -> None:
     loop = asyncio.get_running_loop()
     made: list[Any] = []
 
@@ -177,47 +179,49 @@ async def test_a_task_factory_of_the_user_is_used_on(duty: Duty) -> None:
     loop.set_task_factory(make)
     fence_offspring(loop)
     await asyncio.create_task(asyncio.sleep(0))
-    async with doing(duty, asyncio.sleep(0)):
+    async with doing(pausing, asyncio.sleep(0)):
         assert [isinstance(coroutine, Fenced) for coroutine in made] == [False, True]
     loop.set_task_factory(None)
 
 
-async def test_an_end_that_is_put_off_ends_nothing(duty: Duty, steps: Steps) -> None:
+async def test_an_end_that_is_put_off_ends_nothing(pausing: Pausing, steps: Steps) -> None:
     async def work() -> None:
         for _ in range(5):
             steps()
             await asyncio.sleep(0.05)
 
-    async with doing(duty, work()):
-        assert duty.fence is not None
-        duty.fence.ends_at += 60
+    async with doing(pausing, work()):
+        assert pausing.fence is not None
+        pausing.fence.ends_at += 60
     assert len(steps.moments) == 5
 
 
-async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(duty: Duty) -> None:
-    assert duty.fence is not None
+async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
+    pausing: Pausing,
+) -> None:
+    assert pausing.fence is not None
     ended = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         pool = ExecutionSettings(executor=executor)
-        async with doing(duty, call_in_thread(ended.wait, {}, pool)):
-            assert len(duty.fence.threads) == 1
-            duty.cancel()
-            await duty.wait_until_idle()
-            assert is_at_work(duty)  # nobody waits for the thread any more
+        async with doing(pausing, call_in_thread(ended.wait, {}, pool)):
+            assert len(pausing.fence.threads) == 1
+            pausing.cancel()
+            await pausing.wait_until_idle()
+            assert is_at_work(pausing)  # nobody waits for the thread any more
             ended.set()
-            while is_at_work(duty):
+            while is_at_work(pausing):
                 await asyncio.sleep(0.01)
         await call_in_thread(ended.wait, {}, pool)  # of somebody else
-        assert not duty.fence.threads
+        assert not pausing.fence.threads
 
 
-async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(duty: Duty) -> None:
+async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausing) -> None:
     flags: list[SyncDaemonStopped] = []
 
     async def start() -> None:
         flags.append(SyncDaemonStopped(Stopper()))
 
-    async with doing(duty, start()):
+    async with doing(pausing, start()):
         (flag,) = flags
         assert not flag
         assert not flag.is_set()
@@ -229,7 +233,7 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(duty: Duty) ->
     assert not SyncDaemonStopped(Stopper())  # without a fence
 
 
-async def test_inspectors_of_tasks_see_the_coroutine(duty: Duty) -> None:
+async def test_inspectors_of_tasks_see_the_coroutine(pausing: Pausing) -> None:
     async def work() -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -237,5 +241,5 @@ async def test_inspectors_of_tasks_see_the_coroutine(duty: Duty) -> None:
         assert coroutine.cr_running
         assert coroutine.__name__ == "work"
 
-    async with doing(duty, work()):
+    async with doing(pausing, work()):
         pass

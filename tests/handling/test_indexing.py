@@ -14,10 +14,10 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_event
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import ResourceCause
 from webop.handling.handlers import IndexHandler
 from webop.handling.indexes import Indexes, index_object
-from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 
@@ -27,7 +27,7 @@ IGNORED, TEMPORARY, PERMANENT = (
     webop.ErrorsMode.TEMPORARY,
     webop.ErrorsMode.PERMANENT,
 )
-TERMS = Terms(SETTINGS, default_errors=IGNORED, success_level=logging.DEBUG)
+OPTIONS = CallOptions(SETTINGS, default_errors=IGNORED, success_level=logging.DEBUG)
 
 
 class Bench:
@@ -68,7 +68,7 @@ class Bench:
         """Have an object indexed with a result of the handler, as at each of its events."""
         self.result = result
         cause = self.build_cause(**stanzas)
-        await index_object(self.handlers, cause, uid, self.indexes, TERMS)
+        await index_object(self.handlers, cause, uid, self.indexes, OPTIONS)
         return cause
 
     def build_cause(self, **stanzas: Any) -> ResourceCause:

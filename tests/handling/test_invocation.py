@@ -15,13 +15,13 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_change
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import Cause
 from webop.handling.execute import attempt
+from webop.handling.handler_states import HandlerState
 from webop.handling.handlers import ChangeHandler
 from webop.handling.invocation import is_async
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState
-from webop.handling.terms import Terms
 
 BODY = build_body({"a": 2}, labels={"l": "1"})
 
@@ -39,7 +39,7 @@ async def call(
         handler,
         cause or build_change(BODY),
         state or HandlerState(datetime.now(UTC), "create"),
-        Terms(settings or webop.OperatorSettings()),
+        CallOptions(settings or webop.OperatorSettings()),
     )
 
 

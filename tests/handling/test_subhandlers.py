@@ -10,12 +10,12 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_change
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import ChangeCause
 from webop.handling.execute import attempt
+from webop.handling.handler_states import Progress
 from webop.handling.handlers import ChangeHandler, Reason
 from webop.handling.policy import ChildrenRetryError, Outcome
-from webop.handling.progress import Progress
-from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.patch import apply_merge_patch, merge_patches
 
@@ -41,7 +41,7 @@ class Cycle:
         progress = Progress.restore(
             [self.handler], body=Body(self.new), storage=STORAGE, purpose=self.cause.reason
         )
-        outcome = await attempt(self.handler, self.cause, progress["parent"], Terms(SETTINGS))
+        outcome = await attempt(self.handler, self.cause, progress["parent"], CallOptions(SETTINGS))
         progress.record(self.handler, outcome)
         progress.store(body=Body(self.new), patch=self.cause.own, storage=STORAGE)
         self.new = apply_merge_patch(self.new, merge_patches(self.cause.patch, self.cause.own))

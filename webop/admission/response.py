@@ -16,6 +16,7 @@ import orjson
 
 from webop.admission.review import Review
 from webop.errors import AdmissionError, PermanentError, TemporaryError
+from webop.objects.fields import unwrap_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def _encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str:
-    text = orjson.dumps(patch_ops, default=_encode)
+    text = orjson.dumps(patch_ops, default=unwrap_mapping)
     if b"null" in text and _has_nan(patch_ops):  # which orjson makes null of, silently
         raise TypeError("there is no NaN and no infinity in JSON")
     return base64.b64encode(text).decode("ascii")
@@ -136,13 +137,6 @@ def _has_nan(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(map(_has_nan, value.values()))
     return isinstance(value, (list, tuple)) and any(map(_has_nan, value))
-
-
-def _encode(value: object) -> object:
-    """Give orjson what it does not know: the views of objects."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError  # orjson completes the message
 
 
 def _get_code(error: Exception) -> int:

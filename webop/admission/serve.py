@@ -18,14 +18,14 @@ from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
 from webop.admission.verdict_lines import ReviewLogger, log_answer, log_interruption
 from webop.errors import ReviewError
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
+from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState, now
 from webop.handling.registry import select_webhooks
-from webop.handling.terms import Terms
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
@@ -49,7 +49,7 @@ class AdmissionService:
     def __init__(self, operator: OperatorContext) -> None:
         self._operator = operator
         self.is_elsewhere: Callable[[str], bool] = lambda _: False
-        self._terms = Terms(
+        self._options = CallOptions(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
         self._handlers: Sequence[WebhookHandler] = ()
@@ -167,8 +167,9 @@ class AdmissionService:
             if len(possible) > len(found) and self._operator.cluster_view.is_awaited:
                 text = f"It is not known yet which webhooks {resource.name} has."
                 raise ReviewError(text, status=503, retry_after=1)
-            if webhook is not None:
-                found = [h for h in possible if h in found or _is_by_hidden_name(h)]
+            if webhook is not None:  # reviews do not name short names, categories, etc.
+                hidden = [h for h in possible if h.selector and h.selector.any_name is None]
+                found = [h for h in possible if h in found or h in hidden]
         if not found:
             name = None if webhook is None else asked[0].id
             raise ReviewError(self._explain_absence(asked, resource, name), status=404)
@@ -208,7 +209,7 @@ class AdmissionService:
         for handler in handlers:
             is_validating = handler.reason is WebhookType.VALIDATING
             needs_copy = handler.ignore_failures or (is_validating and cause.patch)
-            before = _copy(cause.patch) if needs_copy else Patch()
+            before = Patch(clone(cause.patch), fns=cause.patch.fns) if needs_copy else Patch()
             outcome = await self._call(handler, cause)
             if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
                 cause.logger.warning("%s is to validate: what it changes is dropped.", handler)
@@ -233,7 +234,7 @@ class AdmissionService:
             raise _build_overload(what, "admission.max_calls")
         self._calls[handler.id] += 1
         try:
-            return await attempt(handler, cause, HandlerState(started=now()), self._terms)
+            return await attempt(handler, cause, HandlerState(started=now()), self._options)
         finally:
             self._calls[handler.id] -= 1
 
@@ -291,16 +292,6 @@ def _build_patch_ops(review: Review, cause: WebhookCause) -> list[dict[str, Any]
 def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
     # The singular is what the API server makes of the kind if a definition names none.
     return Resource(group, version, plural, kind=kind, singular=kind.lower())
-
-
-def _is_by_hidden_name(handler: WebhookHandler) -> bool:
-    """Tell whether a handler asks for what reviews do not say: short names, categories, etc."""
-    selector = handler.selector
-    return selector is not None and selector.any_name is None
-
-
-def _copy(patch: Patch) -> Patch:
-    return Patch(clone(patch), fns=patch.fns)
 
 
 def _restore(patch: Patch, before: Patch) -> None:

@@ -28,7 +28,7 @@ from webop.client.calls import (
     encode_body,
     parse_page,
 )
-from webop.client.failures import build_connection_error
+from webop.client.failures import build_connection_error, choose_pause
 from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
 from webop.client.streams import (
@@ -43,7 +43,6 @@ from webop.errors import (
     APIConnectionError,
     APINotFoundError,
     APIServerError,
-    APIStatusError,
     APIUnauthorizedError,
 )
 from webop.pacing import Backoff, Once
@@ -58,10 +57,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAGE_SIZE = 500
-
-# Seconds. The server's wish for a longer pause is respected up to here: a proxy's "come back
-# tomorrow" must not put an object to sleep.
-_RETRY_AFTER_LIMIT = 60.0
 
 # Seconds, from and to: the pause after a 401, until the same credentials are tried again.
 _SECOND_TRY = (FORGIVENESS, 1.0)
@@ -190,12 +185,9 @@ class Client:
                     raise
                 if backoff is None:
                     backoff = Backoff(self.options.error_backoffs, is_endless=False)
-                wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-                delay = backoff.next(wish and min(wish, _RETRY_AFTER_LIMIT))
+                delay = choose_pause(backoff, exc, is_enforced=self.options.enforce_retry_after)
                 if delay is None:
                     raise
-                if wish is not None and self.options.enforce_retry_after:
-                    delay = wish
                 # One line a minute for each kind of request and of trouble, not for each object.
                 topic = (call.attempt.verb, call.attempt.resource, type(exc))
                 is_new = self._logged.is_new(topic, int(time.monotonic() // 60))

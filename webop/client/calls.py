@@ -14,6 +14,7 @@ import orjson
 
 from webop.client.failures import Attempt, parse_attempt
 from webop.errors import APIConnectionError
+from webop.objects.fields import unwrap_mapping
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -75,10 +76,10 @@ def encode_body(body: object) -> bytes:
         ValueError: the same: not a number, or an endless structure.
     """
     try:
-        return orjson.dumps(body, default=_unwrap)
+        return orjson.dumps(body, default=unwrap_mapping)
     except TypeError:
         # Integers beyond 64 bits, keys that are not strings: slower, but valid JSON.
-        return json.dumps(body, default=_unwrap, allow_nan=False).encode()
+        return json.dumps(body, default=unwrap_mapping, allow_nan=False).encode()
 
 
 def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
@@ -107,11 +108,3 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     metadata = answer["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
-
-
-def _unwrap(value: object) -> object:
-    """Turn the views of objects into what JSON knows."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    message = f"{type(value).__name__} cannot be put into JSON: {value!r}"
-    raise TypeError(message)

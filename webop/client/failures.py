@@ -1,6 +1,6 @@
-"""From a failed response to an exception that tells what was attempted, why not, and what to do.
+"""Failed requests: exceptions that say what was attempted, why it failed, what to do; the pauses.
 
-Pure: bytes in, exceptions of :mod:`webop.errors` out. Used by :mod:`webop.client.api` only.
+Pure: bytes in, exceptions of :mod:`webop.errors` out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from webop.errors import APIConnectionError, APIStatusError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from webop.pacing import Backoff
+
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}
 _TEXT_LIMIT = 500
+_RETRY_AFTER_LIMIT = 60.0  # seconds; a proxy's "come back tomorrow" must not stop an object
 
 # Of 403: permissions are not the reason then.
 _POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
@@ -94,6 +97,30 @@ def build_event_error(attempt: Attempt, body: object) -> APIStatusError:
         code = 410
     text = str(status.get("message") or body)[:_TEXT_LIMIT]
     return _build_error(attempt, code if isinstance(code, int) else 500, status, text)
+
+
+def choose_pause(
+    backoff: Backoff,
+    exc: Exception,
+    *,
+    limit: float = _RETRY_AFTER_LIMIT,
+    is_enforced: bool = False,
+) -> float | None:
+    """Return the pause after a failed request: the usual one, or a longer ``Retry-After``.
+
+    Args:
+        backoff: the usual pauses.
+        exc: the failure.
+        limit: how far ``Retry-After`` can extend a pause, in seconds.
+        is_enforced: whether the pause is exactly what ``Retry-After`` says, also beyond the limit
+            (``settings.networking.enforce_retry_after``).
+
+    Returns:
+        Seconds; None if the usual pauses are used up, whatever the server says.
+    """
+    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+    pause = backoff.next(None if wish is None else min(wish, limit))
+    return wish if is_enforced and None not in (wish, pause) else pause
 
 
 def _build_error(

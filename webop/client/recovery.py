@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from webop.client.failures import Attempt, choose_pause
 from webop.errors import (
     APIConnectionError,
     APIForbiddenError,
@@ -22,9 +23,6 @@ from webop.errors import (
     WebopError,
 )
 from webop.pacing import Backoff
-
-if TYPE_CHECKING:
-    from webop.client.failures import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +104,7 @@ class Recovery:
         """Take note of a failure of a stream (after so many seconds) or of a listing."""
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self.heal()  # it was fine in between, although nothing happened
-        wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-        self.pause = self._backoff.next(wish and min(wish, _BACKOFF_LIMIT)) or 0.0
+        self.pause = choose_pause(self._backoff, exc, limit=_BACKOFF_LIMIT) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
             self.pause = self._options.reconnect_backoff  # the server is fine: list anew at once
         elif isinstance(exc, APIUnauthorizedError | LoginError) or (

@@ -29,7 +29,7 @@ from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from .progress import Progress
+    from .progress_bar import Progress
 
 ETCD = "etcd"
 APISERVER = "kube-apiserver"

@@ -37,7 +37,7 @@ from .versions import detect_platform
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from .progress import Progress
+    from .progress_bar import Progress
 
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",

@@ -17,7 +17,7 @@ from webop.errors import ClusterError, ConfigurationError
 from . import cache, reaper
 from .binaries import APISERVER, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
-from .progress import Progress, StreamProgress
+from .progress_bar import Progress, StreamProgress
 from .requests import Json, Kind, Manifest, ObjectStore
 from .runtime import Runtime
 from .state import (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .progress import Progress
+    from .progress_bar import Progress
 
 INDEX_VARIABLE = "WEBOP_ENVTEST_INDEX"
 RELEASES_VARIABLE = "WEBOP_KUBERNETES_RELEASES"

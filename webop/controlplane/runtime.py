@@ -37,7 +37,7 @@ from .state import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .progress import Progress
+    from .progress_bar import Progress
 
 # It takes 3 seconds on an idle machine; in CI, several clusters start on two busy cores.
 _START_TIMEOUT = 120.0

@@ -1,5 +1,5 @@
 """Who acts: one of several replicas (leadership), one of several operators (peering).
 
-Both only decide whether this process is on duty (:mod:`webop.handling.duty`); the reactor obeys.
-Admission does not care: webhooks are served by all replicas all the time.
+Both only pause and resume this process (:mod:`webop.handling.pausing`); the reactor obeys.
+Admission is not affected: all replicas serve webhooks all the time.
 """

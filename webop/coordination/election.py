@@ -1,7 +1,7 @@
 """Which of several replicas acts: the one that holds a Lease (coordination.k8s.io/v1).
 
 Flow: :meth:`Elector.run` stands as a candidate until the Lease is free and taken; then the operator
-is on duty as long as it is renewed in time. All of what it does about objects is behind a fence
+acts as long as it is renewed in time. All of what it does about objects is behind a fence
 (:mod:`webop.handling.fence`), whose end is put off by each renewal, and comes before the others
 may take over.
 
@@ -107,7 +107,7 @@ class Elector:
         return f"standing by; the lease {lease} is {record}{trouble}"
 
     def begin(self) -> None:
-        """Object until elected.
+        """Pause until elected.
 
         Raises:
             ConfigurationError: the settings contradict each other.
@@ -115,9 +115,9 @@ class Elector:
         if not self.is_enabled:
             return
         self._terms = build_terms(self._settings)
-        duty = self._operator.duty
-        duty.fence = self._fence
-        duty.object(_WHO, "not elected yet")
+        pausing = self._operator.pausing
+        pausing.fence = self._fence
+        pausing.pause(_WHO, "not elected yet")
         fence_offspring(asyncio.get_running_loop())
 
     async def run(self, client: Client) -> None:
@@ -168,7 +168,7 @@ class Elector:
                     await self._clear_up()
             finally:
                 watching.cancel()
-                if self._operator.duty.is_idle:
+                if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise it has something to wait for
 
     async def _stand(self, holding: Holding, terms: Terms) -> None:
@@ -194,33 +194,33 @@ class Elector:
             logger.info("Standing by: the lease %s is %s.", holding, record)
 
     async def _lead(self, holding: Holding, terms: Terms, group: asyncio.TaskGroup) -> None:
-        """Be on duty as long as the Lease is renewed in time; when cancelled, hand over."""
+        """Act as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost, self._failure = "", None
         renewal = self._keep_renewing(holding, terms)
         renewing = group.create_task(renewal, name="renewal of the lease")
         try:
-            await self._stay_on_duty(holding, terms)
+            await self._enforce_terms(holding, terms)
         except asyncio.CancelledError:
             await self._hand_over(holding, terms, renewing)
             raise
         finally:
             renewing.cancel()
-            self._object("the lease is not held")
+            self._pause("the lease is not held")
         if self._failure is not None:
             raise self._failure
 
-    async def _stay_on_duty(self, holding: Holding, terms: Terms) -> None:
+    async def _enforce_terms(self, holding: Holding, terms: Terms) -> None:
         """Enforce the terms until the lease is over, or lost."""
         while not self._lost and holding.age < terms.end:
             if holding.age < terms.deadline:
-                is_acting = self._is_leading or self._consent(holding)
+                is_acting = self._is_leading or self._resume(holding)
                 pause = terms.deadline - holding.age if is_acting else _POLLING
             elif holding.age < terms.cancellation:
                 self._stand_down(holding)
                 pause = terms.cancellation - holding.age
             else:
                 self._stand_down(holding)
-                self._operator.duty.cancel()
+                self._operator.pausing.cancel()
                 pause = terms.end - holding.age
             await _wait_for(self._renewed, pause)
         if self._failure is not None:  # it is held until its end, maybe by other credentials
@@ -231,32 +231,32 @@ class Elector:
             logger.error("Leadership is lost: the lease %s is %s.", holding, self._lost)
         else:
             self._stand_down(holding)
-        self._object("the lease is lost")
-        self._operator.duty.cancel()
+        self._pause("the lease is lost")
+        self._operator.pausing.cancel()
 
-    def _consent(self, holding: Holding) -> bool:
+    def _resume(self, holding: Holding) -> bool:
         """Begin to act, if nothing of an earlier term goes on; tell whether it was so."""
-        duty = self._operator.duty
-        if not duty.is_idle:
+        pausing = self._operator.pausing
+        if not pausing.is_idle:
             return False
         logger.info("This replica is leading: it holds the lease %s.", holding)
         self._turn(is_leading=True)
-        duty.consent(_WHO)
+        pausing.resume(_WHO)
         return True
 
     def _stand_down(self, holding: Holding) -> None:
         """Begin nothing any more, as the lease was not renewed in time; say so once."""
         text = f"could not be renewed for {holding.age:.1f} s"
-        if self._object(f"the lease {text}"):
+        if self._pause(f"the lease {text}"):
             why = f": {self._trouble}" if self._trouble else "."
             logger.error("Leadership is lost: the lease %s %s%s", holding, text, why)
 
-    def _object(
+    def _pause(
         self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
     ) -> bool:
         """Begin nothing any more; tell whether it was otherwise before."""
         was_leading = self._is_leading
-        self._operator.duty.object(_WHO, why, reason)
+        self._operator.pausing.pause(_WHO, why, reason)
         self._turn(is_leading=False)
         return was_leading
 
@@ -284,11 +284,11 @@ class Elector:
         self, holding: Holding, terms: Terms, renewing: asyncio.Task[None]
     ) -> None:
         """Give the Lease back as soon as the work is done, and keep it until then."""
-        duty = self._operator.duty
-        self._object("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
+        pausing = self._operator.pausing
+        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
         if not await self._wait_until_idle(timeout, terms.end - terms.cancellation):
-            duty.cancel()
+            pausing.cancel()
         if not await self._wait_until_idle(_UNWINDING):
             logger.error(
                 "The lease %s is not given back, as there is work that cannot be ended. Others "
@@ -309,12 +309,12 @@ class Elector:
             timeout: in seconds.
             spare: what is to be left of the lease, in seconds.
         """
-        duty, until = self._operator.duty, self._fence.clock() + timeout
-        while not duty.is_idle and not self._lost and self._fence.rest > spare:
+        pausing, until = self._operator.pausing, self._fence.clock() + timeout
+        while not pausing.is_idle and not self._lost and self._fence.rest > spare:
             if self._fence.clock() >= until:
                 break
             await asyncio.sleep(_POLLING)
-        return duty.is_idle
+        return pausing.is_idle
 
     async def _release(self, holding: Holding, terms: Terms) -> None:
         try:
@@ -328,9 +328,9 @@ class Elector:
 
     async def _clear_up(self) -> None:
         """Wait until nothing of the term goes on, which is not to be long: it is fenced."""
-        duty, until = self._operator.duty, self._fence.clock() + _UNWINDING
+        pausing, until = self._operator.pausing, self._fence.clock() + _UNWINDING
         has_bitten = False
-        while not duty.is_idle:
+        while not pausing.is_idle:
             if self._fence.clock() >= until and not has_bitten:
                 self._bite()
                 has_bitten = True

@@ -1,8 +1,8 @@
 """Peering: operators notice each other, and the one with the highest priority acts.
 
 Flow of :meth:`Peering.run`: kinds and namespaces come and go → a :class:`PeeringObject` for the
-cluster, or for each served namespace → :func:`~webop.coordination.peers.select_rivals` → the
-objection or the consent (chapter "Peering").
+cluster, or for each served namespace → :func:`~webop.coordination.peers.select_rivals` → pause or
+resume (chapter "Peering").
 """
 
 from __future__ import annotations
@@ -274,11 +274,11 @@ class Peering:
         return self._elector.is_leading or not self.is_replicated
 
     def begin(self) -> None:
-        """Object until it is known whether there are others."""
+        """Pause until it is known whether there are others."""
         if not self.settings.standalone:
             self.operator.cluster_view.demand(GROUPS)
             self.operator.cluster_view.subscribe(self.changed.set)
-            self._object("the other operators are not known yet")
+            self._pause("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
         """Decide for ever; when cancelled, wait for the end of the work, remove the records.
@@ -291,7 +291,7 @@ class Peering:
         self._has_decided = False  # these can be other credentials, for another cluster
         self._objects.clear()
         self._tasks.clear()
-        self._object("the other operators are not known yet")
+        self._pause("the other operators are not known yet")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_namespaces(), name="namespaces for peering")
             group.create_task(self._follow_leadership(), name="leadership for peering")
@@ -334,7 +334,7 @@ class Peering:
         return [*sorted(self.operator.cluster_view.namespaces or ())]
 
     def _decide(self) -> float | None:
-        """Object or consent; return the seconds until that may change by itself."""
+        """Pause or resume; return the seconds until that may change by itself."""
         view, priority, now = self.operator.cluster_view, self.settings.priority, time.time()
         watched = [self._objects[key] for key in self._tasks]
         is_scope_known = self.settings.clusterwide or view.namespaces is not None
@@ -348,9 +348,9 @@ class Peering:
         self._report_objects(watched, obstacle)
         self._report_rivals(rivals)
         if reasons := [*filter(None, [obstacle]), *map(str, rivals)]:
-            self._object("; ".join(reasons))
+            self._pause("; ".join(reasons))
         else:
-            self.operator.duty.consent("peering")
+            self.operator.pausing.resume("peering")
         return min([_PATIENCE, *(peer.deadline - now for peer in rivals)]) if rivals else None
 
     def _find_obstacle(self, watched: list[PeeringObject]) -> str:
@@ -435,21 +435,21 @@ class Peering:
 
     async def _finish_work(self) -> None:
         """Let what is being done end before others begin, but not for ever."""
-        duty = self.operator.duty
-        self._object("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
+        pausing = self.operator.pausing
+        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         if not any(found.has_record for found in self._objects.values()):
             return
         limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
-        await _within(limit, duty.wait_until_idle())
-        if not duty.is_idle:
+        await _within(limit, pausing.wait_until_idle())
+        if not pausing.is_idle:
             logger.warning("The work has not ended in %g s. Cancelling what is left.", limit)
-            duty.cancel()
-            await _within(_UNWINDING, duty.wait_until_idle())
+            pausing.cancel()
+            await _within(_UNWINDING, pausing.wait_until_idle())
 
-    def _object(
+    def _pause(
         self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
     ) -> None:
-        self.operator.duty.object("peering", why, reason)
+        self.operator.pausing.pause("peering", why, reason)
 
 
 async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from webop.errors import ActivityError
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import ActivityCause
 from webop.handling.context import OperatorContext
 from webop.handling.execute import execute
+from webop.handling.handler_states import Progress
 from webop.handling.handlers import Activity, ActivityHandler, ErrorsMode
 from webop.handling.policy import Outcome
-from webop.handling.progress import Progress
-from webop.handling.terms import Terms
 from webop.handling.threads import count_abandoned
 from webop.lifecycles import all_at_once
 
@@ -53,7 +53,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     # and logins come again and again; their success is no news.
     is_probe = activity is Activity.PROBE
     is_news = activity in (Activity.STARTUP, Activity.CLEANUP)
-    terms = Terms(
+    options = CallOptions(
         operator.settings,
         lifecycle=all_at_once,
         default_errors=ErrorsMode.PERMANENT if is_probe else ErrorsMode.TEMPORARY,
@@ -62,7 +62,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:
         await asyncio.sleep(progress.delay or 0)
-        outcomes |= await execute(handlers, cause, progress, terms)
+        outcomes |= await execute(handlers, cause, progress, options)
     failed = {key: outcome.exception for key, outcome in outcomes.items() if outcome.exception}
     if failed:
         listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())

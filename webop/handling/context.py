@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from webop.handling.cluster_view import ClusterView
-from webop.handling.duty import Duty
 from webop.handling.indexes import Indexes
+from webop.handling.pausing import Pausing
 from webop.handling.registry import OperatorRegistry
 from webop.handling.stores import Memos
 from webop.lifecycles import LifeCycleFn
@@ -26,4 +26,4 @@ class OperatorContext:
     poster: Poster
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
-    duty: Duty = field(default_factory=Duty)
+    pausing: Pausing = field(default_factory=Pausing)

@@ -22,15 +22,15 @@ from webop.errors import (
     PermanentError,
     TemporaryError,
 )
+from webop.handling.call_options import CallOptions, Commit
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.filters import matches
+from webop.handling.handler_states import HandlerState, Progress, build_mark
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
-from webop.handling.progress import HandlerState, Progress, build_mark
 from webop.handling.registry import deduplicated
-from webop.handling.terms import Commit, Terms
 from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
@@ -39,7 +39,7 @@ from webop.objects.patch import Patch, merge_patches
 
 
 async def execute(
-    handlers: Sequence[Handler], cause: Cause, progress: Progress, terms: Terms
+    handlers: Sequence[Handler], cause: Cause, progress: Progress, options: CallOptions
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
@@ -51,18 +51,18 @@ async def execute(
         has closed before they got their turn.
     """
     outcomes: dict[str, Outcome] = {}
-    closes = asyncio.get_running_loop().time() + terms.window
+    closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
-        chosen = terms.lifecycle(waiting, state=progress, **cause.kwargs)
+        chosen = options.lifecycle(waiting, state=progress, **cause.kwargs)
         if not chosen:
             break
         for handler in chosen:
-            if outcomes and terms.commit is not None:
-                save = _prepare_commit(terms.commit, cause, progress, outcomes)
+            if outcomes and options.commit is not None:
+                save = _prepare_commit(options.commit, cause, progress, outcomes)
                 async with _deferred(save, closes):
-                    outcome = await attempt(handler, cause, progress[handler.id], terms)
+                    outcome = await attempt(handler, cause, progress[handler.id], options)
             else:
-                outcome = await attempt(handler, cause, progress[handler.id], terms)
+                outcome = await attempt(handler, cause, progress[handler.id], options)
             progress.record(handler, outcome)
             outcomes[handler.id] = outcome
         if asyncio.get_running_loop().time() >= closes:
@@ -96,10 +96,12 @@ async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> Async
             await started[0]
 
 
-async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Terms) -> Outcome:
+async def attempt(
+    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+) -> Outcome:
     """Call one handler once, in the loop or in a thread; return the verdict; log both."""
     standing = state.as_attempt()
-    invocation = Invocation(handler, cause, terms, state)
+    invocation = Invocation(handler, cause, options, state)
     cause.logger.debug("%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
@@ -107,7 +109,7 @@ async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Te
         check_limits(handler, standing)
         kwargs = _build_kwargs(handler, cause, state, standing)
         if not is_async(handler.fn):
-            pool = choose_pool(handler, terms.settings)
+            pool = choose_pool(handler, options.settings)
             result = await call_in_thread(handler.fn, kwargs, pool)
         elif handler.timeout is None:
             coroutine = handler.fn(**kwargs)
@@ -123,13 +125,13 @@ async def attempt(handler: Handler, cause: Cause, state: HandlerState, terms: Te
             handler,
             failure,
             standing,
-            default_errors=terms.default_errors,
-            default_backoff=terms.settings.execution.default_backoff,
+            default_errors=options.default_errors,
+            default_backoff=options.settings.execution.default_backoff,
         )
         _log_failure(cause, outcome, failure)
     else:
         outcome = Outcome(final=True, result=result)
-        cause.logger.log(terms.success_level, "%s succeeded.", handler)
+        cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
         current_invocation.reset(token)
         if owner is not None:
@@ -186,16 +188,16 @@ async def execute_children(
         raise TypeError("Sub-handlers are possible only in handlers of changes.")
     invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
-    terms = invocation.terms
-    storage = terms.settings.persistence.progress_storage
+    options = invocation.options
+    storage = options.settings.persistence.progress_storage
     progress = Progress.restore(
         chosen, body=cause.body, storage=storage, purpose=cause.reason.value
     )
     if cause.reason is Reason.UPDATE:
         progress.renew(build_mark(cause.new))
     if lifecycle is not None:
-        terms = replace(terms, lifecycle=lifecycle)
-    outcomes = await execute(chosen, cause, progress, terms)
+        options = replace(options, lifecycle=lifecycle)
+    outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
     if cause.reason is Reason.UPDATE:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, Generic, TypeVar
 
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import ResourceCause
 from webop.handling.execute import attempt
 from webop.handling.filters import prematches
+from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import HandlerFn, IndexHandler
-from webop.handling.progress import HandlerState, now
-from webop.handling.terms import Terms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -258,7 +258,7 @@ async def index_object(
     cause: ResourceCause,
     uid: str,
     indexes: Indexes,
-    terms: Terms,
+    options: CallOptions,
 ) -> None:
     """Index an object anew with all handlers of its resource (chapter "In-memory indexing").
 
@@ -267,7 +267,7 @@ async def index_object(
     Guarantees: no error of a handler or of a filter leaves this function, nor keeps the other
     handlers from being called. If the object is discarded or begun to be indexed anew meanwhile,
     this is the older news, and its results are dropped.
-    The cause has a patch of its own, which is not applied to anything. The terms have IGNORED as
+    The cause has a patch of its own, which is not applied to anything. The options have IGNORED as
     the default mode of errors, and a level for successes that is not seen by default: there are as
     many as there are events.
     """
@@ -281,7 +281,7 @@ async def index_object(
             if state is not None and not state.is_due(now()):
                 continue
             state = state or HandlerState(started=now())
-            outcome = await attempt(handler, cause, state, terms)
+            outcome = await attempt(handler, cause, state, options)
             if not indexes.has_turn(uid, turn):
                 break
             if outcome.exception is not None:

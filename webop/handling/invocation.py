@@ -14,7 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import Cause
+from webop.handling.handler_states import HandlerState
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -22,8 +24,6 @@ from webop.handling.handlers import (
     Handler,
     WebhookHandler,
 )
-from webop.handling.progress import HandlerState
-from webop.handling.terms import Terms
 from webop.handling.threads import NO_POOL, Pool
 from webop.settings import OperatorSettings
 
@@ -36,7 +36,7 @@ class Invocation:
 
     handler: Handler
     cause: Cause
-    terms: Terms
+    options: CallOptions
     state: HandlerState
     subhandlers: list[Any] = field(default_factory=list)
     subrefs: set[str] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """What becomes of a handler that has returned or raised: done, failed, or again later.
 
 One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdict is an
-:class:`Outcome`; it is recorded in :mod:`webop.handling.progress` and logged by whoever asked.
+:class:`Outcome`. :mod:`webop.handling.handler_states` records it, the caller logs it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import threading
-from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
@@ -171,11 +170,8 @@ class AsyncDaemonStopped(DaemonStopped):
 
     __slots__ = ()
 
-    def wait(self, timeout: float | None = None) -> Coroutine[Any, Any, AsyncDaemonStopped]:
-        """Wait until the daemon is to stop, at most for ``timeout`` seconds."""
-        return self._wait(timeout)
-
-    async def _wait(self, timeout: float | None) -> AsyncDaemonStopped:
+    async def wait(self, timeout: float | None = None) -> AsyncDaemonStopped:
+        """Wait until the daemon must stop, at most for ``timeout`` seconds."""
         await self._stopper.sleep(timeout)
         return self
 

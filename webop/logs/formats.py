@@ -69,7 +69,7 @@ class JSONFormatter(logging.Formatter):
         moment = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "message": _build_prefix(record) + message if self._has_prefix else message,
-            "severity": _detect_severity(record.levelno),
+            "severity": next((s for limit, s in _SEVERITIES if record.levelno >= limit), "debug"),
             "timestamp": moment.isoformat(timespec="microseconds"),
         }
         reference = getattr(record, "k8s_ref", None)
@@ -117,7 +117,3 @@ def _build_prefix(record: logging.LogRecord) -> str:
         prefix = f"[{namespace}/{name}] " if namespace else f"[{name}] "
     request = reviews.find_request(record)
     return prefix if request is None else prefix + reviews.build_prefix(request)
-
-
-def _detect_severity(level: int) -> str:
-    return next((name for limit, name in _SEVERITIES if level >= limit), "debug")

@@ -28,6 +28,13 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return type(value) not in _SCALARS and isinstance(value, Mapping)
 
 
+def unwrap_mapping(value: Any) -> dict[str, Any]:
+    """Turn the views of objects into what JSON encoders know (their ``default=``)."""
+    if is_mapping(value):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be put into JSON: {value!r}")
+
+
 def parse_field(spec: FieldSpec) -> FieldPath:
     """Turn a field as users write it into a path of keys; None is the whole document.
 
@@ -141,7 +148,7 @@ def clone(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     try:
-        return orjson.loads(orjson.dumps(value, default=_build_dict))
+        return orjson.loads(orjson.dumps(value, default=unwrap_mapping))
     except TypeError:
         return _clone_slowly(value)
 
@@ -166,12 +173,6 @@ class Snapshot:
         except TypeError:  # something that JSON does not have was put into it
             is_same = False
         return self.document if is_same else orjson.loads(self._text)
-
-
-def _build_dict(value: Any) -> dict[str, Any]:
-    if is_mapping(value):
-        return dict(value)
-    raise TypeError
 
 
 def _clone_slowly(value: Any) -> Any:

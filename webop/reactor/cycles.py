@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from webop.errors import APIError, LoginError
+from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
+from webop.handling.handler_states import HandlerState, Progress, build_mark
 from webop.handling.handlers import Reason
-from webop.handling.progress import HandlerState, Progress, build_mark
-from webop.handling.terms import Terms
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch, subtract_patch
@@ -49,7 +49,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     )
     cycle = work.cycle = _adjust_cycle(plan, progress)
     written: list[Patch] = []
-    terms = Terms(
+    options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
@@ -58,12 +58,12 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     called = [handler for handler in plan.handlers if handler.id in progress]
     outcomes = await execute(
-        [handler for handler in called if handler.id not in cycle.bases], cause, progress, terms
+        [handler for handler in called if handler.id not in cycle.bases], cause, progress, options
     )
     for handler in called:
         if handler.id in cycle.bases:  # it hears of what it has missed
             missed = cause.since(cycle.bases[handler.id])
-            outcomes |= await execute([handler], missed, progress, terms)
+            outcomes |= await execute([handler], missed, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
     deliver_results(outcomes, cause.patch)

@@ -140,7 +140,7 @@ class Observer:
 
     def list_troubles(self) -> list[str]:
         """Return the watches that are not up, and why; those that begin a new turn are fine."""
-        is_active = self._operator.duty.is_active
+        is_active = self._operator.pausing.is_active
         waiting = [
             stream
             for stream in self._streams.values()

@@ -116,7 +116,13 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
     plan.handlers = ctx.handlers.select_changes(cause)
     if cycle is not None and cycle.reason is cause.reason:
         _continue_cycle(ctx, plan, cycle)
-    return bool(plan.handlers) or _is_worth_noting(ctx, cause) or _has_leftovers(ctx, cause)
+    if plan.handlers:
+        return True
+    if cause.reason is not Reason.RESUME:
+        return ctx.handlers.has_scope_for(cause)  # then it is stored as handled
+    # A cycle can have lost its cause while the operator was down: its progress must be removed.
+    storage = ctx.operator.settings.persistence.progress_storage
+    return any(storage.fetch(key=handler.id, body=cause.body) for handler in ctx.handlers.changes)
 
 
 def _select_background(
@@ -163,19 +169,6 @@ def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
         plan.late = plan.missed - {handler.id for handler in plan.handlers}
         chosen = {id(handler) for handler in (*plan.handlers, *missed)}
         plan.handlers = [h for h in ctx.handlers.changes if id(h) in chosen]
-
-
-def _is_worth_noting(ctx: ResourceContext, cause: ChangeCause) -> bool:
-    """Tell whether a change that no handler is called for is to be stored as handled."""
-    return cause.reason is not Reason.RESUME and ctx.handlers.has_scope_for(cause)
-
-
-def _has_leftovers(ctx: ResourceContext, cause: ChangeCause) -> bool:
-    """Tell whether there is progress of a cycle that has lost its cause while nobody was here."""
-    storage = ctx.operator.settings.persistence.progress_storage
-    return cause.reason is Reason.RESUME and any(
-        storage.fetch(key=handler.id, body=cause.body) for handler in ctx.handlers.changes
-    )
 
 
 def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:

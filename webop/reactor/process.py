@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from webop.errors import APIError, LoginError
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
+from webop.handling.handler_states import Progress
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.indexes import index_object
 from webop.handling.invocation import is_async
-from webop.handling.progress import Progress
 from webop.handling.registry import deduplicated
-from webop.handling.terms import Terms
 from webop.handling.threads import Pool
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
@@ -57,8 +57,8 @@ class Processor:
         settings = ctx.operator.settings
         has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
         self.event_pool: Pool | None = settings.execution if has_sync_events else None
-        self._event_terms = Terms(settings, default_errors=ErrorsMode.IGNORED)
-        self._index_terms = replace(self._event_terms, success_level=logging.DEBUG)
+        self._event_options = CallOptions(settings, default_errors=ErrorsMode.IGNORED)
+        self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what is to be done about the newest state of an object; None if nothing is.
@@ -92,7 +92,7 @@ class Processor:
             patch=Patch(body=body),
         )
         handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
-        await index_object(handlers, cause, get_uid(raw), indexes, self._index_terms)
+        await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
     def withdraw(self, obj: Tracked) -> None:
         """Take an object that is gone, or is not watched any more, out of the indexes."""
@@ -151,7 +151,7 @@ class Processor:
         for key in plan.stopped:
             if key in running:
                 running[key].stop(plan.why)
-        if plan.finalizers is None and self.ctx.operator.duty.is_active:
+        if plan.finalizers is None and self.ctx.operator.pausing.is_active:
             for handler in plan.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
             obj.is_provided = True
@@ -172,7 +172,7 @@ class Processor:
         )
         handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
         progress = Progress.start(handlers)
-        deliver_results(await execute(handlers, cause, progress, self._event_terms), cause.patch)
+        deliver_results(await execute(handlers, cause, progress, self._event_options), cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
         try:

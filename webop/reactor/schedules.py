@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from webop.errors import APIConflictError, APIError, LoginError
+from webop.handling.call_options import CallOptions
 from webop.handling.causes import BackgroundCause
 from webop.handling.execute import attempt, deliver_results
+from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import BackgroundHandler, TimerHandler
 from webop.handling.invocation import is_async
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState, now
 from webop.handling.stopping import (
     AsyncDaemonStopped,
     DaemonStoppingReason,
     Stopper,
     SyncDaemonStopped,
 )
-from webop.handling.terms import Terms
 from webop.handling.threads import find_abandoned
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
@@ -48,7 +48,7 @@ class Run:
     handler: BackgroundHandler
     stopper: Stopper
     cause: BackgroundCause
-    terms: Terms
+    options: CallOptions
     trouble: str = ""
 
     def deliver(self, outcome: Outcome) -> None:
@@ -121,8 +121,10 @@ def start_in_background(
         stopped=AsyncDaemonStopped(stopper) if is_async(handler.fn) else SyncDaemonStopped(stopper),
     )
     is_timer = isinstance(handler, TimerHandler)
-    terms = Terms(operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO)
-    run = Run(ctx, obj, background, handler, stopper, cause, terms)
+    options = CallOptions(
+        operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO
+    )
+    run = Run(ctx, obj, background, handler, stopper, cause, options)
     item.start(spawn, run_in_background(run))
 
 
@@ -139,7 +141,7 @@ async def run_in_background(run: Run) -> None:
         while await _is_due(run, is_new=state is None):
             began, seen = asyncio.get_running_loop().time(), run.background.changed_at
             state = state or HandlerState(now())
-            outcome = await attempt(run.handler, run.cause, state, run.terms)
+            outcome = await attempt(run.handler, run.cause, state, run.options)
             run.deliver(outcome)
             if run.cause.patch:
                 await run.save()

@@ -79,25 +79,25 @@ class Stream:
 
     async def run(self) -> None:
         """List and watch anew in each turn; while others act, only for the indexes."""
-        settings, duty = self.ctx.operator.settings, self.ctx.operator.duty
+        settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         async with TaskGroup() as group:
-            spawn = partial(duty.spawn, group)
+            spawn = partial(pausing.spawn, group)
             dispatcher = Dispatcher(
                 Processor(self.ctx, spawn=spawn),
                 spawn=spawn,
                 gate=self._gate,
                 room=self.ctx.room,
                 is_resuming=self.is_resuming,
-                is_standing_by=not duty.is_active,
+                is_standing_by=not pausing.is_active,
             )
             try:
-                with duty.subscribed(dispatcher.switch):
+                with pausing.subscribed(dispatcher.switch):
                     while True:
                         if not self.feeds:
-                            await duty.wait_until_active()
-                        async with duty.turn_of(duty.turn):
+                            await pausing.wait_until_active()
+                        async with pausing.turn_of(pausing.turn):
                             await self._feed(dispatcher)
             finally:
                 why = DaemonStoppingReason.OPERATOR_EXITING

@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from webop.client.calls import encode_body
+from webop.client.failures import choose_pause
 from webop.errors import (
     APIConflictError,
     APIError,
@@ -36,7 +38,6 @@ from webop.reactor.tracking import Pending, Tracked, get_uid, parse_version
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 10  # of a patch of an object that changes all the time; then there is a pause
-_RETRY_AFTER_LIMIT = 60.0  # seconds; a proxy's "come back tomorrow" must not stop an object
 _TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
@@ -249,22 +250,10 @@ def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | No
     if work.backoff is None:
         is_about_api = isinstance(exc, (APIError, LoginError)) and judge(exc) is not Failure.DENIED
         first = networking.error_backoffs if is_about_api else ()
-        pauses = _iterate_pauses(first, batching.error_delays)
+        phases = Backoff(first, is_endless=False), Backoff(batching.error_delays)
+        pauses = chain.from_iterable(iter(phase.next, None) for phase in phases)
         work.backoff = Backoff(pauses, is_endless=False)
-    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-    delay = work.backoff.next(min(wish or 0, _RETRY_AFTER_LIMIT))
-    return wish if wish is not None and networking.enforce_retry_after else delay
-
-
-def _iterate_pauses(
-    first: float | Iterable[float], then: float | Iterable[float]
-) -> Iterator[float]:
-    yield from (first,) if isinstance(first, int | float) else first
-    last: float | None = None
-    for last in (then,) if isinstance(then, int | float) else then:
-        yield last
-    while last is not None:
-        yield last
+    return choose_pause(work.backoff, exc, is_enforced=networking.enforce_retry_after)
 
 
 async def _send(
@@ -299,7 +288,10 @@ async def _send(
         try:
             answer = await _request(ctx, obj, content, subresource)
         except APIStatusError as exc:
-            is_outdated = judge(exc) is Failure.OUTDATED or _is_failed_test(content, exc)
+            # The object is newer than a JSON patch expects: unlike invalid patches, without causes.
+            is_newer = isinstance(content, list) and exc.status == 422
+            is_newer = is_newer and not exc.details.get("causes")
+            is_outdated = is_newer or judge(exc) is Failure.OUTDATED
             if not is_outdated and judge(exc) is not Failure.GONE:
                 raise
             answer = await read(ctx, obj) if is_outdated else None
@@ -350,12 +342,6 @@ async def _request(
     return answer
 
 
-def _is_failed_test(content: object, exc: Exception) -> bool:
-    """Tell whether the object was newer than a JSON patch expects; what is invalid has causes."""
-    is_json_patch = isinstance(content, list) and getattr(exc, "status", 0) == 422
-    return is_json_patch and not getattr(exc, "details", {}).get("causes")
-
-
 def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
     version = parse_version(obj.raw) if obj.raw is not None else obj.version
     guard = {"metadata": {"resourceVersion": str(version)}} if version else {}
@@ -373,15 +359,14 @@ def _build_operations(
         said = "A function in the patch of %s has failed, and is skipped."
         logger.exception(said, obj, extra=ctx.refer_to(obj))
         return []
-    chosen = [op for op in operations if part is None or _is_of_status(op) == (part == "status")]
+    chosen = [
+        op
+        for op in operations
+        if part is None or f"{op['path']}/".startswith("/status/") == (part == "status")
+    ]
     version = raw["metadata"].get("resourceVersion")
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [test, *chosen] if chosen else []
-
-
-def _is_of_status(operation: JSONPatchOp) -> bool:
-    path: str = operation["path"]
-    return path == "/status" or path.startswith("/status/")
 
 
 def _prune(value: Any, path: str, dropped: list[str]) -> Any:

@@ -132,17 +132,13 @@ class NgrokAgent:
                 return await asyncio.shield(call)
         except (TimeoutError, asyncio.CancelledError):
             while not call.done():
-                self._abort()
+                # Killing a starting agent makes pyngrok give up; pyngrok's own function would wait.
+                found = process._current_processes.get(self._config.ngrok_path)  # noqa: SLF001
+                if self._process is None and found is not None:
+                    found.proc.kill()
                 await asyncio.wait([call], timeout=_ABORT_PERIOD)
             call.exception()  # nobody else asks for it
             raise
-
-    def _abort(self) -> None:
-        """Kill the agent if it is still starting, which makes pyngrok give up."""
-        # pyngrok's own function would wait for the start to end.
-        found = process._current_processes.get(self._config.ngrok_path)  # noqa: SLF001
-        if self._process is None and found is not None:
-            found.proc.kill()
 
     def _open(self, upstream: str) -> str:
         self._process = _start(self._config)

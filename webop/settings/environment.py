@@ -74,7 +74,11 @@ def apply_environment(settings: Section, environment: Mapping[str, str]) -> None
         if path is not None:
             _assign(getattr(settings, path[0]), variable, path, text)
         elif not is_option(variable):
-            logger.warning("%s", _describe_mistake(variable, [*known, *OPTION_NAMES]))
+            nearest = difflib.get_close_matches(variable, [*known, *OPTION_NAMES], 1, cutoff=0.75)
+            hint = "there is no such setting and no option."
+            if nearest:
+                hint = f"did you mean {nearest[0]}?"
+            logger.warning("The environment variable %s means nothing to webop: %s", variable, hint)
 
 
 def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -98,12 +102,6 @@ def find_setters(section: type[Section]) -> dict[str, property]:
         for name, item in inspect.getmembers_static(section)
         if isinstance(item, property) and item.fset is not None
     }
-
-
-def _describe_mistake(variable: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(variable, known, n=1, cutoff=0.75)
-    hint = f"did you mean {nearest[0]}?" if nearest else "there is no such setting and no option."
-    return f"The environment variable {variable} means nothing to webop: {hint}"
 
 
 def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -> None:

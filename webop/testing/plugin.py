@@ -158,7 +158,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(needed):
         return
     from webop.controlplane.binaries import find_binaries, provide_binaries  # noqa: PLC0415
-    from webop.controlplane.progress import StreamProgress  # noqa: PLC0415
+    from webop.controlplane.progress_bar import StreamProgress  # noqa: PLC0415
     from webop.errors import WebopError  # noqa: PLC0415
 
     # What goes wrong here goes wrong again in the fixture, where it fails the tests concerned.

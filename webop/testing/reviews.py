@@ -17,6 +17,7 @@ import orjson
 
 from webop.errors import ConfigurationError
 from webop.handling.options import check_names
+from webop.objects.fields import unwrap_mapping
 from webop.objects.resources import Resource
 
 Json = dict[str, Any]
@@ -170,16 +171,10 @@ def to_json(obj: Mapping[str, Any] | None) -> Json | None:
     if obj is None:
         return None
     try:
-        result: Json = orjson.loads(orjson.dumps(obj, default=_to_dict))
+        result: Json = orjson.loads(orjson.dumps(obj, default=unwrap_mapping))
     except (TypeError, ValueError) as exc:
         raise ConfigurationError(f"The object cannot be put into JSON: {exc}.") from exc
     return result
-
-
-def _to_dict(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError  # orjson completes the message
 
 
 def find_resource(

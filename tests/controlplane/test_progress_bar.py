@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from webop.controlplane.progress import StreamProgress, format_time
+from webop.controlplane.progress_bar import StreamProgress, format_time
 
 
 class Terminal(io.StringIO):

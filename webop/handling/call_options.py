@@ -1,4 +1,4 @@
-"""On which terms handlers are called: what is the same for all handlers of a cause. Pure."""
+"""How handlers are called: the options that all handlers of a cause share. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from webop.objects.patch import Patch
 from webop.settings import OperatorSettings
 
 if TYPE_CHECKING:
-    from webop.handling.progress import HandlerState
+    from webop.handling.handler_states import HandlerState
 
 Commit = Callable[[Mapping[str, "HandlerState"], Patch], Awaitable[None]]
-"""Writes down how far the handlers have come, with the patch that they have made so far."""
+"""Stores the states of the handlers, with the patch that they have made so far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """On which terms handlers are executed, for all handlers of a cause alike.
+class CallOptions:
+    """How the handlers of a cause are called.
 
     Attributes:
         settings: the operator's settings.
-        lifecycle: who is next among those that are due.
-        default_errors: how arbitrary exceptions are taken if the handler does not say.
+        lifecycle: which of the due handlers are called next.
+        default_errors: the mode for arbitrary exceptions if the handler has none.
         window: seconds within which the handlers that finish share one patch of the object.
-        commit: writes down what is finished when the window closes while others still run.
-        success_level: at which level of logging successes are reported.
+        commit: stores what is finished when the window closes while other handlers still run.
+        success_level: the logging level of successes.
     """
 
     settings: OperatorSettings

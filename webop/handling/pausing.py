@@ -1,8 +1,8 @@
-"""Whether this process acts on objects, or stands by because others do.
+"""Whether this process acts on objects, or is paused because others act.
 
-Peering and leadership decide (:mod:`webop.coordination`), the reactor obeys: an operator that
-stands by serves admission and keeps its indexes filled, but calls no handlers of objects, and runs
-no daemons and timers (chapters "Peering" and "Daemons").
+Peering and leadership decide (:mod:`webop.coordination`), the reactor obeys: a paused operator
+serves admission and keeps its indexes filled, but calls no handlers of objects, and runs no daemons
+and timers (chapters "Peering" and "Daemons").
 """
 
 from __future__ import annotations
@@ -20,61 +20,61 @@ from webop.handling.stopping import DaemonStoppingReason
 _POLLING = 0.02  # seconds
 
 Listener = Callable[[DaemonStoppingReason | None], None]
-"""Called when the turn changes: with why it is over, or with None when one begins."""
+"""Called when the turn changes: with the reason of the pause, or with None on resuming."""
 
 
-class Duty:
-    """On duty unless somebody objects; and everything that is being done about objects.
+class Pausing:
+    """Acts on objects unless somebody has paused it; keeps track of the work on objects.
 
     Attributes:
-        turn: counts the changes between acting and standing by.
-        fence: when set, what is done about objects ends there at the latest: the end of a lease.
+        turn: counts the changes between acting and being paused.
+        fence: if set, all work on objects ends there at the latest: the end of a lease.
     """
 
     def __init__(self) -> None:
         self.turn = 0
         self.fence: Fence | None = None
-        self._objections: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        self._crew: WeakSet[asyncio.Task[Any]] = WeakSet()  # their task groups hold them
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their task groups hold them
         self._changed = asyncio.Event()
 
     @property
     def is_active(self) -> bool:
         """Whether to act."""
-        return not self._objections
+        return not self._reasons
 
     @property
-    def objections(self) -> list[str]:
-        """Why not to act, in words; nothing if there is no reason."""
-        return list(self._objections.values())
+    def pause_reasons(self) -> list[str]:
+        """Why it is paused, in words; empty if it is not."""
+        return list(self._reasons.values())
 
-    def object(
+    def pause(
         self,
         who: str,
         why: str,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING,
     ) -> None:
-        """Stand by, from this very moment on; what is being done is let finish.
+        """Start no new work on objects from now on; running work can finish.
 
         Args:
-            who: by whose decision; each one has one objection at most.
+            who: who pauses; a second reason of the same one replaces the first.
             why: in words, for people.
-            reason: what daemons are told.
+            reason: why daemons must stop.
         """
         was_active = self.is_active
-        self._objections[who] = why
+        self._reasons[who] = why
         if was_active:
             self._change(reason)
 
-    def consent(self, who: str) -> None:
-        """Take an objection back; if it was the last one, act."""
-        if self._objections.pop(who, None) is not None and self.is_active:
+    def resume(self, who: str) -> None:
+        """Remove the reason of this one; act if no other reason is left."""
+        if self._reasons.pop(who, None) is not None and self.is_active:
             self._change(None)
 
     @contextlib.contextmanager
     def subscribed(self, listener: Listener) -> Iterator[None]:
-        """Have a function called at each change, before anything else happens."""
+        """Call a function at each change, before anything else happens."""
         self._listeners.append(listener)
         try:
             yield
@@ -82,44 +82,44 @@ class Duty:
             self._listeners.remove(listener)
 
     async def wait_until_active(self) -> None:
-        """Wait for a turn to act."""
+        """Wait while it is paused."""
         while not self.is_active:
             await self._changed.wait()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is being done any more, but in threads that nobody waits for.
 
-        It can begin again if one is on duty.
+        It can begin again if one is on pausing.
         """
         while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
             await asyncio.sleep(_POLLING)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being done, in threads neither if there is a fence."""
+        """Whether no task runs and, if there is a fence, no thread either."""
         return not self._has_tasks() and not (self.fence and self.fence.threads)
 
     def spawn(
         self, group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, None], *, name: str
     ) -> asyncio.Task[None]:
-        """Start something that is done about an object, in a task group, behind the fence."""
+        """Start a piece of work on an object, in a task group, behind the fence."""
         if self.fence is None:
             task = group.create_task(coroutine, name=name)
         else:
             context = contextvars.copy_context()
             context.run(current_fence.set, self.fence)
             task = group.create_task(Fenced(coroutine, self.fence), name=name, context=context)
-        self._crew.add(task)
+        self._tasks.add(task)
         return task
 
     def cancel(self) -> None:
-        """Cancel all that is still being done."""
-        for task in self._crew:
+        """Cancel all work on objects."""
+        for task in self._tasks:
             task.cancel()
 
     @contextlib.asynccontextmanager
     async def turn_of(self, turn: int) -> AsyncIterator[None]:
-        """Limit a block to one turn: it is left, without an error, when the next one begins."""
+        """Limit a block to one turn: it ends, without an error, when the next turn begins."""
         try:
             async with asyncio.timeout(None) as scope:
 
@@ -142,4 +142,4 @@ class Duty:
         self._changed = asyncio.Event()
 
     def _has_tasks(self) -> bool:
-        return any(not task.done() for task in self._crew)
+        return any(not task.done() for task in self._tasks)

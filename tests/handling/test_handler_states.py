@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import webop
+from webop.handling.handler_states import HandlerState, Progress
 from webop.handling.handlers import ChangeHandler, Handler
 from webop.handling.policy import Outcome
-from webop.handling.progress import HandlerState, Progress
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.progress import ProgressStorage

@@ -100,12 +100,12 @@ class HandlerState:
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the standing after one more attempt."""
-        moment = now()
+        moment, delay = now(), outcome.delay
         failed = outcome.exception is not None
         return replace(
             self,
             stopped=moment if outcome.final else None,
-            delayed=_delay_from(moment, outcome),
+            delayed=None if outcome.final or delay is None else moment + timedelta(seconds=delay),
             retries=self.retries + 1,
             success=outcome.final and not failed,
             failure=outcome.final and failed,
@@ -240,12 +240,6 @@ def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
 def _without_nones(record: ProgressRecord) -> dict[str, object]:
     """Return what is comparable: storages may or may not keep what is None."""
     return {key: value for key, value in record.items() if value is not None}
-
-
-def _delay_from(moment: datetime, outcome: Outcome) -> datetime | None:
-    if outcome.final or outcome.delay is None:
-        return None
-    return moment + timedelta(seconds=outcome.delay)
 
 
 def _format_time(moment: datetime | None) -> str | None:
