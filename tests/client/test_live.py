@@ -415,9 +415,10 @@ async def test_changes_do_not_wait_for_the_end_of_a_long_list(
             if not isinstance(item, tuple):
                 return None
             kind, raw = item
+            name: str = raw["metadata"]["name"]
             total += 1
-            seen.setdefault(raw["metadata"]["name"], []).append(kind)
-            return raw["metadata"]["name"]
+            seen.setdefault(name, []).append(kind)
+            return name
 
         async def slowly_read_until(name: str, kinds: list[str | None]) -> None:
             while seen.get(name) != kinds:
