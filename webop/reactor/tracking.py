@@ -96,17 +96,23 @@ class Work:
 
     Attributes:
         cycle: the handling cycle under way.
-        is_released: whether all deletion handlers have finished, so that the object may go.
+        cleanup: what is removed together with the finalizer; None until all deletion handlers
+            have finished.
         pending: what could not be written.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
     """
 
     cycle: Cycle | None = None
-    is_released: bool = False
+    cleanup: Patch | None = None
     pending: Pending | None = None
     backoff: Backoff | None = None
     paused_until: float = 0.0
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all deletion handlers have finished, so that the object may go."""
+        return self.cleanup is not None
 
     @property
     def is_denied(self) -> bool:
