@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -124,7 +124,7 @@ class Dispatcher:
         unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
         for obj in unseen:
             if not obj.is_gone:
-                self.feed("DELETED", obj.get_freshest() or _build_tombstone(obj))
+                self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
         self._is_complete = True
         self._is_resuming = self._is_standing_by
         self._release()
@@ -243,6 +243,26 @@ class Dispatcher:
                 len(hung),
                 _HUNG_TIMEOUT,
                 ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
+            )
+
+    def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
+        """Leave objects alone, in later streams, too, until what does not end has ended."""
+        owners = {worker: self._objects.get(worker.get_name()) for worker in self._workers}
+        for obj in self._objects.values():
+            if obj.background is not None:
+                owners |= {item.task: obj for item in obj.background.tasks.values() if item.task}
+        named: list[str] = []
+        for task in hung:
+            if (owner := owners.get(task)) is not None:
+                self._room.block(owner.uid, task)
+                named.append(str(owner))
+        if named:
+            logger.error(
+                "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
+                "done about these objects until they end. Handlers must not swallow "
+                "asyncio.CancelledError.",
+                len(named),
+                ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else ""),
             )
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
@@ -487,11 +507,3 @@ class Dispatcher:
         obj.events = None
         if obj.is_gone:
             self.check(obj)
-
-
-def _build_tombstone(obj: Tracked) -> dict[str, Any]:
-    """Return what is known of an object whose deletion was not watched."""
-    metadata = {"name": obj.name, "uid": obj.uid}
-    if obj.namespace:
-        metadata["namespace"] = obj.namespace
-    return {"metadata": metadata}

@@ -10,7 +10,7 @@ import contextlib
 from functools import partial
 
 from webop.client.watch import ListingStarted, WatchStatus, watch
-from webop.handling.cancellation import TaskGroup
+from webop.handling.cancellation import Crew
 from webop.handling.cluster_view import Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
@@ -19,6 +19,8 @@ from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 from webop.reactor.tracking import get_uid
+
+_HUNG_TIMEOUT = 5.0  # seconds; for what was cancelled
 
 StreamKey = tuple[Resource, str | None]
 
@@ -82,28 +84,31 @@ class Stream:
         settings, duty = self.ctx.operator.settings, self.ctx.operator.duty
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
-        async with TaskGroup() as group:
-            spawn = partial(duty.spawn, group)
-            dispatcher = Dispatcher(
-                Processor(self.ctx, spawn=spawn),
-                spawn=spawn,
-                gate=self._gate,
-                room=self.ctx.room,
-                is_resuming=self.is_resuming,
-                is_standing_by=not duty.is_active,
-            )
+        crew = Crew()
+        spawn = partial(duty.spawn, crew)
+        dispatcher = Dispatcher(
+            Processor(self.ctx, spawn=spawn),
+            spawn=spawn,
+            gate=self._gate,
+            room=self.ctx.room,
+            is_resuming=self.is_resuming,
+            is_standing_by=not duty.is_active,
+        )
+        try:
+            with duty.subscribed(dispatcher.switch):
+                while True:
+                    if not self.feeds:
+                        await duty.wait_until_active()
+                    async with duty.turn_of(duty.turn):
+                        await self._feed(dispatcher)
+        finally:
+            why = DaemonStoppingReason.OPERATOR_EXITING
+            if self.is_stopped:
+                why = DaemonStoppingReason.OPERATOR_PAUSING
             try:
-                with duty.subscribed(dispatcher.switch):
-                    while True:
-                        if not self.feeds:
-                            await duty.wait_until_active()
-                        async with duty.turn_of(duty.turn):
-                            await self._feed(dispatcher)
-            finally:
-                why = DaemonStoppingReason.OPERATOR_EXITING
-                if self.is_stopped:
-                    why = DaemonStoppingReason.OPERATOR_PAUSING
                 await dispatcher.drain(settings.batching.exit_timeout, why)
+            finally:
+                dispatcher.abandon(await crew.end(_HUNG_TIMEOUT))
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator

@@ -265,6 +265,13 @@ class Tracked:
             return self.background.raw or None
         return self.raw
 
+    def build_tombstone(self) -> dict[str, Any]:
+        """Return what is known of it when its deletion was not watched."""
+        metadata = {"name": self.name, "uid": self.uid}
+        if self.namespace:
+            metadata["namespace"] = self.namespace
+        return {"metadata": metadata}
+
     def open_work(self) -> Work:
         """Return what is remembered of the work on it."""
         if self.work is None:
