@@ -232,7 +232,7 @@ class Observer:
         self._gate.expect(
             key for key, stream in self._streams.items() if stream.feeds and stream.is_resuming
         )
-        self._clean_indexes()
+        self._clean_up()
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
         """Match what is declared with what there is; log what is ambiguous or absent."""
@@ -273,6 +273,8 @@ class Observer:
             if stream.origin == (resource.group, resource.plural, namespace)
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
+        # Or it was watched before credentials were lost.
+        is_late |= (resource.group, resource.plural, namespace) in self._operator.cluster_view.left
         room = self._open_room(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -311,10 +313,10 @@ class Observer:
     def _end(self, stream: Stream) -> None:
         if stream in self._ending:  # or else the operator ends, or has no credentials
             self._ending.remove(stream)
-            self._clean_indexes()
+            self._clean_up()
 
-    def _clean_indexes(self) -> None:
-        """Remove from the indexes what no stream keeps up to date any more.
+    def _clean_up(self) -> None:
+        """Remove from the indexes what no stream keeps up to date any more, and from memory.
 
         The objects are known by the former observer, too, whose credentials were lost.
         """
@@ -330,6 +332,10 @@ class Observer:
             entry.feeds &= kept
             if not kept:
                 del indexed[origin]
+        left = self._operator.cluster_view.left
+        for origin in left.keys() - feeds:
+            for uid in left.pop(origin):
+                self._operator.memos.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
         self._group.create_task(keep_running(fn, name=name), name=name)

@@ -82,6 +82,7 @@ class Stream:
     async def run(self) -> None:
         """List and watch anew in each turn; while others act, only for the indexes."""
         settings, duty = self.ctx.operator.settings, self.ctx.operator.duty
+        left = self.ctx.operator.cluster_view.left
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         crew = Crew()
@@ -94,6 +95,7 @@ class Stream:
             is_resuming=self.is_resuming,
             is_standing_by=not duty.is_active,
         )
+        dispatcher.former = left.pop(self.origin, {})
         try:
             with duty.subscribed(dispatcher.switch):
                 while True:
@@ -108,6 +110,8 @@ class Stream:
             try:
                 await dispatcher.drain(settings.batching.exit_timeout, why)
             finally:
+                if (objects := dispatcher.list_objects()) or not self.is_resuming:
+                    left[self.origin] = objects
                 dispatcher.abandon(await crew.end(_HUNG_TIMEOUT))
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
