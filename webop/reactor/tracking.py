@@ -225,9 +225,9 @@ class Tracked:
             self.keeper.check(self)
 
     def wake(self) -> None:
-        """Have the object looked at as it is: something in its background has ended."""
-        if self.event_type != "DELETED" and self.background is not None:
-            if self.raw is None and self.text is None:
+        """Have the object looked at as it is: something beside the work on it has ended."""
+        if not self.is_gone:
+            if self.background is not None and self.raw is None and self.text is None:
                 self.raw = self.background.raw
             self.is_dirty = True
         self.keeper.check(self)
