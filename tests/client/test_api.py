@@ -422,6 +422,45 @@ async def test_connections_of_outdated_credentials_are_closed_after_their_last_r
     assert events[-1] == "new closed"
 
 
+async def test_no_request_is_sent_through_connections_that_were_closed_before_it() -> None:
+    """New credentials are replaced while those who open them still close the old ones."""
+    closed: set[str | None] = set()
+    late: list[str] = []
+    closing, proceed = asyncio.Event(), asyncio.Event()
+
+    class Transport(httpx.AsyncBaseTransport):
+        def __init__(self, info: ConnectionInfo) -> None:
+            self.token = info.token
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if self.token in closed:
+                late.append(f"{self.token} {request.url.path}")
+            return httpx.Response(200, content=b"{}")
+
+        async def aclose(self) -> None:
+            if self.token == "old":
+                closing.set()
+                await proceed.wait()
+            closed.add(self.token)
+
+    infos = {token: ConnectionInfo(server="https://h", token=token) for token in ("old", "b", "c")}
+    vault = Vault({"x": infos["old"]})
+    client = Client(vault, Networking(), transport_factory=Transport)
+    await client.request("GET", "/1")
+    await vault.populate({"x": infos["b"]})
+    first = asyncio.create_task(client.request("GET", "/2"))
+    await closing.wait()
+    second = asyncio.create_task(client.request("GET", "/3"))
+    await vault.populate({"x": infos["c"]})
+    await second
+    await client.request("GET", "/4")
+    proceed.set()
+    await first
+    assert late == []
+    await client.aclose()
+    assert closed == {"old", "b", "c"}
+
+
 OBJECT = {"metadata": {"name": "x"}}
 Verb = Callable[[Client], Any]
 

@@ -64,8 +64,8 @@ class Processor:
     def withdraw(self, obj: Tracked) -> None:
         self.withdrawn.append(obj.uid)
 
-    def forget(self, obj: Tracked) -> None:
-        self.forgotten.append(obj.uid)
+    def forget(self, uid: str) -> None:
+        self.forgotten.append(uid)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         raise exc

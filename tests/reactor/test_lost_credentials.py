@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.operating import Objects, build_settings, eventually
+from tests.operating import Objects, RunOperator, build_settings, eventually
 from tests.reactor.relay import Relay, relay
 from webop.client.credentials import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -124,6 +124,80 @@ async def test_an_object_is_left_alone_until_the_last_of_its_threads_has_ended(
         finally:
             handler_released.set()
             daemon_released.set()
+            running.cancel()
+            await asyncio.wait({running})
+
+
+async def _lose_credentials(operator: Operator, relayed: Relay, meanwhile: Any = None) -> None:
+    relayed.lock()
+    await eventually(lambda: operator.observer is None, "the work has ended")
+    if meanwhile is not None:
+        await meanwhile
+    relayed.is_locked = False
+    await eventually(lambda: operator.observer is not None, "the work has begun again")
+
+
+async def test_objects_are_resumed_once_however_often_credentials_are_lost(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+) -> None:
+    resumed: Counter[str] = Counter()
+    is_allowed = False
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_operator():
+        for name in ("old", "pending"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resume(name: str, **_: Any) -> None:
+        resumed[name] += 1
+        if name == "pending" and not is_allowed:
+            raise webop.TemporaryError("not yet", delay=0.2)
+
+    async with relay(webop_cluster) as relayed:
+        operator = _prepare(registry, objects, relayed)
+        running = asyncio.create_task(operator.run())
+        try:
+            await eventually(lambda: resumed["old"] and resumed["pending"], "they are resumed")
+            await objects.create("new")
+            await objects.wait_handled("new")
+            await _lose_credentials(operator, relayed)
+            before, is_allowed = resumed["pending"], True
+            await eventually(lambda: resumed["pending"] > before, "the attempts go on")
+            await _lose_credentials(operator, relayed)
+            await objects.create("newer")
+            await objects.wait_handled("newer")
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+    assert resumed == {"old": 1, "pending": before + 1}
+
+
+async def test_nothing_is_remembered_of_objects_that_are_deleted_while_there_are_no_credentials(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with relay(webop_cluster) as relayed:
+        operator = _prepare(registry, objects, relayed)
+        running = asyncio.create_task(operator.run())
+        try:
+            for name in ("one", "two", "three"):
+                await objects.create(name)
+                await objects.wait_handled(name)
+            assert len(operator.context.memos) == 3
+            await _lose_credentials(operator, relayed, objects.delete("two"))
+            await objects.create("four")
+            await objects.wait_handled("four")
+            await eventually(lambda: len(operator.context.memos) == 3, "it is forgotten")
+        finally:
             running.cancel()
             await asyncio.wait({running})
 

@@ -509,3 +509,45 @@ async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
             await calls.wait(f"good{number}")
             assert time.monotonic() - began < 20
             await asyncio.sleep(1)
+
+
+async def test_what_event_handlers_want_is_written_later_even_if_the_object_does_not_change(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_operator: RunOperator,
+    run_relayed: RunOperator,
+    objects: Objects,
+) -> None:
+    """Its patch fails while the last write about the object is under way, which changes nothing."""
+    refused = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.patch("one", {"status": {"resumed": "yes"}})
+        await objects.wait_handled("one")
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resumed(**_: Any) -> str:
+        return "yes"
+
+    @webop.on.event("widgets", registry=registry, id="event", when=is_no_fence)
+    async def event(patch: webop.Patch, **_: Any) -> None:
+        await resuming.wait()
+        patch.status["event"] = "seen"
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        if is_patch_with(request, "seen") and not refused.is_set():
+            refused.set()
+            return fail(503)
+        if is_patch_with(request, "resumed"):
+            resuming.set()
+            await refused.wait()
+            await asyncio.sleep(0.3)  # until the operator has got the other answer
+        return await send(request)
+
+    resuming, relayed.meddle = asyncio.Event(), meddle
+    async with run_relayed():
+        await objects.wait("one", lambda body: "event" in body["status"], timeout=5)

@@ -347,6 +347,31 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
         assert any("list" in r.message and plural in r.message for r in caplog.records)
 
 
+async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects, client: Client
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def fn(**_: Any) -> None: ...
+
+    user, later = f"user-of-{objects.namespace}", f"{objects.namespace}-later"
+    await grant(objects, user, ["list", "watch", "patch"])
+    credentials = read_credentials(webop_cluster, user)
+    others = Objects(client, objects.kind, later)
+    await client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": later}})
+    try:
+        await grant(others, user, ["list", "watch", "patch"])
+        namespaces = [objects.namespace, f"{objects.namespace}-*"]
+        async with operate(credentials, registry, namespaces=namespaces):
+            await objects.create("one")
+            await objects.wait_handled("one")
+            await others.create("two")
+            rules = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]}]
+            await bind(client, "/apis/rbac.authorization.k8s.io/v1", f"view-{later}", rules, user)
+            await others.wait_handled("two")
+    finally:
+        await client.request("DELETE", f"/api/v1/namespaces/{later}")
+
+
 @pytest.mark.feature("D-25", "D-56")
 async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remedy(
     registry: webop.OperatorRegistry,
@@ -383,16 +408,19 @@ def read_credentials(cluster: LocalCluster, user: str) -> ConnectionInfo:
 
 async def grant(objects: Objects, user: str, verbs: list[str]) -> None:
     """Let a user do something with the objects in their namespace (RBAC)."""
-    name, namespace = "role", objects.namespace
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{objects.namespace}"
     rules = [{"apiGroups": [objects.kind.group], "resources": ["widgets"], "verbs": verbs}]
-    await objects.client.request(
-        "POST", f"{path}/roles", body={"metadata": {"name": name}, "rules": rules}
-    )
-    api = "rbac.authorization.k8s.io"
+    await bind(objects.client, path, "role", rules, user)
+
+
+async def bind(client: Client, path: str, name: str, rules: list[Any], user: str) -> None:
+    """Make a role in the namespace of a path, or in the cluster, and bind it to a user."""
+    api, kind = "rbac.authorization.k8s.io", "Role" if "/namespaces/" in path else "ClusterRole"
     binding = {
         "metadata": {"name": name},
-        "roleRef": {"apiGroup": api, "kind": "Role", "name": name},
+        "roleRef": {"apiGroup": api, "kind": kind, "name": name},
         "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
     }
-    await objects.client.request("POST", f"{path}/rolebindings", body=binding)
+    role = {"metadata": {"name": name}, "rules": rules}
+    await client.request("POST", f"{path}/{kind.lower()}s", body=role)
+    await client.request("POST", f"{path}/{kind.lower()}bindings", body=binding)

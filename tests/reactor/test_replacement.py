@@ -150,6 +150,56 @@ async def test_a_thread_that_outlives_its_watch_keeps_its_object_to_itself(
     assert set(crowd.most.values()) == {1}
 
 
+async def test_a_handler_that_swallows_its_cancellation_holds_up_nothing_but_its_object(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    ducks: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "webop")
+    crowd = Crowd()
+    released = asyncio.Event()
+
+    async def cling() -> None:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+
+    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    async def slow(name: str, **_: Any) -> None:
+        with crowd.enter(f"handler of {name}"):
+            if name == "one":
+                await cling()
+
+    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
+    async def daemon(name: str, **_: Any) -> None:
+        with crowd.enter(f"daemon of {name}"):
+            if name == "two":
+                await cling()
+
+    settings = build_settings(batching={"exit_timeout": 0.2})
+    try:
+        async with operate(info, registry, settings, namespaces=[ducks.namespace]):
+            for name in ("one", "two", "three"):
+                await ducks.create(name, {"a": 1})
+                await ducks.wait_handled(name)
+            await ducks.patch("one", {"spec": {"a": 2}})
+            await eventually(lambda: crowd.present["handler of one"] == 1, "the handler runs")
+            await gain_status(client, ducks.kind)
+            await eventually(lambda: "do not end although they are cancelled" in caplog.text)
+            await ducks.patch("three", {"spec": {"a": 2}})
+            await eventually(lambda: crowd.entries["handler of three"] == 1, "others are handled")
+            assert crowd.entries["handler of one"] == 1
+            assert crowd.entries["daemon of two"] == 1
+            released.set()
+            await ducks.wait_handled("one")
+            await eventually(lambda: crowd.entries["daemon of two"] == 2, "it runs again")
+    finally:
+        released.set()
+    assert set(crowd.most.values()) == {1}
+
+
 async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes(
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,

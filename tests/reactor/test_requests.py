@@ -8,6 +8,7 @@ import pytest
 
 import webop
 from tests.operating import (
+    DIFFBASE,
     FINALIZER,
     Kind,
     Objects,
@@ -115,6 +116,26 @@ async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one
         await objects.delete("one")
         await objects.wait_gone("one")
         assert await meter.read() == {"PATCH": 1}
+
+
+async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    """Otherwise a kill between the two requests repeats the handlers."""
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def fn(retry: int, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async with run_operator():
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait_handled("one")
+        await meter.read()
+        await objects.delete("one")
+        body = await objects.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
+        assert await meter.read() == {"PATCH": 2}  # the retry, and the end
+    assert set(get_annotations(body)) == {DIFFBASE}
 
 
 @pytest.mark.feature("RST-09", "PAT-10")

@@ -372,3 +372,28 @@ async def test_a_timer_runs_while_the_object_matches(
         await objects.patch("something", {"spec": {"a": 2}})
         await timeline.wait("somethingp", count + 3)
     assert not timeline.of("otherp")
+
+
+async def test_a_timer_whose_result_contains_itself_goes_on(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = 0
+
+    @webop.timer("widgets", registry=registry, id="fn", interval=0.1)
+    async def fn(name: str, **_: Any) -> Any:
+        nonlocal count
+        if name != "one":
+            return None
+        count += 1
+        circle: dict[str, Any] = {}
+        circle["self"] = circle
+        return circle if count < 3 else {"count": count}
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait("one", lambda body: body.get("status", {}).get("fn"))
+    assert "it contains itself" in caplog.text
+    assert "an error of the framework" not in caplog.text

@@ -186,9 +186,16 @@ class SessionPool:
         if last is not None and last.info in self._vault:
             last.users += 1
             return last
-        info = await self._vault.get()
-        session = self._sessions.get(id(info)) or await self._open(info)
-        session.users += 1
+        info, is_new = await self._vault.get(), False
+        while (session := self._sessions.get(id(info))) is None:
+            info, is_new = await self._open(info), True
+        session.users += 1  # at once: nobody must close it as unused
+        if is_new:
+            try:
+                await self._close_outdated()
+            except BaseException:
+                session.users -= 1
+                raise
         return session
 
     async def release(self, session: Session) -> None:
@@ -204,8 +211,8 @@ class SessionPool:
         for session in sessions:
             await session.transport.aclose()
 
-    async def _open(self, info: ConnectionInfo) -> Session:
-        """Open a pool for credentials, or for the next ones if these are not even readable."""
+    async def _open(self, info: ConnectionInfo) -> ConnectionInfo:
+        """Open a session for credentials; if these are not even readable, return the next ones."""
         try:
             _check(info)
             trusts_env = info.trust_env or self._options.trust_env
@@ -213,13 +220,9 @@ class SessionPool:
                 self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
             )
         except LoginError as exc:
-            next_info = await self._vault.invalidate(info, error=exc)
-            return self._sessions.get(id(next_info)) or await self._open(next_info)
-        session = self._sessions[id(info)] = Session(
-            info, transport, self._vault, trusts_env=trusts_env
-        )
-        await self._close_outdated()
-        return session
+            return await self._vault.invalidate(info, error=exc)
+        self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)
+        return info
 
     async def _close_outdated(self) -> None:
         """Close what nobody uses, and nobody will: the credentials are not valid any more."""

@@ -1,13 +1,19 @@
-"""Cancellations that get lost: a task group that ends by an error swallows them.
+"""Cancellations that get lost: a task group that ends by an error swallows them; handlers do, too.
 
 Whoever catches the errors of a task group and goes on must open it as a :class:`TaskGroup` of this
-module, and then look whether it may go on.
+module, and then look whether it may go on. What runs users' code is in a :class:`WorkerGroup`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 import sys
+from collections.abc import Coroutine
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 if sys.version_info >= (3, 13):
     TaskGroup = asyncio.TaskGroup
@@ -34,6 +40,42 @@ else:
             except asyncio.CancelledError as cancelled:
                 et, exc, tb = type(cancelled), cancelled, cancelled.__traceback__
             await super().__aexit__(et, exc, tb)
+
+
+class WorkerGroup:
+    """Tasks that end together, like those of a task group, but nobody waits for them for ever.
+
+    An error of one of them does not end the others; it is logged.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def create_task(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        *,
+        name: str,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """Start a task."""
+        task = asyncio.create_task(coroutine, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._leave)
+        return task
+
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            logger.error("The work on %s has failed: %r", task.get_name(), exc, exc_info=exc)
+
+    async def end(self, timeout: float) -> set[asyncio.Task[Any]]:
+        """Cancel all tasks, and wait for their end; return those that do not end in time."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout)
+        return set(self._tasks)
 
 
 def is_being_cancelled() -> bool:

@@ -28,12 +28,15 @@ class ClusterView:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
         groups: API groups that are to be asked about, whatever the handlers are for.
         indexed: the objects in the indexes; they stay there from one watch to the next one.
+        left: the objects of watches that have ended, by their uids, and whether each is still to
+            be resumed; for the next watch of them.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.indexed: dict[Origin, Indexed] = {}
+        self.left: dict[Origin, dict[str, bool]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

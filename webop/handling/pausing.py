@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 from weakref import WeakSet
 
+from webop.handling.cancellation import WorkerGroup
 from webop.handling.fence import Fence, Fenced, current_fence
 from webop.handling.stopping import DaemonStoppingReason
 
@@ -36,7 +37,7 @@ class Pausing:
         self.fence: Fence | None = None
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their task groups hold them
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their groups hold them
         self._changed = asyncio.Event()
 
     @property
@@ -100,9 +101,13 @@ class Pausing:
         return not self._has_tasks() and not (self.fence and self.fence.threads)
 
     def spawn(
-        self, group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, None], *, name: str
+        self,
+        group: asyncio.TaskGroup | WorkerGroup,
+        coroutine: Coroutine[Any, Any, None],
+        *,
+        name: str,
     ) -> asyncio.Task[None]:
-        """Start a piece of work on an object, in a task group, behind the fence."""
+        """Start a piece of work on an object, in a group of tasks, behind the fence."""
         if self.fence is None:
             task = group.create_task(coroutine, name=name)
         else:

@@ -5,6 +5,7 @@ The observer follows them (:mod:`webop.reactor.observer`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -14,8 +15,11 @@ from webop.client.api import Client
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.resources import Resource
+from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
+
+_LOOKS = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds; whether a permission is granted by now
 
 DEFINITIONS = Resource(
     group="apiextensions.k8s.io",
@@ -29,17 +33,27 @@ NAMESPACES = Resource(
 )
 
 
-async def may_watch(client: Client, resource: Resource) -> bool:
+async def may_watch(client: Client, resource: Resource, *, level: int = logging.WARNING) -> bool:
     """Tell whether the permissions suffice; if not, log what is lost without them."""
     try:
         async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
             await anext(pages)
     except APIForbiddenError as exc:
-        logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
+        logger.log(level, "%s Changes of %s go unnoticed.", exc, resource.plural)
         return False
     except APIError as exc:
         logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
     return True
+
+
+async def wait_for_permission(client: Client, resource: Resource) -> None:
+    """Wait until a resource may be watched; it was logged once that it may not."""
+    backoff = Backoff(_LOOKS, jitter=0.2)
+    is_permitted = False
+    while not is_permitted:
+        await asyncio.sleep(backoff.next() or 0)
+        is_permitted = await may_watch(client, resource, level=logging.DEBUG)
+    logger.info("Changes of %s are noticed from now on.", resource.plural)
 
 
 class _Look(NamedTuple):

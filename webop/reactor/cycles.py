@@ -19,7 +19,7 @@ from webop.handling.handler_states import HandlerState, Progress, build_mark
 from webop.handling.handlers import Reason
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
-from webop.objects.patch import Patch, subtract_patch
+from webop.objects.patch import Patch, apply_merge_patch, subtract_patch
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext
 from webop.reactor.tracking import Cycle, Tracked, Work
@@ -75,8 +75,13 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         cause.patch.fns.extend(fns)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
     if progress.is_finished:
-        _conclude(ctx, plan, progress, body, cycle.essence)
-        work.is_released = cause.reason is Reason.DELETE
+        leftovers = cause.own
+        if cause.reason is Reason.DELETE:
+            if cause.patch or obj.has_background:  # else the finalizer goes at once
+                progress.store(body=body, patch=cause.own, storage=storage)
+                body = Body(apply_merge_patch(body.raw, cause.own))
+            leftovers = work.cleanup = Patch()
+        _conclude(ctx, plan, progress, body, cycle.essence, leftovers)
         work.cycle = None
         obj.initial = False
     else:
@@ -109,20 +114,20 @@ async def _commit(
 
 
 def _conclude(
-    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, essence: Any
+    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, essence: Any, patch: Patch
 ) -> None:
     """End the cycle: what was handled is remembered on the object, the progress is not."""
     cause, persistence = plan.cause, ctx.operator.settings.persistence
     owned = (handler.id for handler in ctx.handlers.changes)
     storage = persistence.progress_storage
-    progress.purge(owned, body=body, patch=cause.own, storage=storage)
-    storage.touch(body=body, patch=cause.own, value=None)  # Kopf may have left it
+    progress.purge(owned, body=body, patch=patch, storage=storage)
+    storage.touch(body=body, patch=patch, value=None)  # Kopf may have left it
     if plan.handlers:
         succeeded, failed = progress.count()
         title = _TITLES[cause.reason].capitalize()
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
     if cause.reason is not Reason.DELETE and cause.old != essence:
-        persistence.diffbase_storage.store(body=body, patch=cause.own, essence=essence)
+        persistence.diffbase_storage.store(body=body, patch=patch, essence=essence)
 
 
 def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:

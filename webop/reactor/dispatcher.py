@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -61,7 +61,7 @@ class ObjectProcessor(Protocol):
     def withdraw(self, obj: Tracked) -> None:
         """Take an object that is gone, or is not watched any more, out of the indexes."""
 
-    def forget(self, obj: Tracked) -> None:
+    def forget(self, uid: str) -> None:
         """Drop what else is remembered of an object that is gone."""
 
 
@@ -82,6 +82,11 @@ class Dispatcher:
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
         is_standing_by: whether others act on the objects until :meth:`switch` is called.
+
+    Attributes:
+        epoch: counts the listings.
+        former: what :meth:`list_objects` of the former stream of the same objects has returned,
+            without those that were seen again.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class Dispatcher:
         self._is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_standing_by = is_standing_by
+        self.former: dict[str, bool] = {}
         self._once = Once()
         self.epoch = 0
         self.has_indexes = processor.has_indexes
@@ -114,6 +120,10 @@ class Dispatcher:
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def list_objects(self) -> dict[str, bool]:
+        """Return the uids of all objects, and whether each is still to be resumed."""
+        return self.former | {obj.uid: obj.initial for obj in self._objects.values()}
 
     def begin_listing(self) -> None:
         """Note that all objects that exist are about to be seen."""
@@ -124,7 +134,10 @@ class Dispatcher:
         unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
         for obj in unseen:
             if not obj.is_gone:
-                self.feed("DELETED", obj.get_freshest() or _build_tombstone(obj))
+                self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
+        for uid in self.former:
+            self._processor.forget(uid)
+        self.former = {}
         self._is_complete = True
         self._is_resuming = self._is_standing_by
         self._release()
@@ -158,7 +171,7 @@ class Dispatcher:
             # Those that change while they are listed come as modified.
             is_old = event_type in {None, "MODIFIED"}
             initial = self._is_standing_by or (is_old and self._is_resuming)
-            obj = Tracked(self, uid, raw, initial=initial)
+            obj = Tracked(self, uid, raw, initial=self.former.pop(uid, initial))
             self._objects[uid] = obj
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self._is_stopped:
@@ -245,6 +258,26 @@ class Dispatcher:
                 len(hung),
                 _HUNG_TIMEOUT,
                 ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
+            )
+
+    def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
+        """Leave objects alone, in later streams, too, until what does not end has ended."""
+        owners = {worker: self._objects.get(worker.get_name()) for worker in self._workers}
+        for obj in self._objects.values():
+            if obj.background is not None:
+                owners |= {item.task: obj for item in obj.background.tasks.values() if item.task}
+        named: list[str] = []
+        for task in hung:
+            if (owner := owners.get(task)) is not None:
+                self._room.block(owner.uid, task)
+                named.append(str(owner))
+        if named:
+            logger.error(
+                "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
+                "done about these objects until they end. Handlers must not swallow "
+                "asyncio.CancelledError.",
+                len(named),
+                ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else ""),
             )
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
@@ -431,7 +464,7 @@ class Dispatcher:
             obj.background = obj.background.without_body()
         if obj.is_gone and not obj.has_background and not obj.events and obj.spying is None:
             self._objects.pop(obj.uid, None)
-            self._processor.forget(obj)
+            self._processor.forget(obj.uid)
 
     def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Have an event shown to the handlers of events; of too many, the oldest is skipped."""
@@ -489,11 +522,3 @@ class Dispatcher:
         obj.events = None
         if obj.is_gone:
             self.check(obj)
-
-
-def _build_tombstone(obj: Tracked) -> dict[str, Any]:
-    """Return what is known of an object whose deletion was not watched."""
-    metadata = {"name": obj.name, "uid": obj.uid}
-    if obj.namespace:
-        metadata["namespace"] = obj.namespace
-    return {"metadata": metadata}

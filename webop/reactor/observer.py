@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from webop.client.api import Client
 from webop.client.discovery import discover
@@ -28,6 +27,7 @@ from webop.reactor.cluster_changes import (
     NAMESPACES,
     Definitions,
     may_watch,
+    wait_for_permission,
     watch_namespaces,
 )
 from webop.reactor.gate import Gate
@@ -232,7 +232,7 @@ class Observer:
         self._gate.expect(
             key for key, stream in self._streams.items() if stream.feeds and stream.is_resuming
         )
-        self._clean_indexes()
+        self._clean_up()
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
         """Match what is declared with what there is; log what is ambiguous or absent."""
@@ -273,6 +273,8 @@ class Observer:
             if stream.origin == (resource.group, resource.plural, namespace)
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
+        # Or it was watched before credentials were lost.
+        is_late |= (resource.group, resource.plural, namespace) in self._operator.cluster_view.left
         room = self._open_room(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -311,10 +313,10 @@ class Observer:
     def _end(self, stream: Stream) -> None:
         if stream in self._ending:  # or else the operator ends, or has no credentials
             self._ending.remove(stream)
-            self._clean_indexes()
+            self._clean_up()
 
-    def _clean_indexes(self) -> None:
-        """Remove from the indexes what no stream keeps up to date any more.
+    def _clean_up(self) -> None:
+        """Remove from the indexes what no stream keeps up to date any more, and from memory.
 
         The objects are known by the former observer, too, whose credentials were lost.
         """
@@ -330,6 +332,10 @@ class Observer:
             entry.feeds &= kept
             if not kept:
                 del indexed[origin]
+        left = self._operator.cluster_view.left
+        for origin in left.keys() - feeds:
+            for uid in left.pop(origin):
+                self._operator.memos.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
         self._group.create_task(keep_running(fn, name=name), name=name)
@@ -346,9 +352,10 @@ class Observer:
 
     async def _follow_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""
-        if await may_watch(self._client, DEFINITIONS):
-            options = self._operator.settings.watching
-            await self._definitions.follow(self._client, options, self._note_definition)
+        if not await may_watch(self._client, DEFINITIONS):
+            await wait_for_permission(self._client, DEFINITIONS)
+        options = self._operator.settings.watching
+        await self._definitions.follow(self._client, options, self._note_definition)
 
     def _note_definition(self) -> None:
         self._is_outdated = True
@@ -356,18 +363,22 @@ class Observer:
 
     async def _begin_with_namespaces(self) -> None:
         """Know the namespaces before the first streams start."""
-        patterns = self._scope.patterns
+        patterns, settings = self._scope.patterns, self._operator.settings
         if self._scope.clusterwide:
             return
-        if self._operator.settings.scanning.disabled or not await may_watch(
-            self._client, NAMESPACES
-        ):
+        is_permitted = not settings.scanning.disabled and await may_watch(self._client, NAMESPACES)
+        if not is_permitted:
             exact = (p for p in patterns if isinstance(p, str) and is_exact(p))
             self._operator.cluster_view.serve(frozenset(exact))
+        if settings.scanning.disabled:
             return
-        options = self._operator.settings.watching
-        watching = partial(watch_namespaces, self._client, options, self._select_namespaces)
-        self._spawn(watching, "watch of namespaces")
+
+        async def follow() -> None:
+            if not is_permitted:
+                await wait_for_permission(self._client, NAMESPACES)
+            await watch_namespaces(self._client, settings.watching, self._select_namespaces)
+
+        self._spawn(follow, "watch of namespaces")
         await self._operator.cluster_view.wait_for_namespaces()
 
     def _select_namespaces(self, names: Iterable[str]) -> None:

@@ -99,9 +99,9 @@ class Processor:
         if self.has_indexes:
             self.ctx.operator.indices.discard(obj.uid)
 
-    def forget(self, obj: Tracked) -> None:
+    def forget(self, uid: str) -> None:
         """Drop what else is remembered of an object that is gone."""
-        self.ctx.operator.memos.forget(obj.uid)
+        self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Do what must be done about the newest state of an object.

@@ -40,6 +40,7 @@ _COMPRESSED = 1000  # bytes; shorter texts stay as they are
 _SHELF = 24_000_000  # bytes of texts of one kind; what exceeds it is read again when it is needed
 
 Beginning = Callable[[Any], None]
+Call = Future[Any] | asyncio.Task[Any]
 
 
 class Total:
@@ -47,14 +48,15 @@ class Total:
 
     Attributes:
         taken: the places that are taken.
-        blocked: the calls in threads that nobody waits for any more, by the uids of objects.
+        blocked: the calls that nobody waits for any more, in threads or as tasks that cannot be
+            cancelled, by the uids of objects.
     """
 
     __slots__ = ("blocked", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
-        self.blocked: dict[str, set[Future[Any]]] = {}
+        self.blocked: dict[str, set[Call]] = {}
 
 
 class Room:
@@ -195,8 +197,8 @@ class Room:
         self._closed_until = loop.time() + pause
         loop.call_later(pause, self._schedule)
 
-    def block(self, uid: str, call: Future[Any]) -> None:
-        """Have an object left alone until a call in a thread ends, which could not be cancelled."""
+    def block(self, uid: str, call: Call) -> None:
+        """Have an object left alone until a call ends that could not be cancelled."""
         self._total.blocked.setdefault(uid, set()).add(call)
 
     def is_blocked(self, uid: str) -> bool:

@@ -53,10 +53,15 @@ class Run:
 
     def deliver(self, outcome: Outcome) -> None:
         """Put the result into the patch, unless the object has it already."""
-        if outcome.result is not None:
-            patch = Patch({"status": {self.handler.id: outcome.result}})
-            if patch.as_json_patch(self.cause.body):
-                deliver_results({self.handler.id: outcome}, self.cause.patch)
+        if outcome.result is None:
+            return
+        patch = Patch({"status": {self.handler.id: outcome.result}})
+        try:
+            is_news = bool(patch.as_json_patch(self.cause.body))
+        except RecursionError:  # it contains itself; it is dropped with a warning when written
+            is_news = True
+        if is_news:
+            deliver_results({self.handler.id: outcome}, self.cause.patch)
 
     async def save(self) -> None:
         """Write the patch and clear it; functions that came too late are kept (PAT-06, PAT-07)."""

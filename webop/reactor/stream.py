@@ -10,7 +10,7 @@ import contextlib
 from functools import partial
 
 from webop.client.watch import ListingStarted, WatchStatus, watch
-from webop.handling.cancellation import TaskGroup
+from webop.handling.cancellation import WorkerGroup
 from webop.handling.cluster_view import Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
@@ -19,6 +19,8 @@ from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 from webop.reactor.tracking import get_uid
+
+_HUNG_TIMEOUT = 5.0  # seconds; for what was cancelled
 
 StreamKey = tuple[Resource, str | None]
 
@@ -80,30 +82,37 @@ class Stream:
     async def run(self) -> None:
         """List and watch anew in each turn; while others act, only for the indexes."""
         settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
+        left = self.ctx.operator.cluster_view.left
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
-        async with TaskGroup() as group:
-            spawn = partial(pausing.spawn, group)
-            dispatcher = Dispatcher(
-                Processor(self.ctx, spawn=spawn),
-                spawn=spawn,
-                gate=self._gate,
-                room=self.ctx.room,
-                is_resuming=self.is_resuming,
-                is_standing_by=not pausing.is_active,
-            )
+        group = WorkerGroup()
+        spawn = partial(pausing.spawn, group)
+        dispatcher = Dispatcher(
+            Processor(self.ctx, spawn=spawn),
+            spawn=spawn,
+            gate=self._gate,
+            room=self.ctx.room,
+            is_resuming=self.is_resuming,
+            is_standing_by=not pausing.is_active,
+        )
+        dispatcher.former = left.pop(self.origin, {})
+        try:
+            with pausing.subscribed(dispatcher.switch):
+                while True:
+                    if not self.feeds:
+                        await pausing.wait_until_active()
+                    async with pausing.turn_of(pausing.turn):
+                        await self._feed(dispatcher)
+        finally:
+            why = DaemonStoppingReason.OPERATOR_EXITING
+            if self.is_stopped:
+                why = DaemonStoppingReason.OPERATOR_PAUSING
             try:
-                with pausing.subscribed(dispatcher.switch):
-                    while True:
-                        if not self.feeds:
-                            await pausing.wait_until_active()
-                        async with pausing.turn_of(pausing.turn):
-                            await self._feed(dispatcher)
-            finally:
-                why = DaemonStoppingReason.OPERATOR_EXITING
-                if self.is_stopped:
-                    why = DaemonStoppingReason.OPERATOR_PAUSING
                 await dispatcher.drain(settings.batching.exit_timeout, why)
+            finally:
+                if (objects := dispatcher.list_objects()) or not self.is_resuming:
+                    left[self.origin] = objects
+                dispatcher.abandon(await group.end(_HUNG_TIMEOUT))
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator

@@ -96,17 +96,23 @@ class Work:
 
     Attributes:
         cycle: the handling cycle under way.
-        is_released: whether all deletion handlers have finished, so that the object may go.
+        cleanup: what is removed together with the finalizer; None until all deletion handlers
+            have finished.
         pending: what could not be written.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
     """
 
     cycle: Cycle | None = None
-    is_released: bool = False
+    cleanup: Patch | None = None
     pending: Pending | None = None
     backoff: Backoff | None = None
     paused_until: float = 0.0
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all deletion handlers have finished, so that the object may go."""
+        return self.cleanup is not None
 
     @property
     def is_denied(self) -> bool:
@@ -219,9 +225,9 @@ class Tracked:
             self.keeper.check(self)
 
     def wake(self) -> None:
-        """Have the object looked at as it is: something in its background has ended."""
-        if self.event_type != "DELETED" and self.background is not None:
-            if self.raw is None and self.text is None:
+        """Have the object looked at as it is: something beside the work on it has ended."""
+        if not self.is_gone:
+            if self.background is not None and self.raw is None and self.text is None:
                 self.raw = self.background.raw
             self.is_dirty = True
         self.keeper.check(self)
@@ -258,6 +264,13 @@ class Tracked:
         if self.raw is None and self.background is not None:
             return self.background.raw or None
         return self.raw
+
+    def build_tombstone(self) -> dict[str, Any]:
+        """Return what is known of it when its deletion was not watched."""
+        metadata = {"name": self.name, "uid": self.uid}
+        if self.namespace:
+            metadata["namespace"] = self.namespace
+        return {"metadata": metadata}
 
     def open_work(self) -> Work:
         """Return what is remembered of the work on it."""

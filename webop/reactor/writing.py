@@ -33,7 +33,7 @@ from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import Pending, Tracked, get_uid, parse_version
+from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -198,13 +198,19 @@ async def put_finalizers(
 async def release(ctx: ResourceContext, obj: Tracked) -> None:
     """Let a deleted object go, whatever else is changed in it at the same time.
 
-    The deletion handlers have run and must not run again, so a conflict is resolved here.
+    The deletion handlers have run and must not run again: a conflict is resolved here, and their
+    records go together with the finalizer.
 
     Raises:
         APIError: the finalizer is still there.
         LoginError: there are no credentials.
     """
+    if obj.has_background:  # it is looked at again when the last of them has ended
+        return
     finalizer = ctx.operator.settings.persistence.finalizer
+    has_endpoint = "status" in ctx.resource.subresources
+    cleanup: dict[str, Any] = dict((obj.work or NOTHING).cleanup or {})
+    status = cleanup.pop("status", None) if has_endpoint else None
 
     def build(raw: dict[str, Any]) -> dict[str, Any] | None:
         finalizers = raw["metadata"].get("finalizers") or []
@@ -212,10 +218,18 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
         if len(left) == len(finalizers):
             return None
         version = raw["metadata"]["resourceVersion"]
-        return {"metadata": {"finalizers": left, "resourceVersion": version}}
+        metadata = {"finalizers": left, "resourceVersion": version}
+        return {**cleanup, "metadata": {**cleanup.get("metadata", {}), **metadata}}
 
-    if not obj.has_background:  # else it is looked at again when the last of them has ended
+    try:
         await _send(ctx, obj, build, needs_state=True)
+    except APIStatusError as exc:
+        if judge(exc) is not Failure.DENIED or not cleanup:
+            raise
+        cleanup = {}  # it must not block the deletion
+        await _send(ctx, obj, build, needs_state=True)
+    if status and Body(obj.get_freshest() or {}).meta.finalizers:  # it stays, for others
+        await _send(ctx, obj, lambda _: _build_status(obj, status), "status")
 
 
 async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:

@@ -1,0 +1,97 @@
+"""Deletions: each handler is called once, whatever happens on the way to the end of the object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+import pytest
+
+import webop
+from tests.operating import (
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    get_progress,
+    operate,
+)
+from tests.reactor.relay import Relay, Send, relay
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture
+async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
+    async with relay(webop_cluster) as relayed:
+        yield relayed
+
+
+@pytest.fixture
+def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
+    """Runs an operator that asks the API server through a relay."""
+    return partial(operate, relayed.info, registry, namespaces=[objects.namespace])
+
+
+def is_no_fence(name: str, **_: Any) -> bool:
+    return not name.startswith("fence")
+
+
+@pytest.mark.parametrize("occasion", ["patch", "daemon"])
+async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_handlers(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    occasion: str,
+) -> None:
+    """The records of the handlers go with the finalizer, however many requests it takes."""
+    ended, reached = asyncio.Event(), asyncio.Event()
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
+    async def deleted(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        if occasion == "patch":
+            patch.metadata.labels["deleted"] = "yes"
+
+    if occasion == "daemon":
+
+        @webop.daemon("widgets", registry=registry, id="daemon", when=is_no_fence)
+        async def daemon(**_: Any) -> None:
+            await ended.wait()
+
+    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+        """Let the operator write anything but the removal of the finalizer, and end it there."""
+        if request.method == "PATCH" and calls.of("one", "deleted"):
+            metadata = orjson.loads(request.content)["metadata"]
+            if reached.is_set() or FINALIZER not in metadata.get("finalizers", [FINALIZER]):
+                reached.set()
+                return httpx.Response(503)
+        return await send(request)
+
+    relayed.meddle = meddle
+    settings = build_settings(batching={"exit_timeout": 0.1})
+    async with run_relayed(settings):
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait_handled("one")
+        await objects.delete("one")
+        await calls.wait("one", "deleted")
+        if occasion == "daemon":
+            await objects.wait("one", lambda body: get_progress(body).get("deleted"))
+            ended.set()
+        await reached.wait()
+    async with run_operator():
+        body = await objects.wait(
+            "one", lambda body: body["metadata"]["finalizers"] == ["tests.webop.dev/other"]
+        )
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["deleted"]
+    assert not get_progress(body)
