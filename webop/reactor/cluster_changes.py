@@ -30,7 +30,7 @@ NAMESPACES = Resource(
 
 
 async def may_watch(client: Client, resource: Resource) -> bool:
-    """Tell whether the permissions suffice; if not, log what is lost without them."""
+    """Tell whether the permissions suffice; if not, log what does not work without them."""
     try:
         async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
             await anext(pages)
