@@ -54,7 +54,7 @@ class Backoff:
         return max(delay, at_least or 0)
 
     def reset(self) -> None:
-        """Begin anew with the first delay: an attempt has succeeded."""
+        """Start over with the first delay: an attempt has succeeded."""
         self._iterator = None
         self._last = None
         self.failures = 0

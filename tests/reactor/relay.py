@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
-Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
-Meddler = Callable[[httpx.Request, Send], Awaitable[httpx.Response]]
+Meddler = Callable[[httpx.Request], Awaitable[httpx.Response | None]]
 
 
 class Relay:
@@ -32,7 +31,7 @@ class Relay:
         is_locked: whether nobody is let in: every request is answered by 401.
         discoveries: how often ``/apis`` was asked for.
         requests: what was asked for, other than watches.
-        meddle: called with each of them and with how to pass it on; returns the answer.
+        meddle: called with each of them; returns the answer, or None to pass it on.
         url: where it listens.
     """
 
@@ -87,11 +86,11 @@ class Relay:
         if request.url.params.get("watch") == "true":
             return httpx.Response(200, content=self._watch(request))
         self.requests.append(request)
-        if self.meddle is not None:
-            return await self.meddle(request, self._pass_on)
-        return await self._pass_on(request)
+        answer = None if self.meddle is None else await self.meddle(request)
+        return await self.pass_on(request) if answer is None else answer
 
-    async def _pass_on(self, request: httpx.Request) -> httpx.Response:
+    async def pass_on(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer of the API server."""
         found = await self._upstream.send(self._readdress(request))
         if request.url.path != "/apis":
             return httpx.Response(found.status_code, content=found.content)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import pytest
 import webop
 from tests.commands import Workshop
 from tests.operating import Kind, Objects, RunOperator, build_settings, eventually
+from tests.reactor.obstacles import hang, webhook_on_updates
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 
 _HANDLERS = """
 import os
@@ -119,10 +117,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
     async def fn(name: str, **_: Any) -> None:
         called.add(name)
 
-    async with contextlib.AsyncExitStack() as stack:
-        mend = await stack.enter_async_context(
-            _webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2)
-        )
+    async with webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2) as mend:
         for number in range(300):
             await objects.create(f"w{number}")
         settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
@@ -162,8 +157,8 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
         "retry_period": 0.5,
     }
     async with (
-        _hang() as url,
-        _webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
+        hang() as url,
+        webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
     ):
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
         caplog.set_level("INFO", "webop.coordination")
@@ -181,64 +176,6 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
             await objects.wait_handled("w299")
     assert set(calls.values()) == {1}
     assert "Leadership is lost" not in caplog.text
-
-
-@contextlib.asynccontextmanager
-async def _hang() -> AsyncIterator[str]:
-    """Take connections, and never answer."""
-    transports: list[asyncio.BaseTransport] = []
-
-    class Silence(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            transports.append(transport)
-
-    server = await asyncio.get_running_loop().create_server(Silence, "127.0.0.1", 0)
-    try:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    finally:
-        server.close()
-        for transport in transports:
-            transport.close()
-
-
-@contextlib.asynccontextmanager
-async def _webhook_on_updates(
-    objects: Objects, url: str, **options: Any
-) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Have a webhook asked about all updates of the objects; what is yielded removes it."""
-    name = f"updates-{objects.namespace}"
-    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    rule = {
-        "apiGroups": [objects.resource.group],
-        "apiVersions": ["*"],
-        "resources": [objects.resource.plural],
-        "operations": ["UPDATE"],
-    }
-    webhook = {
-        "name": "updates.webop.dev",
-        "clientConfig": {"url": url},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": objects.namespace}},
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        **options,
-    }
-    body = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": name},
-        "webhooks": [webhook],
-    }
-
-    async def remove() -> None:
-        with contextlib.suppress(APINotFoundError):
-            await objects.client.request("DELETE", f"{path}/{name}")
-
-    await objects.client.request("POST", path, body=body)
-    try:
-        yield remove
-    finally:
-        await remove()
 
 
 @pytest.mark.feature("ASY-02", "EVT-12")

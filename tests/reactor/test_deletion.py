@@ -21,7 +21,7 @@ from tests.operating import (
     get_progress,
     operate,
 )
-from tests.reactor.relay import Relay, Send, relay
+from tests.reactor.relay import Relay, relay
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -68,14 +68,14 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
         async def daemon(**_: Any) -> None:
             await ended.wait()
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         """Let the operator write anything but the removal of the finalizer, and end it there."""
         if request.method == "PATCH" and calls.of("one", "deleted"):
             metadata = orjson.loads(request.content)["metadata"]
             if reached.is_set() or FINALIZER not in metadata.get("finalizers", [FINALIZER]):
                 reached.set()
                 return httpx.Response(503)
-        return await send(request)
+        return None
 
     relayed.meddle = meddle
     settings = build_settings(batching={"exit_timeout": 0.1})

@@ -10,56 +10,17 @@ import pytest
 
 import webop
 from tests.operating import FINALIZER, Calls, Kind, Objects, RunOperator, eventually
+from tests.reactor.obstacles import denying
 from webop.client.api import Client
-from webop.errors import APIForbiddenError, APINotFoundError
-
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-_BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
-
-
-async def _deny(client: Client, objects: Objects, expression: str, reason: str) -> None:
-    """Have the API server refuse what does not fulfil a CEL expression, in this namespace."""
-    name = f"deny-{objects.namespace}"
-    rule = {
-        "apiGroups": [objects.resource.group],
-        "apiVersions": ["*"],
-        "resources": [objects.resource.plural],
-        "operations": ["UPDATE"],
-    }
-    validation = {"expression": expression, "message": "not in this house", "reason": reason}
-    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
-    here = {"matchLabels": {"kubernetes.io/metadata.name": objects.namespace}}
-    binding = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": here},
-    }
-    version, metadata = "admissionregistration.k8s.io/v1", {"name": name}
-    for path, kind, spec in (
-        (_POLICIES, "ValidatingAdmissionPolicy", policy),
-        (_BINDINGS, "ValidatingAdmissionPolicyBinding", binding),
-    ):
-        body = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-        await client.request("POST", path, body=body)
+from webop.errors import APINotFoundError
 
 
 @pytest.fixture
-async def strict(client: Client, objects: Objects) -> AsyncIterator[Objects]:
-    """Objects whose label "forbidden" is denied by 403, as soon as that is in force."""
+async def strict(objects: Objects) -> AsyncIterator[Objects]:
+    """Objects whose label "forbidden" is denied by 403."""
     expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
-    await _deny(client, objects, expression, "Forbidden")
-    await objects.create("probe")
-    for _ in range(2000):
-        try:
-            await objects.patch("probe", {"metadata": {"labels": {"forbidden": "x"}}})
-        except APIForbiddenError:
-            break
-        await objects.patch("probe", {"metadata": {"labels": {"forbidden": None}}})
-        await asyncio.sleep(0.01)
-    yield objects
-    name = f"deny-{objects.namespace}"
-    await client.request("DELETE", f"{_BINDINGS}/{name}")
-    await client.request("DELETE", f"{_POLICIES}/{name}")
+    async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
+        yield objects
 
 
 @pytest.mark.feature("PAT-10", "CON-04", "HND-18")
@@ -98,11 +59,7 @@ async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletio
 
 @pytest.mark.feature("CON-01", "CON-04")
 async def test_an_object_whose_state_cannot_be_stored_is_handled_on_from_memory(
-    client: Client,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    calls: Calls,
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
     """Every patch of the operator is denied; what the user does, is not."""
 
@@ -120,32 +77,14 @@ async def test_an_object_whose_state_cannot_be_stored_is_handled_on_from_memory(
         "!has(object.metadata.annotations) || "
         "!object.metadata.annotations.exists(key, key.startsWith('kopf'))"
     )
-    await _deny(client, objects, expression, "Forbidden")
-    try:
-        await objects.create("probe")
-        denied = {"metadata": {"annotations": {"kopf.x/y": "z"}}}
-        await eventually_denied(objects, denied)
-        async with run_operator():
-            await objects.create("a", {"x": 0})
-            await calls.wait("a", "created 1")
-            await objects.patch("a", {"spec": {"x": 1}})
-            await eventually(lambda: len(calls.of("a")) == 3)
-    finally:
-        name = f"deny-{objects.namespace}"
-        await client.request("DELETE", f"{_BINDINGS}/{name}")
-        await client.request("DELETE", f"{_POLICIES}/{name}")
+    denied = {"metadata": {"annotations": {"kopf.x/y": "z"}}}
+    async with denying(objects, expression, denied), run_operator():
+        await objects.create("a", {"x": 0})
+        await calls.wait("a", "created 1")
+        await objects.patch("a", {"spec": {"x": 1}})
+        await eventually(lambda: len(calls.of("a")) == 3)
     change = "updated [('change', ('spec', 'x'), 0, 1)]"
     assert calls.handlers("a") == ["created 0", "created 1", change]
-
-
-async def eventually_denied(objects: Objects, patch: dict[str, Any]) -> None:
-    for _ in range(2000):
-        try:
-            await objects.patch("probe", patch)
-        except APIForbiddenError:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it is not denied")
 
 
 @pytest.mark.feature("CON-04", "RST-01")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
-from tests.operating import Objects, RunOperator, build_settings, eventually
+from tests.operating import Calls, Objects, RunOperator, build_settings, eventually
 from tests.reactor.relay import Relay, relay
+from tests.reactor.witnesses import Crowd, Names
 from webop.client.credentials import ConnectionInfo
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
@@ -20,73 +24,98 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
-def _prepare(
-    registry: webop.OperatorRegistry, objects: Objects, relayed: Relay, **sections: Any
-) -> Operator:
-    @webop.on.login(registry=registry)
-    async def login(**_: Any) -> ConnectionInfo | None:
-        return None if relayed.is_locked else relayed.info
+@dataclass
+class Hosted:
+    """An operator that survives the loss of its credentials, and the relay that refuses them."""
 
-    @webop.on.event(f"absent.{objects.namespace}.webop.dev", registry=registry, id="absent")
-    async def absent(**_: Any) -> None: ...  # has the cluster asked about kinds again and again
+    operator: Operator
+    relayed: Relay
 
-    settings = build_settings(
-        networking={"error_backoffs": [0.1]}, batching={"exit_timeout": 0.2}, **sections
-    )
-    return Operator(
-        OperatorOptions(
-            registry=registry,
-            settings=settings,
-            scope=Scope(clusterwide=False, patterns=(objects.namespace,)),
-            is_hosted=True,
-        )
-    )
+    async def lock_out(self) -> None:
+        """Refuse all credentials, and wait until the work with them has ended."""
+        self.relayed.lock()
+        await eventually(lambda: self.operator.observer is None, "the work has ended")
+
+    async def let_in(self) -> None:
+        """Accept credentials, and wait until the work has begun again."""
+        self.relayed.is_locked = False
+        await eventually(lambda: self.operator.observer is not None, "the work has begun again")
+
+
+RunHosted = Callable[..., AbstractAsyncContextManager[Hosted]]
+
+
+@pytest.fixture
+def run_hosted(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+) -> RunHosted:
+    """Runs an operator; the given events, which hold its threads, are set at its end."""
+
+    @asynccontextmanager
+    async def run(*holding: threading.Event, **sections: Any) -> AsyncIterator[Hosted]:
+        async with relay(webop_cluster) as relayed:
+
+            @webop.on.login(registry=registry)
+            async def login(**_: Any) -> ConnectionInfo | None:
+                return None if relayed.is_locked else relayed.info
+
+            @webop.on.event(f"absent.{objects.namespace}.webop.dev", registry=registry, id="absent")
+            async def absent(**_: Any) -> None: ...  # so that discovery is repeated all the time
+
+            quick: Any = {
+                "networking": {"error_backoffs": [0.1]},
+                "batching": {"exit_timeout": 0.2},
+            }
+            options = OperatorOptions(
+                registry=registry,
+                settings=build_settings(**quick | sections),
+                scope=Scope(clusterwide=False, patterns=(objects.namespace,)),
+                is_hosted=True,
+            )
+            operator = Operator(options)
+            running = asyncio.create_task(operator.run())
+            try:
+                yield Hosted(operator, relayed)
+            finally:
+                for event in holding:
+                    event.set()
+                running.cancel()
+                await asyncio.wait({running})
+
+    return run
 
 
 async def test_a_thread_that_outlives_its_credentials_keeps_its_object_to_itself(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
 ) -> None:
-    present: Counter[str] = Counter()
-    most: Counter[str] = Counter()
-    entries: Counter[str] = Counter()
+    crowd = Crowd()
     released = threading.Event()
 
     @webop.on.update("widgets", registry=registry, id="slow")
     def slow(name: str, **_: Any) -> None:
-        entries[name] += 1
-        present[name] += 1
-        most[name] = max(most[name], present[name])
-        if name == "one":
-            released.wait(30)
-        present[name] -= 1
+        with crowd.enter(name):
+            if name == "one":
+                released.wait(30)
 
-    async with relay(webop_cluster) as relayed:
-        operator = _prepare(registry, objects, relayed)
-        running = asyncio.create_task(operator.run())
-        try:
-            for name in ("one", "two"):
-                await objects.create(name, {"a": 1})
-                await objects.wait_handled(name)
-            await objects.patch("one", {"spec": {"a": 2}})
-            await eventually(lambda: present["one"] == 1, "the handler runs")
-            relayed.lock()
-            await eventually(lambda: operator.observer is None, "the work has ended")
-            relayed.is_locked = False
-            await objects.patch("two", {"spec": {"a": 2}})
-            await eventually(lambda: entries["two"] == 1, "others are handled")
-            await asyncio.sleep(0.5)
-            assert entries["one"] == 1
-            released.set()
-            await objects.wait_handled("one")
-        finally:
-            released.set()
-            running.cancel()
-            await asyncio.wait({running})
-    assert set(most.values()) == {1}
+    async with run_hosted(released) as hosted:
+        for name in ("one", "two"):
+            await objects.create(name, {"a": 1})
+            await objects.wait_handled(name)
+        await objects.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: crowd.present["one"] == 1, "the handler runs")
+        await hosted.lock_out()
+        await hosted.let_in()
+        await objects.patch("two", {"spec": {"a": 2}})
+        await eventually(lambda: crowd.entries["two"] == 1, "others are handled")
+        await asyncio.sleep(0.5)
+        assert crowd.entries["one"] == 1
+        released.set()
+        await objects.wait_handled("one")
+    assert set(crowd.most.values()) == {1}
 
 
 async def test_an_object_is_left_alone_until_the_last_of_its_threads_has_ended(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
 ) -> None:
     entries: Counter[str] = Counter()
     handler_released, daemon_released = threading.Event(), threading.Event()
@@ -101,46 +130,28 @@ async def test_an_object_is_left_alone_until_the_last_of_its_threads_has_ended(
         entries[f"daemon of {name}"] += 1
         daemon_released.wait(60)
 
-    async with relay(webop_cluster) as relayed:
-        operator = _prepare(registry, objects, relayed)
-        running = asyncio.create_task(operator.run())
-        try:
-            await objects.create("one", {"a": 1})
-            await objects.wait_handled("one")
-            await eventually(lambda: entries["daemon of one"] == 1, "the daemon runs")
-            await objects.patch("one", {"spec": {"a": 2}})
-            await eventually(lambda: entries["one"] == 1, "the handler runs")
-            relayed.lock()
-            await eventually(lambda: operator.observer is None, "the work has ended")
-            relayed.is_locked = False
-            daemon_released.set()
-            await eventually(lambda: operator.observer is not None, "the work has begun again")
-            await objects.create("two", {"a": 2})
-            await objects.wait_handled("two")
-            await asyncio.sleep(0.5)
-            assert entries["one"] == 1
-            handler_released.set()
-            await objects.wait_handled("one")
-        finally:
-            handler_released.set()
-            daemon_released.set()
-            running.cancel()
-            await asyncio.wait({running})
-
-
-async def _lose_credentials(operator: Operator, relayed: Relay, meanwhile: Any = None) -> None:
-    relayed.lock()
-    await eventually(lambda: operator.observer is None, "the work has ended")
-    if meanwhile is not None:
-        await meanwhile
-    relayed.is_locked = False
-    await eventually(lambda: operator.observer is not None, "the work has begun again")
+    async with run_hosted(handler_released, daemon_released) as hosted:
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+        await eventually(lambda: entries["daemon of one"] == 1, "the daemon runs")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: entries["one"] == 1, "the handler runs")
+        await hosted.lock_out()
+        hosted.relayed.is_locked = False
+        daemon_released.set()
+        await hosted.let_in()
+        await objects.create("two", {"a": 2})
+        await objects.wait_handled("two")
+        await asyncio.sleep(0.5)
+        assert entries["one"] == 1
+        handler_released.set()
+        await objects.wait_handled("one")
 
 
 async def test_objects_are_resumed_once_however_often_credentials_are_lost(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
-    webop_cluster: LocalCluster,
+    run_hosted: RunHosted,
     objects: Objects,
 ) -> None:
     resumed: Counter[str] = Counter()
@@ -160,51 +171,44 @@ async def test_objects_are_resumed_once_however_often_credentials_are_lost(
         if name == "pending" and not is_allowed:
             raise webop.TemporaryError("not yet", delay=0.2)
 
-    async with relay(webop_cluster) as relayed:
-        operator = _prepare(registry, objects, relayed)
-        running = asyncio.create_task(operator.run())
-        try:
-            await eventually(lambda: resumed["old"] and resumed["pending"], "they are resumed")
-            await objects.create("new")
-            await objects.wait_handled("new")
-            await _lose_credentials(operator, relayed)
-            before, is_allowed = resumed["pending"], True
-            await eventually(lambda: resumed["pending"] > before, "the attempts go on")
-            await _lose_credentials(operator, relayed)
-            await objects.create("newer")
-            await objects.wait_handled("newer")
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
+    async with run_hosted() as hosted:
+        await eventually(lambda: resumed["old"] and resumed["pending"], "they are resumed")
+        await objects.create("new")
+        await objects.wait_handled("new")
+        await hosted.lock_out()
+        await hosted.let_in()
+        before, is_allowed = resumed["pending"], True
+        await eventually(lambda: resumed["pending"] > before, "the attempts go on")
+        await hosted.lock_out()
+        await hosted.let_in()
+        await objects.create("newer")
+        await objects.wait_handled("newer")
     assert resumed == {"old": 1, "pending": before + 1}
 
 
 async def test_nothing_is_remembered_of_objects_that_are_deleted_while_there_are_no_credentials(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
 ) -> None:
     @webop.on.create("widgets", registry=registry, id="created")
     async def created(**_: Any) -> None: ...
 
-    async with relay(webop_cluster) as relayed:
-        operator = _prepare(registry, objects, relayed)
-        running = asyncio.create_task(operator.run())
-        try:
-            for name in ("one", "two", "three"):
-                await objects.create(name)
-                await objects.wait_handled(name)
-            assert len(operator.context.memos) == 3
-            await _lose_credentials(operator, relayed, objects.delete("two"))
-            await objects.create("four")
-            await objects.wait_handled("four")
-            await eventually(lambda: len(operator.context.memos) == 3, "it is forgotten")
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
+    async with run_hosted() as hosted:
+        for name in ("one", "two", "three"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        memos = hosted.operator.context.memos
+        assert len(memos) == 3
+        await hosted.lock_out()
+        await objects.delete("two")
+        await hosted.let_in()
+        await objects.create("four")
+        await objects.wait_handled("four")
+        await eventually(lambda: len(memos) == 3, "it is forgotten")
 
 
 async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(
     registry: webop.OperatorRegistry,
-    webop_cluster: LocalCluster,
+    run_hosted: RunHosted,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -222,20 +226,45 @@ async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is
         "retry_period": 0.5,
         "exits_when_stuck": False,  # it is the test that would be ended
     }
-    async with relay(webop_cluster) as relayed:
-        operator = _prepare(registry, objects, relayed, leadership=leadership)
-        running = asyncio.create_task(operator.run())
-        try:
-            await objects.create("one", {"a": 1})
-            await eventually(lambda: entries["one"] == 1, "the handler runs")
-            relayed.lock()
-            await eventually(lambda: operator.observer is None, "the work has ended")
-            relayed.is_locked = False
-            await eventually(lambda: operator.observer is not None, "the work has begun again")
-            assert "work goes on that cannot be stopped" not in caplog.text
-            released.set()
-            await objects.wait_handled("one")
-        finally:
-            released.set()
-            running.cancel()
-            await asyncio.wait({running})
+    async with run_hosted(released, leadership=leadership) as hosted:
+        await objects.create("one", {"a": 1})
+        await eventually(lambda: entries["one"] == 1, "the handler runs")
+        await hosted.lock_out()
+        await hosted.let_in()
+        assert "work goes on that cannot be stopped" not in caplog.text
+        released.set()
+        await objects.wait_handled("one")
+
+
+async def test_an_index_is_exact_after_credentials_were_lost_and_found(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
+) -> None:
+    crowd = Crowd()
+    index = Names(registry, "widgets")
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(names: webop.Index[str, str], **kwargs: Any) -> None:
+        calls.note("created", kwargs, seen=set(names))
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
+        with crowd.enter(name):
+            await stopped.wait()
+            await asyncio.sleep(0.5)
+
+    async with run_hosted(batching={}) as hosted:
+        for name in ("kept", "doomed"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        await eventually(lambda: crowd.present.total() == 2, "the daemons run")
+        await hosted.lock_out()
+        await eventually(lambda: crowd.present.total() == 0, "the daemons end")
+        assert index() == {"kept", "doomed"}  # for admission, which goes on
+        await objects.patch("doomed", {"metadata": {"finalizers": None}})
+        await objects.delete("doomed")
+        await objects.create("new")
+        await hosted.let_in()
+        (call,) = await calls.wait("new")
+        await eventually(lambda: crowd.present.total() == 2, "the daemons run again")
+    assert call["seen"] == {"kept", "new"}
+    assert set(crowd.most.values()) == {1}

@@ -8,15 +8,24 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 import webop
-from tests.operating import Calls, Kind, Objects, RunOperator, build_settings, eventually, operate
-from tests.reactor.relay import Relay, Send, relay
+from tests.operating import (
+    Calls,
+    Kind,
+    Objects,
+    Running,
+    RunOperator,
+    build_settings,
+    eventually,
+    operate,
+)
+from tests.reactor.relay import Meddler, Relay, relay
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -33,8 +42,15 @@ async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
 
 @pytest.fixture
 def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
-    """Runs an operator that asks the API server through a relay."""
-    return partial(operate, relayed.info, registry, namespaces=[objects.namespace])
+    """Runs an operator behind a relay; ``meddle`` answers some of its requests."""
+
+    def run(
+        settings: webop.OperatorSettings | None = None, *, meddle: Meddler | None = None
+    ) -> AbstractAsyncContextManager[Running]:
+        relayed.meddle = meddle
+        return operate(relayed.info, registry, settings, namespaces=[objects.namespace])
+
+    return run
 
 
 def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> httpx.Response:
@@ -112,15 +128,15 @@ async def test_a_change_that_comes_while_an_older_state_is_read_is_not_lost(
     async def up(**kwargs: Any) -> None:
         calls.note("up", kwargs)
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
-        answer = await send(request)
-        if request.method == "GET" and request.url.path.endswith("/a"):
-            reading.set()
-            await answered.wait()
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "GET" or not request.url.path.endswith("/a"):
+            return None
+        answer = await relayed.pass_on(request)
+        reading.set()
+        await answered.wait()
         return answer
 
-    relayed.meddle = meddle
-    async with run_relayed(build_settings(batching={"error_delays": [3]})):
+    async with run_relayed(build_settings(batching={"error_delays": [3]}), meddle=meddle):
         await objects.create("a", {"x": 0})
         await objects.wait_handled("a")
         for number in range(34):
@@ -139,10 +155,7 @@ async def test_a_change_that_comes_while_an_older_state_is_read_is_not_lost(
 
 
 async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_had_failed(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects
 ) -> None:
     written = asyncio.Event()
     failures = 0
@@ -155,16 +168,15 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
         if memo.count == 3:
             written.set()
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         nonlocal failures
         if is_patch_with(request, '"ticks":1') and failures < 2:
             failures += 1
             return fail(503)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
     settings = build_settings(networking={"error_backoffs": [1.5]})
-    async with run_relayed(settings):
+    async with run_relayed(settings, meddle=meddle):
         await objects.create("a")
         await eventually(written.is_set)
         await asyncio.sleep(2.5)
@@ -173,11 +185,7 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
 
 
 async def test_a_finalizer_refused_by_409_is_tried_again(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     """A conflict that is not about the version of the object: such as of a webhook."""
     refused = 0
@@ -189,16 +197,15 @@ async def test_a_finalizer_refused_by_409_is_tried_again(
     @webop.on.delete("widgets", registry=registry, id="del")
     async def delete(**_: Any) -> None: ...
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         nonlocal refused
         if is_patch_with(request, '"finalizers"') and request.url.path.endswith("/a"):
             refused += 1
             if refused == 1:
                 return fail(409)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
-    async with run_relayed(build_settings(**QUICK)):
+    async with run_relayed(build_settings(**QUICK), meddle=meddle):
         await objects.create("a")
         await eventually(lambda: len(calls.of("a")) == 1, timeout=5)
     assert refused == 2
@@ -206,7 +213,6 @@ async def test_a_finalizer_refused_by_409_is_tried_again(
 
 async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
     registry: webop.OperatorRegistry,
-    relayed: Relay,
     run_relayed: RunOperator,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
@@ -220,13 +226,12 @@ async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
         ticks += 1
         patch.status["ticks"] = ticks
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if is_failing and request.method == "PATCH":
             return fail(503)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
-    async with run_relayed():
+    async with run_relayed(meddle=meddle):
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(30)))
         await eventually(lambda: ticks > 60)
         is_failing, ticks = True, 0
@@ -271,10 +276,7 @@ async def test_sync_handlers_of_one_kind_do_not_hold_up_async_ones_of_another(
 
 
 async def test_slow_sync_handlers_of_events_do_not_hold_up_changes(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_over = False
 
@@ -354,10 +356,7 @@ async def test_a_timer_with_a_senseless_patch_goes_on(
 
 
 async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_failed(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects
 ) -> None:
     running = most = done = begun = 0
     is_failing = True
@@ -374,16 +373,15 @@ async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_fail
         running -= 1
         done += 1
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if is_failing and request.method == "PATCH":
             return fail(503)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
     settings = build_settings(
         networking={"error_backoffs": [1]}, batching={"error_delays": [1], "worker_limit": 1}
     )
-    async with run_relayed(settings):
+    async with run_relayed(settings, meddle=meddle):
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(8)))
         await eventually(lambda: begun >= 5)
         await asyncio.sleep(1)
@@ -393,10 +391,7 @@ async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_fail
 
 
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects
 ) -> None:
     moments: list[float] = []
 
@@ -404,16 +399,15 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
     @webop.on.update("widgets", registry=registry, id="fn")
     async def fn(**_: Any) -> None: ...
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and request.url.path.endswith("/a"):
             moments.append(time.monotonic())
             if moments[-1] - moments[0] < 3:
                 await asyncio.sleep(0.2)
                 return fail(429, {"Retry-After": "3"})
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
-    async with run_relayed():
+    async with run_relayed(meddle=meddle):
         await objects.create("a", {"x": 0})
         await eventually(lambda: len(moments) > 0)
         while time.monotonic() < moments[0] + 3:
@@ -447,11 +441,7 @@ async def test_what_is_written_between_two_handlers_is_not_written_again_over_wh
 
 
 async def test_live_changes_overtake_those_that_wait_since_the_start(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     delays: dict[str, float] = {}
 
@@ -461,15 +451,14 @@ async def test_live_changes_overtake_those_that_wait_since_the_start(
         if "sent" in spec:
             delays[name] = time.time() - spec["sent"]
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH":
             await asyncio.sleep(0.3)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
     for begin in range(0, 600, 100):
         await asyncio.gather(*(objects.create(f"w{n:03}") for n in range(begin, begin + 100)))
-    async with run_relayed():
+    async with run_relayed(meddle=meddle):
         await eventually(lambda: len(calls) > 30)
         called = {call["name"] for call in calls}
         chosen = [f"w{n:03}" for n in range(0, 600, 60) if f"w{n:03}" not in called]
@@ -480,11 +469,7 @@ async def test_live_changes_overtake_those_that_wait_since_the_start(
 
 
 async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     """A webhook for some objects is down: each of their patches fails after a while."""
 
@@ -492,14 +477,13 @@ async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and "/bad" in request.url.path:
             await asyncio.sleep(2)
             return fail(500)
-        return await send(request)
+        return None
 
-    relayed.meddle = meddle
-    async with run_relayed():
+    async with run_relayed(meddle=meddle):
         await asyncio.gather(*(objects.create(f"bad{number}") for number in range(60)))
         await eventually(lambda: len(calls) > 20)
         await asyncio.sleep(6)
@@ -538,7 +522,7 @@ async def test_what_event_handlers_want_is_written_later_even_if_the_object_does
         await resuming.wait()
         patch.status["event"] = "seen"
 
-    async def meddle(request: httpx.Request, send: Send) -> httpx.Response:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
         if is_patch_with(request, "seen") and not refused.is_set():
             refused.set()
             return fail(503)
@@ -546,7 +530,7 @@ async def test_what_event_handlers_want_is_written_later_even_if_the_object_does
             resuming.set()
             await refused.wait()
             await asyncio.sleep(0.3)  # until the operator has got the other answer
-        return await send(request)
+        return None
 
     resuming, relayed.meddle = asyncio.Event(), meddle
     async with run_relayed():

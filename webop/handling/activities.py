@@ -27,7 +27,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         The results by ids of the handlers.
 
     Raises:
-        ActivityError: at least one has failed for good; the others were called all the same.
+        ActivityError: at least one has failed finally; all others were called nevertheless.
     """
     handlers: list[ActivityHandler] = []
     counts: Counter[str] = Counter()
@@ -36,7 +36,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         suffix = f"-{counts[handler.id]}" if counts[handler.id] > 1 else ""
         handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
-    if hung and activity is Activity.PROBE:  # each further call could take a thread for good
+    if hung and activity is Activity.PROBE:  # each further call could block a thread for ever
         raise ActivityError(
             f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended. "
             f"Set a time limit for what it waits for"

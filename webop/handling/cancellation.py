@@ -1,7 +1,7 @@
 """Cancellations that get lost: a task group that ends by an error swallows them; handlers do, too.
 
-Whoever catches the errors of a task group and goes on must open it as a :class:`TaskGroup` of this
-module, and then look whether it may go on. What runs users' code is in a :class:`WorkerGroup`.
+Code that catches the errors of a task group and continues must use the :class:`TaskGroup` of this
+module, and then call :func:`end_if_cancelled`. Users' code runs in a :class:`WorkerGroup`.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class WorkerGroup:
 
 
 def is_being_cancelled() -> bool:
-    """Tell whether the present task was told to end, whatever has become of the exception."""
+    """Tell whether the present task was cancelled, even if the exception was lost."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def end_if_cancelled() -> None:
-    """End the present task if it was told to end.
+    """End the present task if it was cancelled.
 
     Raises:
         asyncio.CancelledError: it was.

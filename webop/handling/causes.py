@@ -1,4 +1,4 @@
-"""Why handlers are called: what has happened, with everything that handlers get to know of it.
+"""Why handlers are called: what has happened, with all arguments for handlers.
 
 A cause is made once per occasion and gives the keyword arguments of all handlers called for it
 (chapter "Arguments" of the manual). Pure.
@@ -149,8 +149,8 @@ class ChangeCause(DiffCause):
     Attributes:
         reason: what has happened.
         initial: whether the object was there before the operator, and is not yet fully resumed.
-        own: what the framework writes on its own account, beside the ``patch`` of the handlers:
-            progress, and the state that is handled.
+        own: what the framework writes in addition to the ``patch`` of the handlers: progress, and
+            the state that was handled.
     """
 
     reason: Reason
@@ -168,7 +168,7 @@ class ChangeCause(DiffCause):
         return kwargs
 
     def since(self, old: Any) -> ChangeCause:
-        """Return the same with what has changed since another state."""
+        """Return the same cause with what has changed since another state."""
         return dataclasses.replace(self, old=old, diff=diffs.diff(old, self.new))
 
 
@@ -219,12 +219,12 @@ def detect_reason(
     """Tell what has happened to an object (EVT-06 to EVT-08).
 
     Args:
-        event_type: the type of the watch event that brought the news.
+        event_type: the type of the watch event.
         deleting: whether the object is marked for deletion.
         blocked: whether the object carries the operator's finalizer.
         old: the last-handled essence, or None if the object was never handled.
         changed: whether the essence differs from the last-handled one.
-        initial: whether the object was there before the operator and is yet to be resumed.
+        initial: whether the object was there before the operator and must still be resumed.
     """
     if event_type == "DELETED":
         return Reason.GONE

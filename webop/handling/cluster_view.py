@@ -15,7 +15,7 @@ Origin = tuple[str, str, str | None]
 
 @dataclass(slots=True)
 class Indexed:
-    """The objects of one origin that are in indexes, and the feeds by which they came there."""
+    """The objects of one origin that are in indexes, and the feeds that put them there."""
 
     uids: set[str] = field(default_factory=set)
     feeds: set[Feed] = field(default_factory=set)
@@ -26,7 +26,7 @@ class ClusterView:
 
     Attributes:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
-        groups: API groups that are to be asked about, whatever the handlers are for.
+        groups: API groups to discover, even if no handler is for them.
         indexed: the objects in the indexes; they stay there from one watch to the next one.
         left: the objects of watches that have ended, by their uids, and whether each is still to
             be resumed; for the next watch of them.
@@ -41,7 +41,7 @@ class ClusterView:
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
-        self.is_awaited = False  # whether the cluster is going to be asked
+        self.is_awaited = False  # whether the cluster will be asked
 
     @property
     def resources(self) -> frozenset[Resource]:
@@ -49,7 +49,7 @@ class ClusterView:
         return frozenset(self._resources)
 
     def update(self, resources: Iterable[Resource]) -> None:
-        """Take over a discovery."""
+        """Accept the result of a discovery."""
         self._resources = {resource: resource for resource in resources}
         self.is_known, self.is_awaited = True, False
         for listener in self._listeners:
@@ -64,21 +64,21 @@ class ClusterView:
         return resource in self._resources
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Have a function called after each discovery."""
+        """Call a function after each discovery."""
         self._listeners.append(listener)
 
     def demand(self, groups: Iterable[str]) -> None:
-        """Have the cluster asked about API groups that no handler may be for."""
+        """Discover these API groups, too, even if no handler is for them."""
         self.groups |= frozenset(groups)
 
     def serve(self, namespaces: frozenset[str]) -> None:
-        """Take note of the namespaces that are served from now on."""
+        """Set the namespaces that are served from now on."""
         self.namespaces = namespaces
         self._moved.set()
         self._moved = asyncio.Event()
 
     async def wait_for_namespaces(self, known: frozenset[str] | None = None) -> frozenset[str]:
-        """Wait until other namespaces are served than those known to the caller; return them."""
+        """Wait until the served namespaces differ from those known to the caller; return them."""
         while self.namespaces is None or self.namespaces == known:
             await self._moved.wait()
         return self.namespaces

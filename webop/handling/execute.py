@@ -1,7 +1,7 @@
-"""Calling the handlers of a cause: who is next, how it went, what is left.
+"""Calling the handlers of a cause: which are next, what they return or raise, which are left.
 
-Flow: :func:`execute` → :func:`attempt` → the user's function. The order
-is of the lifecycle (:mod:`webop.lifecycles`), the verdicts are of :mod:`webop.handling.policy`.
+Flow: :func:`execute` → :func:`attempt` → the user's function. The lifecycle
+(:mod:`webop.lifecycles`) decides on the order, :mod:`webop.handling.policy` on the verdicts.
 Handlers never break the framework: everything that they raise becomes an outcome.
 """
 
@@ -43,8 +43,8 @@ async def execute(
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
-    Guarantees: no exception of a handler leaves this function, but for cancellation. A handler
-    is not called again before the caller has had the chance to store what is recorded.
+    Guarantees: no exception of a handler leaves this function, except cancellation. A handler is
+    not called again before the caller can store what is recorded.
 
     Returns:
         The outcomes by ids of the handlers that were called. Others are still due if the window
@@ -73,7 +73,7 @@ async def execute(
 def _prepare_commit(
     commit: Commit, cause: Cause, progress: Progress, outcomes: Mapping[str, Outcome]
 ) -> Callable[[], Awaitable[None]]:
-    """Return what writes down the state of now, whatever the next handler does meanwhile."""
+    """Return a function that stores the present state, whatever the next handler does."""
     patch = Patch()
     if isinstance(cause, ChangeCause):
         patch = Patch(clone(merge_patches(cause.patch, cause.own)), fns=cause.patch.fns)
@@ -84,7 +84,7 @@ def _prepare_commit(
 
 @asynccontextmanager
 async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> AsyncIterator[None]:
-    """Begin to save at the given moment of the loop's clock, unless the block ends before it."""
+    """Save at the given moment of the loop's clock, unless the block ends before it."""
     loop = asyncio.get_running_loop()
     started: list[asyncio.Future[None]] = []
     alarm = loop.call_at(moment, lambda: started.append(asyncio.ensure_future(save())))
@@ -158,7 +158,7 @@ def _build_kwargs(
 
 
 async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
-    """Await an async handler no longer than its time allows (D-08)."""
+    """Await an async handler, but not beyond its timeout (D-08)."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
@@ -181,7 +181,7 @@ async def execute_children(
     """Execute the sub-handlers of a handler, with progress records of their own (SUB-06 to 09).
 
     Raises:
-        ChildrenRetryError: some of them are to be called again; the parent is to let it through.
+        ChildrenRetryError: some of them must be called again; the parent must not catch this.
     """
     cause = invocation.cause if cause is None else cause
     if not isinstance(cause, ChangeCause):
@@ -202,7 +202,7 @@ async def execute_children(
     deliver_results(outcomes, cause.patch)
     if cause.reason is Reason.UPDATE:
         progress.mark(outcomes, build_mark(cause.new))
-    # Also if all are finished: the parent may fail afterwards. Purged at the end of the cycle.
+    # Also if all are finished: the parent may still fail. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
@@ -222,7 +222,7 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
 
 
 def _tame(exc: BaseException) -> Exception:
-    """Return what a handler has raised as an ordinary error, unless it is we who are cancelled."""
+    """Return what a handler has raised as an ordinary error, unless this task is cancelled."""
     if isinstance(exc, Exception):
         return exc
     if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
@@ -240,7 +240,7 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
 
 
 def _choose_level(cause: Cause, failure: BaseException | None) -> int:
-    """Tell verdicts from failures; those on reviews are told with their answers."""
+    """Log verdicts and failures differently; those on reviews are logged with their answers."""
     if isinstance(cause, WebhookCause):
         is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
         is_meant = isinstance(failure, PermanentError | TemporaryError) and not is_overdue

@@ -1,9 +1,9 @@
-"""The end of the right to act: no step of a task is taken after it, whatever has delayed the step.
+"""The end of the right to act: no task runs a step after it, whatever has delayed the step.
 
 A process can be stopped at any instruction (SIGSTOP, a suspended machine, a loop that is blocked)
-and go on when others have taken over already. A timer that cancels its tasks then comes too late:
-they are due at the same time. So the tasks themselves are fenced: before each step of a task, the
-clock is read.
+and continue when others have taken over. A timer that cancels its tasks is too late then: the
+timer and the tasks are due at the same time. So the tasks themselves are fenced: the clock is read
+before each step of a task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# This one goes on while the machine sleeps, as the clocks of the other replicas do.
+# This one advances while the machine sleeps, as the clocks of the other replicas do.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -27,14 +27,14 @@ def read_clock() -> float:
 
 
 class Fence:
-    """A moment that is put off again and again, and after which nothing must be done any more.
+    """A moment after which no work may be done; each renewal of the lease postpones it.
 
     Args:
         clock: what the moment is measured by.
 
     Attributes:
         ends_at: the moment, by the clock.
-        is_crossing: whether a step is being taken that has begun in time; it cannot be stopped.
+        is_crossing: whether a step is running that began in time; it cannot be stopped.
         threads: the calls in threads, or waiting for one, which cannot be stopped either.
     """
 
@@ -65,14 +65,14 @@ class Fence:
 current_fence: contextvars.ContextVar[Fence | None] = contextvars.ContextVar(
     "current_fence", default=None
 )
-"""The fence of what is being done; tasks and threads that it starts inherit it."""
+"""The fence of the present task; tasks and threads that it starts inherit it."""
 
 
 class Fenced(Coroutine[Any, Any, T]):
-    """A coroutine that takes no step when the moment has passed (PEP 492).
+    """A coroutine that runs no step after the moment (PEP 492).
 
     ``asyncio.CancelledError`` is raised into it then, and again at each step that it tries. Its
-    task counts as cancelled, so that no time-out takes the error for its own, and goes on.
+    task counts as cancelled, so that no time-out mistakes the error for its own and continues.
     """
 
     __slots__ = ("_coroutine", "_fence", "_is_stopped")
@@ -90,15 +90,15 @@ class Fenced(Coroutine[Any, Any, T]):
         raise NotImplementedError("It is for a task of its own.")
 
     def send(self, value: Any) -> Any:
-        """Take the next step."""
+        """Run the next step."""
         return self._step(self._coroutine.send, value)
 
     def throw(self, *args: Any) -> Any:
-        """Take the next step by an exception."""
+        """Run the next step with an exception."""
         return self._step(self._coroutine.throw, *args)
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the coroutine."""
         self._coroutine.close()
 
     def _step(self, step: Callable[..., Any], *args: Any) -> Any:
@@ -123,9 +123,9 @@ class Fenced(Coroutine[Any, Any, T]):
 
 
 def fence_offspring(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the tasks that fenced ones start fenced, too: those of gather(), task groups, and so on.
+    """Fence the tasks that fenced tasks start, too: those of gather(), task groups, and so on.
 
-    Other tasks of the loop are not touched; a task factory that is set already is used on.
+    Other tasks of the loop are not affected; a task factory that is already set stays in use.
     """
     present: Any = loop.get_task_factory()
     if getattr(present, "is_fencing", False):

@@ -1,8 +1,8 @@
 """Which objects a handler is for: labels, annotations, fields, callbacks (chapter "Filtering").
 
 Pure: a handler and a cause in, a verdict out. :func:`matches` decides whether a handler is called
-for a cause; :func:`prematches` leaves the change itself aside and decides whether an object is in
-the scope of a handler at all.
+for a cause; :func:`prematches` ignores the change: it decides whether an object is in the scope of
+a handler at all.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _MISSING: Any = object()
 
 
 def not_(fn: Predicate) -> Predicate:
-    """Pass if the given predicate does not."""
+    """Return a predicate that passes if the given one does not."""
     return lambda *args, **kwargs: not fn(*args, **kwargs)
 
 
 def all_(fns: Collection[Predicate]) -> Predicate:
-    """Pass if all of the given predicates do."""
+    """Return a predicate that passes if all of the given ones do."""
     return lambda *args, **kwargs: all(fn(*args, **kwargs) for fn in fns)
 
 
 def any_(fns: Collection[Predicate]) -> Predicate:
-    """Pass if at least one of the given predicates does."""
+    """Return a predicate that passes if at least one of the given ones does."""
     return lambda *args, **kwargs: any(fn(*args, **kwargs) for fn in fns)
 
 
 def none_(fns: Collection[Predicate]) -> Predicate:
-    """Pass if none of the given predicates does."""
+    """Return a predicate that passes if none of the given ones does."""
     return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
 
 
 def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether a handler is to be called for a cause.
+    """Tell whether a handler must be called for a cause.
 
     For handlers of changes with a field, the field must be what has changed.
     """
@@ -67,9 +67,9 @@ def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
 
 
 def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
-    """Tell whether the changes of an object are to be followed for a handler.
+    """Tell whether a handler needs the changes of an object.
 
-    One of ``on.field`` without further criteria is for objects that lack the field, too (D-37).
+    ``on.field`` without further criteria is also for objects without the field (D-37).
     """
     criteria = (handler.reason, handler.value, handler.old, handler.new)
     is_waiting = handler.needs_change and not any(item is not None for item in criteria)
@@ -106,7 +106,7 @@ def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) ->
 
 
 def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Check the field's current value; for changes, its value before will do as well."""
+    """Check the field's current value; for changes, its old value also counts."""
     criterion = PRESENT if handler.value is None else handler.value
     current = _resolve(cause.body, handler)
     if not isinstance(handler, ChangeHandler) or not handler.needs_change:
@@ -121,6 +121,6 @@ def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
 
 
 def _resolve(document: Mapping[str, Any], handler: ResourceHandler) -> Any:
-    """Return the field's value; None in an object is its absence (Kubernetes API conventions)."""
+    """Return the field's value; None means that it is absent (Kubernetes API conventions)."""
     value = fields.resolve(document, handler.field)
     return _MISSING if value is None else value

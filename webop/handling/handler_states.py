@@ -1,8 +1,8 @@
-"""How far the handlers of one object have come in the current cycle.
+"""The states of the handlers of one object in the current cycle.
 
-Made from the records on the object, moved on by outcomes, written back as records
-(chapter "Continuity"). The records' format is the documented one: another operator process, or
-Kopf in its place, goes on from there.
+They are read from the records on the object, updated by outcomes, and written back as records
+(chapter "Continuity"). The format of the records is the documented one: another operator process,
+or Kopf, can continue from them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from webop.objects.storage.progress import ProgressRecord, ProgressStorage
 
 
 def build_mark(essence: Any) -> str:
-    """Return what tells the states of an object apart, short enough for many handlers."""
+    """Return a digest of a state of an object, short enough for many handlers."""
     return EssenceDigest.of(essence).sha256[:16]
 
 
@@ -32,11 +32,11 @@ def now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class HandlerState:
-    """The standing of one handler; times are in UTC, None for what has not come to pass.
+    """The state of one handler; times are in UTC, None for what has not happened.
 
-    ``seen`` tells which state of the object a finished handler was called for, if others are not
-    finished: a restarted operator must know who has missed what has changed since (D-67). It is
-    the one part of the records that Kopf does not know; it ignores it.
+    ``seen`` is the digest of the object's state that a finished handler was called for, while
+    others are not finished: a restarted operator must know which handlers have missed later changes
+    (D-67). It is the only part of the records that Kopf does not know; Kopf ignores it.
     """
 
     started: datetime
@@ -53,7 +53,7 @@ class HandlerState:
 
     @classmethod
     def from_record(cls, record: ProgressRecord) -> HandlerState:
-        """Restore the standing from what is stored on the object."""
+        """Restore the state from a record on the object."""
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,
@@ -69,7 +69,7 @@ class HandlerState:
         )
 
     def build_record(self) -> ProgressRecord:
-        """Return the standing in the documented format (CFG-68); absent parts are None."""
+        """Return the state in the documented format (CFG-68); absent parts are None."""
         record = ProgressRecord(
             started=_format_time(self.started),
             stopped=_format_time(self.stopped),
@@ -87,19 +87,19 @@ class HandlerState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the handler is done with, for better or worse."""
+        """Whether the handler has succeeded or failed finally."""
         return self.success or self.failure
 
     def is_due(self, moment: datetime) -> bool:
-        """Tell whether the handler is to be called now."""
+        """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
 
     def as_attempt(self) -> Attempt:
-        """Return what the policy of errors goes by."""
+        """Return what the policy of errors needs."""
         return Attempt(retries=self.retries, runtime=(now() - self.started).total_seconds())
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
-        """Return the standing after one more attempt."""
+        """Return the state after one more attempt."""
         moment, delay = now(), outcome.delay
         failed = outcome.exception is not None
         return replace(
@@ -115,14 +115,14 @@ class HandlerState:
 
 
 class Progress(Mapping[str, HandlerState]):
-    """The standings of all handlers that take part in the current cycle of one object."""
+    """The states of all handlers in the current cycle of one object."""
 
     def __init__(self, states: dict[str, HandlerState]) -> None:
         self._states = states
 
     @classmethod
     def start(cls, handlers: Iterable[Handler], *, purpose: str | None = None) -> Progress:
-        """Begin with nothing done: for activities and events, which keep no records."""
+        """Begin with no attempts: for activities and events, which keep no records."""
         moment = now()
         return cls({h.id: HandlerState(started=moment, purpose=purpose) for h in handlers})
 
@@ -130,9 +130,9 @@ class Progress(Mapping[str, HandlerState]):
     def restore(
         cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
     ) -> Progress:
-        """Go on from what is stored on the object, where it was for the same purpose.
+        """Continue from the records on the object that are for the same purpose.
 
-        Records of another purpose are superseded: a deletion cares for no half-done creation.
+        Records of another purpose are replaced: a deletion ignores an unfinished creation.
         """
         states: dict[str, HandlerState] = {}
         moment = now()
@@ -172,42 +172,42 @@ class Progress(Mapping[str, HandlerState]):
         return max(0.0, min(waits)) if waits else None
 
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
-        """Return those of the handlers that are to be called now."""
+        """Return those of the handlers that must be called now."""
         moment = now()
         return [h for h in handlers if self._states[h.id].is_due(moment)]
 
     def record(self, handler: Handler, outcome: Outcome) -> None:
-        """Take note of an attempt."""
+        """Record an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
 
     def mark(self, keys: Iterable[str], mark: str) -> None:
-        """Take note of the state of the object that the finished ones of these were called for."""
+        """Record the object's state that the finished ones of these were called for."""
         for key in keys:
             if self._states[key].is_finished:
                 self._states[key] = replace(self._states[key], seen=mark)
 
     def find_outdated(self, mark: str) -> list[str]:
-        """Return who has finished with another state of the object, as far as that is known."""
+        """Return the handlers that are known to have finished with another state of the object."""
         return [
             key for key, s in self._states.items() if s.is_finished and s.seen not in (None, mark)
         ]
 
     def renew(self, mark: str) -> None:
-        """Have those called anew who have finished with another state of the object (D-67)."""
+        """Restart the handlers that have finished with another state of the object (D-67)."""
         for key in self.find_outdated(mark):
             self.restart(key)
 
     def restart(self, key: str) -> None:
-        """Have a handler called anew, whatever it has achieved."""
+        """Call a handler again, whatever its state."""
         state = self._states[key]
         self._states[key] = HandlerState(now(), state.purpose, stored=state.stored)
 
     def drop(self, key: str) -> None:
-        """Have a handler not called at all in this cycle."""
+        """Remove a handler from this cycle."""
         del self._states[key]
 
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
-        """Write what has changed into the patch of the object."""
+        """Put the changed records into the patch of the object."""
         for key, state in self._states.items():
             record = state.build_record()
             if _without_nones(record) != state.stored:
@@ -232,13 +232,13 @@ class Progress(Mapping[str, HandlerState]):
 
 
 def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
-    """Tell whether a record is of the present cycle; resuming goes on within any other one."""
+    """Tell whether a record belongs to the present cycle; resuming continues in any other one."""
     is_resuming = state.purpose == "resume" and getattr(handler, "initial", False)
     return is_resuming or state.purpose in (None, purpose)
 
 
 def _without_nones(record: ProgressRecord) -> dict[str, object]:
-    """Return what is comparable: storages may or may not keep what is None."""
+    """Return a record for comparison: some storages keep what is None, others do not."""
     return {key: value for key, value in record.items() if value is not None}
 
 

@@ -37,7 +37,7 @@ InitialDelay = float | Callable[..., float] | None
 
 
 class ErrorsMode(enum.Enum):
-    """How a handler's arbitrary exceptions are taken (chapter "Error handling")."""
+    """How a handler's arbitrary exceptions are treated (chapter "Error handling")."""
 
     IGNORED = enum.auto()
     TEMPORARY = enum.auto()
@@ -115,7 +115,7 @@ class ResourceHandler(Handler):
 
     @property
     def needs_finalizer(self) -> bool:
-        """Whether the objects must not go before this handler has had its say."""
+        """Whether objects must have the finalizer because of this handler."""
         return False
 
 
@@ -144,7 +144,7 @@ class ChangeHandler(ResourceHandler):
 
     @property
     def needs_finalizer(self) -> bool:
-        """Whether the objects must not go before this handler has had its say."""
+        """Whether objects must have the finalizer because of this handler."""
         return self.reason is Reason.DELETE and not self.optional
 
 
@@ -164,7 +164,7 @@ class BackgroundHandler(ResourceHandler):
 
     @property
     def needs_finalizer(self) -> bool:
-        """Whether the objects must not go before this handler has had its say."""
+        """Whether objects must have the finalizer because of this handler."""
         return True
 
 
@@ -204,9 +204,9 @@ class WebhookHandler(ResourceHandler):
     """``@on.validate``, ``@on.mutate``: one webhook each (chapter "Admission control").
 
     ``operations`` empty means all of them. ``subresource`` None means the main body only,
-    "*" the main body and any subresource. What follows ``ignore_failures`` only the API server
-    goes by (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
-    ``namespace_selector`` is a LabelSelector then; None is the API's default.
+    "*" the main body and any subresource. The attributes after ``ignore_failures`` are for the API
+    server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
+    ``namespace_selector`` is a LabelSelector; None is the API's default.
     """
 
     reason: WebhookType

@@ -1,8 +1,8 @@
-"""In-memory indexes: what is known of the objects of a kind (chapter "In-memory indexing").
+"""In-memory indexes of the objects of a kind (chapter "In-memory indexing").
 
-Written by :func:`index_object` in the event loop; read by handlers, which may be in threads, or
-may be waiting for something in the midst of an iteration. So whatever iterates here iterates over
-what was there when it began, and each value has one place for as long as it stays.
+Written by :func:`index_object` in the event loop; read by handlers, which can run in threads, or
+can await something during an iteration. So each iteration is over the values at its start, and
+each value keeps its place as long as it stays.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NOTHING: Any = object()
 class Store(Collection[V], Generic[V]):
     """All values under one key of an index, of any objects, in no particular order.
 
-    Equal values of several objects are there as often as there are objects. A store is live:
-    it follows the changes as long as it is in the index, and is never empty while it is there.
+    Equal values of several objects are repeated. A store is live: it follows the changes as long as
+    it is in the index, and is never empty there.
     """
 
     __slots__ = ()
@@ -39,16 +39,16 @@ class Store(Collection[V], Generic[V]):
 class Index(Mapping[K, Store[V]], Generic[K, V]):
     """A read-only mapping of keys to the values that objects have under these keys.
 
-    It is live, and is there from the start, even if there are no objects.
+    It is live, and exists from the start, even if there are no objects.
     """
 
     __slots__ = ()
 
 
 class ObjectStore(Store[V]):
-    """A store that knows whose the values are.
+    """A store that knows the object of each value.
 
-    Mostly there is one value; a dict for it would take four times as much memory as all the rest.
+    Mostly there is one value; a dict for it would take four times the memory of all the rest.
     """
 
     __slots__ = ("_others", "_owner", "_value", "key")
@@ -74,7 +74,7 @@ class ObjectStore(Store[V]):
         return repr(list(self))
 
     def put(self, owner: Owner, value: V) -> None:
-        """Add the value of an object, or replace it in its place."""
+        """Add the value of an object, or replace it without changing its place."""
         if self._owner == owner or not self:
             self._owner, self._value = owner, value
         elif self._others is None:
@@ -120,15 +120,15 @@ class ObjectIndex(Index[K, V]):
         return repr(self._stores.copy())
 
     def items(self) -> ItemsView[K, Store[V]]:
-        """Return the keys and the stores of the moment."""
+        """Return the present keys and stores."""
         return self._stores.copy().items()
 
     def values(self) -> ValuesView[Store[V]]:
-        """Return the stores of the moment."""
+        """Return the present stores."""
         return self._stores.copy().values()
 
     def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
-        """Have these values of an object, by keys, and no others."""
+        """Replace all values of an object by these, by their keys."""
         former = self._stores_of(owner)
         stores: list[ObjectStore[V]] = []
         for key, value in values.items():
@@ -162,8 +162,8 @@ class ObjectIndex(Index[K, V]):
 class Feed:
     """One function that fills one index, and the objects with which it has failed.
 
-    Several decorators of the function with the same id are the same feed: whichever of them is
-    for an object. Of objects that are indexed well there is nothing here.
+    Several decorators of the function with the same id are the same feed. Only objects with
+    failures are kept here.
     """
 
     __slots__ = ("_number", "has_patched", "index", "standings")
@@ -180,11 +180,11 @@ class Feed:
         self.index.replace(self._build_owner(uid), values)
 
     def discard(self, uid: str) -> None:
-        """Remove the values of an object; its failures are not forgotten."""
+        """Remove the values of an object; keep its failures."""
         self.index.discard(self._build_owner(uid))
 
     def forget(self, uid: str) -> None:
-        """Remove all that there is of an object."""
+        """Remove the values and the failures of an object."""
         self.discard(uid)
         self.standings.pop(uid, None)
 
@@ -220,7 +220,7 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         return self._indexes[name]
 
     def feed_of(self, handler: IndexHandler) -> Feed:
-        """Return through which feed a handler fills its index.
+        """Return the feed through which a handler fills its index.
 
         Raises:
             KeyError: the indexes were made without this handler.
@@ -228,27 +228,27 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         return self._feeds[handler.fn, handler.id]
 
     def discard(self, uid: str) -> None:
-        """Remove all that there is of an object in all indexes, what is being indexed included."""
+        """Remove an object from all indexes; results of a running indexing are dropped."""
         self._turns.pop(uid, None)
         for feed in self._feeds.values():
             feed.forget(uid)
 
     def discard_all(self, uids: Iterable[str]) -> None:
-        """Remove all that there is of several objects: of a resource that is gone, for example."""
+        """Remove several objects, such as those of a resource that is gone."""
         for uid in uids:
             self.discard(uid)
 
     def begin(self, uid: str) -> object:
-        """Take the turn to index an object from whoever has it; return a token of that."""
+        """Begin to index an object, in place of an earlier run; return a token for this run."""
         turn = self._turns[uid] = object()
         return turn
 
     def has_turn(self, uid: str, turn: object) -> bool:
-        """Tell whether the object was neither discarded nor begun anew since then."""
+        """Tell whether this run is still the latest, and the object was not discarded."""
         return self._turns.get(uid) is turn
 
     def end(self, uid: str, turn: object) -> None:
-        """Give the turn back, if it is still there."""
+        """End this run, if it is still the latest."""
         if self._turns.get(uid) is turn:
             del self._turns[uid]
 
@@ -260,16 +260,14 @@ async def index_object(
     indexes: Indexes,
     options: CallOptions,
 ) -> None:
-    """Index an object anew with all handlers of its resource (chapter "In-memory indexing").
+    """Index an object with all handlers of its resource (chapter "In-memory indexing").
 
-    Errors are treated as everywhere, but nothing is retried by itself or stored on the object.
+    Errors are treated as everywhere, but there are no retries, and nothing is stored on the object.
 
-    Guarantees: no error of a handler or of a filter leaves this function, nor keeps the other
-    handlers from being called. If the object is discarded or begun to be indexed anew meanwhile,
-    this is the older news, and its results are dropped.
-    The cause has a patch of its own, which is not applied to anything. The options have IGNORED as
-    the default mode of errors, and a level for successes that is not seen by default: there are as
-    many as there are events.
+    Guarantees: no error of a handler or of a filter leaves this function, or prevents the calls of
+    other handlers. If the object is discarded or indexed again meanwhile, the results are dropped.
+    The patch of the cause is not applied. The options have IGNORED as the default mode of errors,
+    and a level for successes that is not shown by default: there is one for each event.
     """
     turn = indexes.begin(uid)
     try:
@@ -304,8 +302,8 @@ def _choose(
 ) -> dict[Feed, IndexHandler | None]:
     """Return the first matching handler of each feed; None where there is none.
 
-    If a filter fails, it is not known whether the object matches. This is taken as any failure
-    of an indexer: the values stay as they are, so the feed is not here.
+    If a filter fails, it is unknown whether the object matches. This is treated as any failure of
+    an indexer: the values stay as they are, so the feed is not returned.
     """
     chosen: dict[Feed, IndexHandler | None] = {}
     doubtful: set[Feed] = set()

@@ -1,8 +1,7 @@
-"""Calling a user's function: in the loop or in a thread, with what helpers need to know around it.
+"""Calling a user's function: in the loop or in a thread, with a context for webop's own functions.
 
-The :class:`Invocation` of the moment is how helpers called from within a handler
-(``webop.execute``, ``webop.adopt``) find the handler and its object without being given them; it
-follows sync handlers into their threads.
+Functions that are called inside of a handler (``webop.execute``, ``webop.adopt``) find the handler
+and its object in the current :class:`Invocation`; sync handlers see it in their threads.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
 
 @dataclass(slots=True)
 class Invocation:
-    """One call of one handler, as seen from the inside."""
+    """One running call of one handler."""
 
     handler: Handler
     cause: Cause
@@ -47,7 +46,7 @@ current_invocation: ContextVar[Invocation] = ContextVar("current_invocation")
 
 
 def get_invocation(purpose: str) -> Invocation:
-    """Return the invocation of the moment.
+    """Return the current invocation.
 
     Raises:
         LookupError: the caller is not inside of a handler; ``purpose`` says what is impossible.
@@ -60,7 +59,7 @@ def get_invocation(purpose: str) -> Invocation:
 
 @functools.lru_cache(maxsize=4096)
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Tell whether a callable is to be awaited, seen through partials and wrappers (ASY-04)."""
+    """Tell whether a callable must be awaited, also behind partials and wrappers (ASY-04)."""
     while True:
         if inspect.iscoroutinefunction(fn):
             return True

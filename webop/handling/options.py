@@ -1,7 +1,7 @@
 """The options of decorators, as editors and type checkers know them, and the checks at import.
 
-Mistakes are told where they are made: as ``TypeError`` and ``ValueError``, as for any function
-that is called in a wrong way. Their texts name the option and the remedy. Used by
+Mistakes raise ``TypeError`` and ``ValueError`` where they are made, as in any wrong call of a
+function. The messages name the option and the remedy. Used by
 :mod:`webop.on` and :mod:`webop.embedding`.
 """
 
@@ -147,7 +147,7 @@ class TimerOptions(ChangeOptions, total=False):
 class WebhookOptions(EventOptions, total=False):
     """Options of ``@on.validate`` and ``@on.mutate``.
 
-    Only the API server goes by those after ``ignore_failures``, which are fields of its webhooks
+    Those after ``ignore_failures`` are for the API server, as fields of its webhooks
     (Kubernetes, "Dynamic Admission Control"). ``failure_policy="Ignore"`` lets requests pass while
     the operator cannot be reached, ``ignore_failures=True`` also what its handler refuses.
     """
@@ -179,7 +179,7 @@ class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=
 
 
 def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
-    """Let ``inspect.signature`` and ``help()`` see what ``**options: Unpack[…]`` stands for.
+    """Show ``inspect.signature`` and ``help()`` the options of ``**options: Unpack[…]``.
 
     Args:
         required: the options that have no default.
@@ -213,7 +213,7 @@ def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: options of wrong types, or options that exclude or need each other.
-        ValueError: a label or an annotation is to be None (use ``webop.ABSENT``).
+        ValueError: a label or an annotation is None (use ``webop.ABSENT``).
     """
     skipped = {"registry", *SELECTOR_KEYS}
     parsed = {k: v for k, v in options.items() if k not in skipped and v is not None}
@@ -274,7 +274,7 @@ def is_handler(value: object) -> bool:
 
 
 def check_types(options: Mapping[str, Any]) -> None:
-    """Check the types of the options, where a wrong one would show much later.
+    """Check the types of the options whose mistakes would otherwise be noticed much later.
 
     Raises:
         TypeError: an option is of a wrong type.

@@ -88,9 +88,9 @@ class Pausing:
             await self._changed.wait()
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is being done any more, but in threads that nobody waits for.
+        """Wait until all tasks have ended; threads that nobody waits for can still run.
 
-        It can begin again if one is on pausing.
+        Unless it is paused, new tasks can start at any time.
         """
         while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
             await asyncio.sleep(_POLLING)

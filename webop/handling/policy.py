@@ -1,4 +1,4 @@
-"""What becomes of a handler that has returned or raised: done, failed, or again later.
+"""The verdict on a handler that has returned or raised: done, failed, or called again later.
 
 One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdict is an
 :class:`Outcome`. :mod:`webop.handling.handler_states` records it, the caller logs it.
@@ -23,25 +23,25 @@ from webop.verdicts import is_validation_error
 
 
 class ChildrenRetryError(TemporaryError):
-    """A handler is to be called again because some of its sub-handlers are not finished."""
+    """A handler must be called again because some of its sub-handlers are not finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The verdict on one attempt of a handler."""
 
-    final: bool  # whether the handler is not to be called again in this cycle
+    final: bool  # whether the handler must not be called again in this cycle
     delay: float | None = None  # seconds until the next attempt, if there is one; None for at once
     result: Any = None  # what the handler has returned
     exception: BaseException | None = None  # what the handler has failed with
-    subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels that it has begun
+    subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels
     message: str = ""  # a line for the log, if the failure deserves one
     is_unexpected: bool = False  # whether the log should carry the traceback
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The standing of a handler when it is called: attempts before, seconds since the first."""
+    """The attempts of a handler before this one, and the seconds since the first."""
 
     retries: int
     runtime: float
@@ -101,7 +101,7 @@ def judge_failure(
 def _judge_retry(
     handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
 ) -> Outcome:
-    """Grant another attempt, unless it is plain already that its limits will not allow it."""
+    """Allow another attempt, unless the limits of the handler exclude it."""
     reason = str(exc) or repr(exc)
     is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None

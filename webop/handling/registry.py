@@ -27,7 +27,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class ResourceHandlers:
-    """The handlers of one resource, sorted by family once, so that no event pays for it."""
+    """The handlers of one resource, sorted by family once, not at each event."""
 
     __slots__ = ("background", "changes", "events", "extra_fields", "indexers")
 
@@ -47,9 +47,9 @@ class ResourceHandlers:
         return bool(self.events or self.changes or self.background or self.indexers)
 
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
-        """Return the handlers to be called for a change, in order of declaration.
+        """Return the handlers to call for a change, in order of declaration.
 
-        Each pair of a function and an id is there once (HND-07 to HND-09); if it is declared for
+        Each pair of a function and an id occurs once (HND-07 to HND-09); if it is declared for
         resuming and for what has happened, it is called for what has happened.
         """
         chosen: dict[tuple[Any, str], ChangeHandler] = {}
@@ -72,7 +72,7 @@ class ResourceHandlers:
         return any(is_in_scope(handler, cause) for handler in self.changes)
 
     def needs_finalizer(self, cause: ResourceCause) -> bool:
-        """Tell whether the object must be kept from deletion for one of the handlers."""
+        """Tell whether the object must have the finalizer because of one of the handlers."""
         return any(
             handler.needs_finalizer and prematches(handler, cause) for handler in self.changes
         )
@@ -96,19 +96,19 @@ class OperatorRegistry:
         self._handlers.append(handler)
 
     def copy(self) -> OperatorRegistry:
-        """Return a registry with the same handlers, to be added to on its own."""
+        """Return a copy of the registry with the same handlers."""
         copied = OperatorRegistry()
         copied._handlers = [*self._handlers]
         return copied
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
-        """Return the handlers of an activity; fallbacks only where there is nothing else."""
+        """Return the handlers of an activity; fallbacks only if there are no others."""
         found = [h for h in _select_of(ActivityHandler, self._handlers) if h.activity is activity]
         explicit = [h for h in found if not h.is_fallback]
         return list(deduplicated(explicit or found))
 
     def select_resource_handlers(self) -> list[ResourceHandler]:
-        """Return the handlers that need the cluster to be watched."""
+        """Return the handlers that need watches of the cluster."""
         found = _select_of(ResourceHandler, self._handlers)
         return [handler for handler in found if not isinstance(handler, WebhookHandler)]
 
@@ -117,14 +117,14 @@ class OperatorRegistry:
         return list(_select_of(IndexHandler, self._handlers))
 
     def select_webhooks(self) -> list[WebhookHandler]:
-        """Return the handlers of admission reviews, those of one function each on its own.
+        """Return the handlers of admission reviews, each decorator separately.
 
         Several decorators on a function stand for several operations or resources (ADM-13).
         """
         return list(_select_of(WebhookHandler, self._handlers))
 
     def collect_selectors(self) -> frozenset[Selector]:
-        """Return what is to be looked for in the cluster, for all handlers."""
+        """Return the selectors of all handlers, to find in the cluster."""
         found = _select_of(ResourceHandler, self._handlers)
         return frozenset(handler.selector for handler in found if handler.selector)
 
@@ -165,7 +165,7 @@ def _select_of(family: type[H], handlers: Iterable[Handler]) -> tuple[H, ...]:
 
 
 def _may_run_on(handler: WebhookHandler, operation: str) -> bool:
-    """Keep mutating handlers out of deletions, unless they are for nothing else."""
+    """Exclude mutating handlers from deletions, unless they are for deletions only."""
     return (
         operation != "DELETE"
         or handler.reason is WebhookType.VALIDATING

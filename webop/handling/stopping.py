@@ -1,4 +1,4 @@
-"""How daemons and timers are told to stop, and how they see it (kwarg ``stopped``).
+"""How daemons and timers are asked to stop, and how they see it (kwarg ``stopped``).
 
 One :class:`Stopper` belongs to each running daemon or timer; the reactor sets it. The handler gets
 a :class:`DaemonStopped`: for sync daemons it waits as a thread does, for async ones it is awaited.
@@ -16,7 +16,7 @@ from webop.handling.fence import current_fence
 
 
 class DaemonStoppingReason(enum.Flag):
-    """Why a daemon is to stop, and how far that has come; several can be true at once."""
+    """Why a daemon must stop, and the stages of stopping; several can be true at once."""
 
     DONE = enum.auto()
     """The daemon has ended, whatever the reason."""
@@ -27,7 +27,7 @@ class DaemonStoppingReason(enum.Flag):
     OPERATOR_PAUSING = enum.auto()
     """Another operator takes over."""
     OPERATOR_EXITING = enum.auto()
-    """The operator ends."""
+    """The operator stops."""
     DAEMON_SIGNALLED = enum.auto()
     """The daemon was asked to stop by its ``stopped`` flag."""
     DAEMON_CANCELLED = enum.auto()
@@ -64,19 +64,19 @@ class Stopper:
             self._queued.cancel()
 
     def prevent(self, queued: Future[Any]) -> None:
-        """Drop what waits for a thread when the flag is set; what runs already is not touched."""
+        """Drop a call that waits for a thread when the flag is set; a running one continues."""
         self._queued = queued
         if self.reason:
             queued.cancel()
 
     def note(self, stage: DaemonStoppingReason) -> None:
-        """Take note of how far the stopping has come."""
+        """Record a stage of the stopping."""
         self.reason |= stage
 
     async def sleep(self, seconds: float | None) -> None:
         """Sleep for some seconds (None for ever), but no longer than until the flag is set.
 
-        Even if it is for no time at all, others get their turn.
+        Other tasks get their turn even if the time is 0.
         """
         if self.reason or seconds == 0:
             await asyncio.sleep(0)
@@ -104,7 +104,7 @@ class Stopper:
 
 
 class DaemonStopped:
-    """Whether a daemon is to stop: true in a condition as soon as it is (chapter "Daemons")."""
+    """Whether a daemon must stop: true in a condition as soon as it must (chapter "Daemons")."""
 
     __slots__ = ("_stopper",)
 
@@ -119,18 +119,18 @@ class DaemonStopped:
 
     @property
     def reason(self) -> DaemonStoppingReason | None:
-        """Why it is to stop; None if it is not."""
+        """Why it must stop; None if it must not."""
         return self._stopper.reason or None
 
     def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
-        """Tell whether the daemon is to stop, for this reason if one is given."""
+        """Tell whether the daemon must stop, for this reason if one is given."""
         present = self._stopper.reason
         return bool(present if reason is None else reason & present)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the daemon is to stop, at most for ``timeout`` seconds; return the flag.
+        """Wait until the daemon must stop, at most for ``timeout`` seconds; return the flag.
 
-        In async daemons the result is to be awaited: ``await stopped.wait(10)``.
+        Async daemons must await the result: ``await stopped.wait(10)``.
         """
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class DaemonStopped:
 class SyncDaemonStopped(DaemonStopped):
     """What sync daemons get, which run in threads.
 
-    It is also set by the end of a lease itself, which a thread can see before the loop does.
+    The end of a lease also sets it, which a thread can see before the loop does.
     """
 
     __slots__ = ("_event", "_fence")
@@ -152,15 +152,15 @@ class SyncDaemonStopped(DaemonStopped):
         return bool(self._stopper) or (self._fence is not None and self._fence.rest <= 0)
 
     def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
-        """Tell whether the daemon is to stop, for this reason if one is given."""
+        """Tell whether the daemon must stop, for this reason if one is given."""
         return bool(self) if reason is None else super().is_set(reason)
 
     def prevent(self, queued: Future[Any]) -> None:
-        """Drop the call itself if it is to stop before it has got a thread."""
+        """Drop the call itself if it must stop before it has a thread."""
         self._stopper.prevent(queued)
 
     def wait(self, timeout: float | None = None) -> SyncDaemonStopped:
-        """Block the thread until the daemon is to stop, at most for ``timeout`` seconds."""
+        """Block the thread until the daemon must stop, at most for ``timeout`` seconds."""
         self._event.wait(timeout)
         return self
 

@@ -1,6 +1,6 @@
 """What the operator remembers of its objects in memory: the users' memos.
 
-Everything here is lost at a restart and is made anew (chapter "In-memory containers").
+Everything here is lost at a restart (chapter "In-memory containers").
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Memos:
     def lend(self, uid: str | None, *, limit: int) -> Any:
         """Return the memo of an object for a review (MEM-13).
 
-        Nobody tells of the end of an object that is not watched, so memos that are known from
-        reviews only are as many as the limit; the ones not used for the longest time are dropped.
+        The deletion of an object that is not watched is not noticed. So the number of memos that
+        are known from reviews only is limited; those not used for the longest time are dropped.
 
         Args:
-            uid: of the object; None while it is being created: then the memo is a throw-away one.
+            uid: of the object; None while it is being created: the memo is temporary then.
             limit: the number of memos to keep of objects that are not watched.
         """
         if not uid:

@@ -17,10 +17,10 @@ from webop.lifecycles import LifeCycleFn
 
 
 def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
-    """Return a sub-handler of the handler of the moment, with the id ``parent/child``.
+    """Return a sub-handler of the current handler, with the id ``parent/child``.
 
-    Its field is looked at as the parent's would be: for changes in update and field handlers,
-    as it is in others; but ``old`` and ``new`` are always about a change (FLT-11, FLT-12).
+    Its field is checked as the parent's would be: for changes in update and field handlers, for
+    its value in others; but ``old`` and ``new`` are always about a change (FLT-11, FLT-12).
     Without a field, it gets the same ``old``, ``new`` and ``diff`` as the parent.
     """
     parent = get_invocation("Registering sub-handlers").handler
@@ -46,16 +46,16 @@ async def execute(
 ) -> None:
     """Execute sub-handlers within a handler, and return when all of them have finished.
 
-    With no source given, those are executed that were registered by ``@webop.subhandler`` or
-    ``webop.register`` so far. Until all are finished, a special retry error goes up through the
-    handler; let it through (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
+    Without a source, those are executed that were registered by ``@webop.subhandler`` or
+    ``webop.register`` so far. Until all are finished, this raises a special retry error, which the
+    handler must not catch (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
 
     Args:
         fns: functions by ids, or just functions, whose names are the ids.
         handlers: ready-made handlers.
-        registry: a registry whose handlers of changes are to be executed.
+        registry: a registry whose handlers of changes are executed.
         lifecycle: the order of execution; by default that of the operator.
-        cause: what to execute them for; by default the cause of the handler of the moment.
+        cause: what to execute them for; by default the cause of the current handler.
 
     Raises:
         LookupError: not inside of a handler.

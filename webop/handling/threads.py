@@ -1,10 +1,9 @@
 """Sync functions in threads: pools for handlers, daemons and admission, so that none starves.
 
-A daemon keeps its thread as long as it runs; in a pool shared with handlers, a few of them would
-be the end of all sync handlers. Reviews have deadlines, and wait for neither. Logins and probes
-wait for nothing: each call has a thread of its own. A full pool is logged, with figures. A thread
-cannot be stopped: a call that nobody waits for any more keeps its thread until it ends, and is
-counted until then.
+A daemon keeps its thread as long as it runs; in a pool shared with handlers, a few daemons would
+block all sync handlers. Reviews have deadlines, and must wait for neither. Logins and probes never
+wait: each call has its own thread. A full pool is logged, with figures. A thread cannot be stopped:
+an abandoned call keeps its thread until it ends, and is counted until then.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from webop.settings.sections import Threads
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds; bursts of calls that are over by then are nothing to be told about
+_PATIENCE = 2.0  # seconds; shorter bursts of calls are not logged
 _CROWD = 100  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
@@ -60,7 +59,7 @@ NO_POOL: Pool = _NoPool()
 
 
 class _Usage:
-    """How many calls an executor has taken and not finished; changed in the loop only."""
+    """How many calls an executor has accepted but not finished; changed in the loop only."""
 
     __slots__ = ("calls", "full_since")
 
@@ -69,7 +68,7 @@ class _Usage:
         self.full_since: float | None = None
 
     def add(self, pool: Pool) -> None:
-        """Count a call; if it has to wait for a thread, look after a while if others do still."""
+        """Count a call; if it must wait for a thread, check later whether calls still wait."""
         self.calls += 1
         if self.full_since is None and _is_full(self, pool):
             loop = asyncio.get_running_loop()
@@ -90,17 +89,17 @@ _left: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
 
 
 def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
-    """Return the call in a thread that goes on although the task that waited for it has ended."""
+    """Return the call that still runs in a thread although the task waiting for it has ended."""
     return _left.get(task) if task.cancelled() else None
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
-    """Tell how many threads are busy with calls of a function that nobody waits for any more."""
+    """Return how many threads are busy with abandoned calls of a function."""
     return _abandoned[fn] if _abandoned else 0
 
 
 def is_crowded(pool: Pool) -> bool:
-    """Tell whether so many calls wait for a thread that no more work for it should be begun."""
+    """Tell whether so many calls wait for a thread that no more work for it should start."""
     usage, size = _usages.get(pool.executor), pool.max_workers
     return usage is not None and size is not None and usage.calls > size + _CROWD
 
@@ -110,9 +109,9 @@ async def call_in_thread(
     kwargs: Mapping[str, Any],
     pool: Pool,
 ) -> Any:
-    """Run a sync function in a pool; its thread sees the context variables of here (ASY-03).
+    """Run a sync function in a pool; its thread sees the caller's context variables (ASY-03).
 
-    A daemon that is told to stop before there was a thread for it is not called at all.
+    A daemon that must stop before it has a thread is not called at all.
     """
     executor = pool.executor
     usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
@@ -129,7 +128,7 @@ async def call_in_thread(
     except asyncio.CancelledError:
         if not submitted.cancelled() or is_being_cancelled():
             raise
-        return None  # it was told to stop while it waited for a thread
+        return None  # it had to stop while it waited for a thread
     finally:
         if submitted.done():
             usage.remove(pool)
@@ -138,7 +137,7 @@ async def call_in_thread(
 
 
 def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool: Pool) -> None:
-    """Go on counting a call until its thread has ended it."""
+    """Count a call until it ends in its thread."""
     loop = asyncio.get_running_loop()
     _abandoned[fn] += 1
     if (task := asyncio.current_task()) is not None:
@@ -151,7 +150,7 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
             del _abandoned[fn]
 
     def tell(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the count has no use
             loop.call_soon_threadsafe(finish)
 
     submitted.add_done_callback(tell)
@@ -170,7 +169,7 @@ def _is_full(usage: _Usage, pool: Pool) -> bool:
 
 
 def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
-    """Warn of a pool that has been full all the time, and will be looked at again."""
+    """Warn of a pool that has been full all the time; it is checked again later."""
     if usage.full_since != full_since:
         return
     size = pool.max_workers or 0

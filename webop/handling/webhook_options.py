@@ -1,7 +1,7 @@
-"""The options of admission handlers that only the API server goes by, checked at import.
+"""The options of admission handlers that are for the API server, checked at import.
 
-What is wrong with them would otherwise show when the configurations are applied, and the API
-server refuses these as a whole. Used by :mod:`webop.on`. The rules are those of the Kubernetes
+Otherwise, mistakes would be found only when the configurations are applied, and the API server
+would refuse these completely. Used by :mod:`webop.on`. The rules are those of the Kubernetes
 API, admissionregistration.k8s.io/v1 and meta/v1 LabelSelector.
 """
 
@@ -77,7 +77,7 @@ def parse_webhook_options(reason: WebhookType, options: Mapping[str, Any]) -> di
     labels = options.get("labels")
     for key, criterion in labels.items() if isinstance(labels, Mapping) else ():
         if isinstance(criterion, str) or criterion is PRESENT or criterion is ABSENT:
-            _check_label("labels", key, criterion)  # others do not go to the API server
+            _check_label("labels", key, criterion)  # others are not sent to the API server
     return parsed
 
 

@@ -1,7 +1,8 @@
-"""The daemons and timers of one object: started, shown the object as it changes, stopped in stages.
+"""The daemons and timers of one object: they start, see the object change, and stop in stages.
 
 Decided in :mod:`webop.reactor.planning`, run in :mod:`webop.reactor.schedules`. Everything here is
-sync and driven by events and alarms of the loop: nobody polls (chapter "Daemons", "Termination").
+sync and driven by events and timers of the event loop, without polling (chapter "Daemons",
+"Termination").
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Background:
     Attributes:
         raw: the newest known state of the object.
         body: the live view of it, shared by all of them.
-        tasks: those that run, or that are yet to end, by the ids of their handlers.
-        finished: ids of those that have ended on their own, and are not to be started again.
-        postponed: ids of those whose initial delay is over: it is for the first time only.
+        tasks: those that run or are stopping, by the ids of their handlers.
+        finished: ids of those that have ended on their own and must not start again.
+        postponed: ids of those whose initial delay is over: it applies only once.
         changed_at: when the object was last changed, by the loop's clock.
     """
 
@@ -50,7 +51,7 @@ class Background:
         self.changed_at = asyncio.get_running_loop().time()
 
     def without_body(self) -> Background | None:
-        """Return what is to be remembered when none is left; abandoned ones keep their view."""
+        """Return what must be kept when none is left; abandoned ones keep their view."""
         if not self.finished and not self.postponed:
             return None
         rest = Background({})
@@ -59,14 +60,14 @@ class Background:
         return rest
 
     def stop(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
-        """Ask all of them to stop; return the tasks to be waited for."""
+        """Ask all of them to stop; return the tasks to wait for."""
         running = list(self.tasks.values())
         for item in running:
             item.stop(reason)
         return [item.task for item in running if item.task is not None]
 
     def cancel(self) -> list[str]:
-        """Cancel those that did not stop in time, on the way out of the operator; return them."""
+        """Cancel those that did not stop in time when the operator stops; return them."""
         for item in self.tasks.values():
             item.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
             if item.task is not None:
@@ -78,17 +79,17 @@ class BackgroundTask:
     """One daemon or timer of one object, and the stages of its stopping.
 
     1. The flag ``stopped`` is set; ``cancellation_backoff`` seconds pass. Without it, a moment
-       passes (``settings.background.instant_exit_…``): who waits for the flag ends by itself.
+       passes (``settings.background.instant_exit_…``): a handler that waits for the flag can end.
     2. If there is a ``cancellation_timeout``: an async daemon is cancelled; so many seconds pass.
-    3. Then it is abandoned: the object is let go. Without the timeout it is waited for, and logged
-       every ``cancellation_polling`` seconds.
+    3. Then it is abandoned, and the object is released. Without the timeout, the operator waits for
+       it, and logs this every ``cancellation_polling`` seconds.
 
     Args:
         background: what it is a part of.
         handler: the daemon or timer.
         settings: ``settings.background``.
         name: of the object, for the log.
-        on_end: called with the reasons and the task when the object is rid of it.
+        on_end: called with the reasons and the task when the object no longer has it.
     """
 
     __slots__ = (
@@ -132,12 +133,12 @@ class BackgroundTask:
     def start(
         self, spawn: Callable[..., asyncio.Task[None]], run: Coroutine[Any, Any, None]
     ) -> None:
-        """Start it in a task group; its end is noticed at once."""
+        """Start it in a task group; react to its end at once."""
         self.task = task = spawn(run, name=f"{self.handler.id} of {self._name}")
         task.add_done_callback(self._end)
 
     def stop(self, reason: DaemonStoppingReason) -> None:
-        """Begin with the stages; if they have begun, only add a reason."""
+        """Begin the stages; if they have begun, only add a reason."""
         is_first = not self.stopper
         self.stopper.set(reason)
         if not is_first:
@@ -192,7 +193,7 @@ class BackgroundTask:
         self._leave()
 
     def _leave(self) -> None:
-        """Take it off the object, and have the object looked at: it may be waiting for this."""
+        """Remove it from the object, and process the object: it may be waiting for this."""
         if self._background.tasks.get(self.handler.id) is self:
             del self._background.tasks[self.handler.id]
             self._on_end(self.stopper.reason, self.task)

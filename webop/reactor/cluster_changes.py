@@ -34,7 +34,7 @@ NAMESPACES = Resource(
 
 
 async def may_watch(client: Client, resource: Resource, *, level: int = logging.WARNING) -> bool:
-    """Tell whether the permissions suffice; if not, log what is lost without them."""
+    """Tell whether the permissions suffice; if not, log what does not work without them."""
     try:
         async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
             await anext(pages)

@@ -1,8 +1,8 @@
-"""One handling cycle of an object: the handlers of a change, and how far they have come.
+"""One handling cycle of an object: the handlers of a change, and their progress.
 
 Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
-:func:`webop.handling.execute.execute` → the user's function. What is to be written down is left
-in ``cause.own``, and what the handlers want changed in ``cause.patch``.
+:func:`webop.handling.execute.execute` → the user's function. What the framework must
+store goes into ``cause.own``, what the handlers want changed into ``cause.patch``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TITLES = {
 
 
 async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Plan) -> float | None:
-    """Call the handlers that are due, and note how far they have come.
+    """Call the handlers that are due, and record their progress.
 
     Returns:
         Seconds until the next handler is due; None if all are finished.
@@ -61,13 +61,13 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         [handler for handler in called if handler.id not in cycle.bases], cause, progress, options
     )
     for handler in called:
-        if handler.id in cycle.bases:  # it hears of what it has missed
+        if handler.id in cycle.bases:  # it is called for the changes that it has missed
             missed = cause.since(cycle.bases[handler.id])
             outcomes |= await execute([handler], missed, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
     deliver_results(outcomes, cause.patch)
-    for patch in written:  # what users have changed since then is theirs
+    for patch in written:  # users may have changed the object since then
         rest, done = subtract_patch(cause.patch, patch), list(map(id, patch.fns))
         fns = [fn for fn in cause.patch.fns if id(fn) not in done]
         cause.patch.clear()
@@ -99,7 +99,7 @@ async def _commit(
     finished: Mapping[str, HandlerState],
     patch: Patch,
 ) -> None:
-    """Write down what is finished while a slower handler runs; if it fails, it is written later."""
+    """Store what is finished while a slower handler runs; if this fails, it is stored later."""
     progress = Progress(dict(finished))
     if cycle.reason in (Reason.CREATE, Reason.UPDATE):
         progress.mark(finished, build_mark(cycle.essence))
@@ -116,7 +116,7 @@ async def _commit(
 def _conclude(
     ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, essence: Any, patch: Patch
 ) -> None:
-    """End the cycle: what was handled is remembered on the object, the progress is not."""
+    """End the cycle: store the handled state on the object, remove the progress."""
     cause, persistence = plan.cause, ctx.operator.settings.persistence
     owned = (handler.id for handler in ctx.handlers.changes)
     storage = persistence.progress_storage
@@ -131,7 +131,7 @@ def _conclude(
 
 
 def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
-    """Begin a cycle, or bring the present one up to the newest state of the object."""
+    """Begin a cycle, or continue the present one with the newest state of the object."""
     cycle = plan.cycle
     if cycle is None:
         return _begin_cycle(plan, progress)
@@ -142,18 +142,18 @@ def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
         elif key in plan.late and progress[key].retries:
             cycle.bases.setdefault(key, cycle.essence)
         elif key in plan.late:
-            progress.drop(key)  # it has seen nothing of what is undone by now
+            progress.drop(key)  # the change was undone before it was called
     if plan.cause.reason is Reason.UPDATE:
         cycle.essence = plan.cause.new
     return cycle
 
 
 def _begin_cycle(plan: Plan, progress: Progress) -> Cycle:
-    """Begin a cycle, or go on with one of an earlier process, if there is progress of it.
+    """Begin a cycle, or continue one of an earlier process if its progress is stored.
 
     The object may have changed since handlers of that process have finished (D-67). Those of an
-    update are called again, for what has changed since the last-handled state. A creation goes
-    on, and is followed by an update for everybody.
+    update are called again, for what has changed since the last-handled state. A creation
+    continues, and an update for all handlers follows.
     """
     cause, essence = plan.cause, plan.cause.new
     if any(state.seen for state in progress.values()):

@@ -1,7 +1,7 @@
 """From events of one stream to work on objects: keyed, newest state wins, one worker per object.
 
 All changes of state happen in sync methods; the workers do the I/O. An object without work has
-no task, and no body in memory; one that waits for room has no task, and a text for its body.
+no task, and no body in memory; one that waits for room has no task, and a text instead of its body.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from webop.reactor.tracking import Phase, Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
-_HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
-_NAMED = 3  # of the daemons that hang
+_HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
+_NAMED = 3  # daemons that hang, in the log
 _RELEASED_AT_ONCE = 50
 _BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
-_EVENTS = 20  # that wait to be shown, of one object
+_EVENTS = 20  # of one object that wait for event handlers
 
 
 class ObjectProcessor(Protocol):
-    """What is done about objects; see :mod:`webop.reactor.process`."""
+    """How objects are processed; see :mod:`webop.reactor.process`."""
 
     wants_every_event: bool
     has_indexes: bool
     event_pool: Pool | None
 
     async def index(self, raw: dict[str, Any]) -> None:
-        """Bring the indexes up to a state of an object."""
+        """Update the indexes with a state of an object."""
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events."""
 
     def plan(self, obj: Tracked) -> Plan | None:
-        """Return what is to be done about the newest state; None if nothing is."""
+        """Return what must be done about the newest state; None for nothing."""
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do it; return the seconds after which to come back even if nothing changes."""
+        """Do it; return the seconds until the next work even if nothing changes."""
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
-        """Return the seconds after which to come back after an error; log it."""
+        """Log an error; return the seconds until the next attempt."""
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Return a state that had to be dropped from memory; None if the object is gone."""
 
     def withdraw(self, obj: Tracked) -> None:
-        """Take an object that is gone, or is not watched any more, out of the indexes."""
+        """Remove an object that is gone or no longer watched from the indexes."""
 
     def forget(self, uid: str) -> None:
-        """Drop what else is remembered of an object that is gone."""
+        """Drop everything else about an object that is gone."""
 
 
 class Dispatcher:
@@ -71,17 +71,17 @@ class Dispatcher:
     Guarantees:
         One object is never worked on twice at once. A state that comes while its object is being
         worked on is worked on next; states in between may be skipped, the last one never is.
-        Raw events are shown in order, beside all other work on the object.
-        While others act on the objects, nothing is begun, and only the indexes are kept up.
+        Event handlers get raw events in order, in parallel to all other work on the object.
+        While the operator is paused, no work starts; only the indexes are updated.
 
     Args:
-        processor: what is done about objects.
+        processor: how objects are processed.
         spawn: starts a task in the task group of the stream.
-        gate: opens when handlers may run; until then, objects are held.
+        gate: opens when handlers may run; until then, objects wait.
         room: of the kind: how many objects are worked on at once.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
-        is_standing_by: whether others act on the objects until :meth:`switch` is called.
+        is_paused: whether the operator is paused until :meth:`switch` is called.
 
     Attributes:
         epoch: counts the listings.
@@ -97,7 +97,7 @@ class Dispatcher:
         gate: Gate[Any],
         room: Room,
         is_resuming: bool = True,
-        is_standing_by: bool = False,
+        is_paused: bool = False,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
@@ -110,7 +110,7 @@ class Dispatcher:
         self._is_closing = False
         self._is_complete = not is_resuming
         self._is_resuming = is_resuming
-        self._is_standing_by = is_standing_by
+        self._is_paused = is_paused
         self.former: dict[str, bool] = {}
         self._once = Once()
         self.epoch = 0
@@ -126,11 +126,11 @@ class Dispatcher:
         return self.former | {obj.uid: obj.initial for obj in self._objects.values()}
 
     def begin_listing(self) -> None:
-        """Note that all objects that exist are about to be seen."""
+        """Begin a listing, which shows all objects that exist."""
         self.epoch += 1
 
     def finish_listing(self) -> None:
-        """Find those that were not seen: they were deleted while nobody watched."""
+        """End a listing: objects that it did not show are gone."""
         unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
         for obj in unseen:
             if not obj.is_gone:
@@ -139,30 +139,30 @@ class Dispatcher:
             self._processor.forget(uid)
         self.former = {}
         self._is_complete = True
-        self._is_resuming = self._is_standing_by
+        self._is_resuming = self._is_paused
         self._release()
 
     def switch(self, reason: DaemonStoppingReason | None) -> None:
-        """Leave the objects to others, for a reason that daemons get; or, with None, begin to act.
+        """Pause, for a reason that daemons get; or, with None, resume.
 
-        All objects must be listed anew then: what others have done about them must be seen.
+        After a pause, all objects must be listed again, to see what others have done.
         """
         if reason is not None:
             self._pause(reason)
             return
-        self._is_standing_by = False
+        self._is_paused = False
         self._is_resuming = True
         for obj in self._objects.values():
             obj.version = 0
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Take in a listed object or an event; a listing fills the indexes on the way."""
+        """Accept a listed object or an event; a listing also fills the indexes."""
         if self._is_indexing and event_type != "DELETED":
             await self._processor.index(raw)
         self.feed(event_type, raw)
 
     def feed(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Take in a listed object (type None) or an event of the watch."""
+        """Accept a listed object (type None) or an event of the watch."""
         uid = get_uid(raw)
         obj = self._objects.get(uid)
         if obj is None:
@@ -170,7 +170,7 @@ class Dispatcher:
                 return
             # Those that change while they are listed come as modified.
             is_old = event_type in {None, "MODIFIED"}
-            initial = self._is_standing_by or (is_old and self._is_resuming)
+            initial = self._is_paused or (is_old and self._is_resuming)
             obj = Tracked(self, uid, raw, initial=self.former.pop(uid, initial))
             self._objects[uid] = obj
         obj.seen = self.epoch
@@ -178,7 +178,7 @@ class Dispatcher:
             self._keep_event(obj, event_type, raw)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
-                obj.phase = Phase.IDLE  # it is urgent now, and is queued anew
+                obj.phase = Phase.IDLE  # it is urgent now: queue it again
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not self._is_indexing
             if event_type == "DELETED":
@@ -188,7 +188,7 @@ class Dispatcher:
             self.check(obj)
 
     def check(self, obj: Tracked) -> None:
-        """Decide what happens next to an object, unless somebody works on it."""
+        """Decide what happens next to an object, unless a worker has it."""
         if obj.phase is Phase.WORKING or self._is_closing:
             return
         if obj.timer is not None:
@@ -197,8 +197,8 @@ class Dispatcher:
         if obj.raw is not None and obj.text is not None:  # it stands for an older state
             self._room.drop(obj.text)
             obj.text = None
-        if self._is_standing_by:
-            self._lay_down(obj)
+        if self._is_paused:
+            self._hand_over(obj)
         elif obj.is_gone:
             self._settle(obj)
         elif obj.is_unindexed:
@@ -225,9 +225,9 @@ class Dispatcher:
         timeout: float,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING,
     ) -> None:
-        """Let the handlers under way finish, and record it; nothing new is begun.
+        """Start nothing new; wait for running handlers, and store their outcomes.
 
-        Daemons are asked to stop, and get five seconds for it (chapter "Daemons", "Timeouts").
+        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts").
 
         Args:
             timeout: for the handlers, in seconds.
@@ -239,12 +239,12 @@ class Dispatcher:
             if obj.timer is not None:
                 obj.timer.cancel()
             if obj.phase is not Phase.WORKING:
-                self._room.drop(obj.text)  # the room is there for the next streams, too
+                self._room.drop(obj.text)  # other streams use the same room
                 obj.text = None
         self._stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
-        stopping = self._stop_daemons(reason)  # also those that workers have started meanwhile
+        stopping = self._stop_daemons(reason)  # also those that workers have just started
         if stopping:
             rest = deadline - asyncio.get_running_loop().time()
             await asyncio.wait(stopping, timeout=max(0, rest))
@@ -289,8 +289,8 @@ class Dispatcher:
         return stopping
 
     def _pause(self, reason: DaemonStoppingReason) -> None:
-        """Begin nothing any more; let the handlers under way finish, ask daemons to stop."""
-        self._is_standing_by = True
+        """Start nothing new; let running handlers finish, ask daemons to stop."""
+        self._is_paused = True
         self._held.clear()
         for obj in list(self._objects.values()):
             if obj.background is not None:
@@ -298,8 +298,8 @@ class Dispatcher:
             self._drop_events(obj)
             self.check(obj)
 
-    def _lay_down(self, obj: Tracked) -> None:
-        """Leave an object to others, who go on with it from what is stored."""
+    def _hand_over(self, obj: Tracked) -> None:
+        """Forget an object; other operators continue from what is stored on it."""
         self._drop_events(obj)
         obj.work = None
         self._settle(obj)
@@ -311,10 +311,8 @@ class Dispatcher:
 
     @property
     def _is_indexing(self) -> bool:
-        """Whether the indexes are filled as objects come in, and not by workers."""
-        return self.has_indexes and (
-            not self._is_complete or self._is_resuming or self._is_standing_by
-        )
+        """Whether objects are indexed as soon as they arrive, not by workers."""
+        return self.has_indexes and (not self._is_complete or self._is_resuming or self._is_paused)
 
     @property
     def _is_holding(self) -> bool:
@@ -323,11 +321,11 @@ class Dispatcher:
 
     @property
     def _is_stopped(self) -> bool:
-        """Whether nothing new may be begun."""
-        return self._is_closing or self._is_standing_by
+        """Whether no new work may start."""
+        return self._is_closing or self._is_paused
 
     def _release(self) -> None:
-        """Begin with the objects that were held, with breaks for others."""
+        """Start with the objects that waited for the gate, with breaks for other tasks."""
         if self._is_holding or self._is_closing:
             return
         for uid in [*itertools.islice(self._held, _RELEASED_AT_ONCE)]:
@@ -341,7 +339,7 @@ class Dispatcher:
     def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
         """Tell whether a state is newer than what is known; own patches come back as events.
 
-        A listing is believed even if it goes back in time, as after a restored backup, unless
+        A listing is accepted even if it goes back in time, as after a restored backup, unless
         the object was patched since the listing began.
         """
         if not version or version > obj.version:
@@ -349,13 +347,13 @@ class Dispatcher:
         return event_type is None and version < obj.version and obj.epoch < self.epoch
 
     def _pack(self, obj: Tracked) -> None:
-        """Keep a text in place of the body."""
+        """Keep a text instead of the body."""
         if obj.raw is not None and not obj.is_view:
             self._room.drop(obj.text)
             obj.text, obj.raw = self._room.pack(obj.raw), None
 
     def _begin_waiting(self, obj: Tracked) -> None:
-        """Begin with an object whose turn it is, unless it does not wait any more."""
+        """Start with an object that has got its place, unless it no longer waits."""
         if obj.phase is Phase.WAITING:
             if self._is_stopped:
                 obj.phase = Phase.IDLE
@@ -383,14 +381,14 @@ class Dispatcher:
     def _start(
         self, obj: Tracked, coroutine: Coroutine[Any, Any, float | None], leave: Callable[[], None]
     ) -> None:
-        """Have a task work on an object; its end is noticed even if it never begins."""
+        """Start a worker for an object; react to its end even if it never ran."""
         obj.phase = Phase.WORKING
         task = self._spawn(coroutine, name=obj.uid)
         self._workers.add(task)
         task.add_done_callback(partial(self._finish, obj, leave))
 
     async def _index(self, obj: Tracked) -> float:
-        """Bring the indexes up to the newest state, before anything else is done about it."""
+        """Update the indexes with the newest state, before any other work on it."""
         while obj.is_unindexed:
             obj.is_unindexed = False
             if obj.raw is not None and not obj.is_gone:
@@ -399,7 +397,7 @@ class Dispatcher:
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Work on an object until nothing is left; return when to come back."""
+        """Work on an object until nothing is left; return when to continue."""
         delay: float | None = 0
         while (obj.is_dirty or delay == 0) and not self._is_stopped:
             try:
@@ -428,8 +426,8 @@ class Dispatcher:
         if (call := find_abandoned(task)) is not None:
             self._room.block(obj.uid, call)
         delay = None if has_failed else task.result()
-        if self._is_standing_by:
-            self._lay_down(obj)
+        if self._is_paused:
+            self._hand_over(obj)
         elif obj.is_dirty and not self._is_closing and not has_failed:
             self.check(obj)
         elif delay is None or obj.is_gone or self._is_closing:
@@ -438,7 +436,7 @@ class Dispatcher:
             self._come_back(obj, delay)
 
     def _come_back(self, obj: Tracked, delay: float) -> None:
-        """Have the object looked at after a while, even if nothing happens."""
+        """Process the object after a while, even if nothing happens."""
         obj.phase = Phase.RESTING
         obj.timer = asyncio.get_running_loop().call_later(delay, self._wake, obj)
         self._pack(obj)
@@ -467,7 +465,7 @@ class Dispatcher:
             self._processor.forget(obj.uid)
 
     def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Have an event shown to the handlers of events; of too many, the oldest is skipped."""
+        """Queue an event for the event handlers; of too many, skip the oldest."""
         # Handlers get a copy that they may modify.
         text = self._event_room.pack(raw, is_needed=event_type == "DELETED")
         if obj.events is None:
@@ -501,7 +499,7 @@ class Dispatcher:
             obj.spying.add_done_callback(partial(self._finish_spying, obj))
 
     async def _show_events(self, obj: Tracked) -> None:
-        """Show the events of an object, one after another."""
+        """Call the event handlers for the events of an object, one after another."""
         while obj.events and not self._is_stopped:
             event_type, text = obj.events.popleft()
             try:

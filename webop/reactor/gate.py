@@ -1,4 +1,4 @@
-"""When handlers may begin: not before the indexes hold everything that was there at the start."""
+"""When handlers may start: not before the indexes hold all objects that existed at the start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ K = TypeVar("K")
 
 
 class Gate(Generic[K]):
-    """Closed until all listings that fill indexes have ended; then open for good (IDX-22).
+    """Closed until all listings that fill indexes have ended; then open for ever (IDX-22).
 
-    Streams that begin later hold back only their own objects until they are listed.
+    A stream that starts later delays only its own objects, until they are listed.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Gate(Generic[K]):
         return self._opened.is_set()
 
     def expect(self, keys: Iterable[K]) -> None:
-        """Say which listings must end, instead of those of before; once open, it stays open."""
+        """Replace the listings that must end; once open, the gate stays open."""
         self.pending = set(keys)
         self._open_if_complete()
 
     def arrive(self, key: K) -> None:
-        """Say that one of the listings has ended."""
+        """Record the end of a listing."""
         self.pending.discard(key)
         self._open_if_complete()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Have a function called when the gate opens."""
+        """Call a function when the gate opens."""
         self._listeners.append(listener)
 
     async def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""What to watch: the kinds and the namespaces of the cluster, as they come and go.
+"""What to watch: the kinds and the namespaces of the cluster, as they appear and disappear.
 
 The observer discovers the resources that handlers are declared for, and keeps one stream running
 for each of them in each served namespace (chapters "Resource specification" and "Scopes").
@@ -55,19 +55,19 @@ class Scope:
 
 
 class Observer:
-    """Keeps the streams equal to what is declared and to what there is.
+    """Keeps one stream for each resource and namespace that is declared and exists.
 
     Guarantees: one stream works on an object at a time. A stream that is replaced (its resource
-    has got another subresource or another preferred version, or other selectors match it) ends
+    has another subresource or another preferred version now, or other selectors match it) ends
     before the next one begins: handlers finish within ``settings.batching.exit_timeout`` or are
-    cancelled, daemons stop as at the exit of the operator.
+    cancelled, daemons stop as when the operator stops.
 
     Args:
         operator: the context of the operator.
         client: the client of the API server.
         scope: which namespaces are served.
         group: the task group for the streams and for the work on objects.
-        total: of the rooms for the work on objects; that of the former observer, if there was one.
+        total: shared by the rooms of all kinds; that of the former observer, if there was one.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Observer:
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
-        """Observe for ever: discover, adjust the streams, wait for changes of either."""
+        """Observe for ever: discover, adjust the streams, wait for new kinds or namespaces."""
         is_scanning = not self._operator.settings.scanning.disabled
         if is_scanning:
             self._spawn(self._follow_definitions, "watch of definitions")
@@ -128,18 +128,18 @@ class Observer:
                 self._adjust()
 
     def _is_up_to_date(self) -> bool:
-        """Tell whether the known resources are those that are defined, as far as is known."""
+        """Tell whether all known definitions are among the discovered resources."""
         resources = self._operator.cluster_view.resources
         return self._definitions.are_shown_by(resources, self._collect_groups())
 
     def list_unindexed(self) -> list[str]:
-        """Return the streams that have yet to fill the indexes while handlers wait for them."""
+        """Return the streams that still fill the indexes while handlers wait for them."""
         if self._gate.is_open:
             return []
         return [str(stream) for key, stream in self._streams.items() if key in self._gate.pending]
 
     def list_troubles(self) -> list[str]:
-        """Return the watches that are not up, and why; those that begin a new turn are fine."""
+        """Return the watches that do not work, and why; those that are just starting are fine."""
         is_active = self._operator.pausing.is_active
         waiting = [
             stream
@@ -154,7 +154,7 @@ class Observer:
         ]
 
     async def _rescan(self) -> bool:
-        """Discover and adjust; tell whether it has worked."""
+        """Discover and adjust; tell whether the API server has answered."""
         self._is_outdated = False
         try:
             found = await discover(self._client, self._collect_groups())
@@ -174,7 +174,7 @@ class Observer:
         return True
 
     def _report_start(self) -> None:
-        """Log once what is served: an operator without a word looks as if it hung."""
+        """Log once what is served: a silent operator looks as if it hung."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
@@ -235,7 +235,7 @@ class Observer:
         self._clean_up()
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
-        """Match what is declared with what there is; log what is ambiguous or absent."""
+        """Match the selectors with the resources; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
         resources = self._operator.cluster_view.resources
         self._missing.clear()
@@ -311,14 +311,14 @@ class Observer:
         return self._rooms[name]
 
     def _end(self, stream: Stream) -> None:
-        if stream in self._ending:  # or else the operator ends, or has no credentials
+        if stream in self._ending:  # otherwise, the operator stops or has no credentials
             self._ending.remove(stream)
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Remove from the indexes what no stream keeps up to date any more, and from memory.
+        """Remove objects from the indexes and from memory that no stream updates any more.
 
-        The objects are known by the former observer, too, whose credentials were lost.
+        They can be from streams of a former observer, whose credentials were lost.
         """
         feeds: dict[Origin, set[Feed]] = {}
         for stream in (*self._streams.values(), *self._ending):
@@ -341,7 +341,7 @@ class Observer:
         self._group.create_task(keep_running(fn, name=name), name=name)
 
     async def _report_waiting(self) -> None:
-        """Log what handlers wait for, if they wait for long."""
+        """Log what handlers wait for if it takes long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._gate.wait()
@@ -362,7 +362,7 @@ class Observer:
         self._changed.set()
 
     async def _begin_with_namespaces(self) -> None:
-        """Know the namespaces before the first streams start."""
+        """Find the namespaces before the first streams start."""
         patterns, settings = self._scope.patterns, self._operator.settings
         if self._scope.clusterwide:
             return

@@ -1,7 +1,7 @@
-"""What is to be done about the present state of an object: decided in sync code, cheaply.
+"""Decides what must be done about the present state of an object: sync code, cheap.
 
 A :class:`Plan` is made of the newest state, the stored essence and the declared handlers; most
-states need none. Carried out in :mod:`webop.reactor.process`.
+states need none. :mod:`webop.reactor.process` carries it out.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``room`` is shared by all namespaces of a kind. ``is_late`` tells that the resource or the
-    namespace came while the operator was running: what was never handled in it is new, and not
-    resumed, even if it came before the watch of it.
+    ``room`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
+    namespace appeared while the operator was running: its unhandled objects are created, not
+    resumed, even if they are older than the watch.
     """
 
     operator: OperatorContext
@@ -48,7 +48,7 @@ class ResourceContext:
     is_late: bool = False
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
-        """Return what gives a message of the framework the reference of an object, as ``extra``."""
+        """Return the ``extra`` that gives a message of the framework the reference of an object."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
         kind, version = self.resource.kind, self.resource.api_version
         body = {"apiVersion": version, "kind": kind, "metadata": metadata}
@@ -57,21 +57,21 @@ class ResourceContext:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done about an object.
+    """What must be done about an object.
 
     Attributes:
-        cause: what has happened; with the patch that everyone adds to.
-        handlers: who is to be called.
-        finalizers: the list of finalizers as it is to be; None if it is fine. Adding ours comes
-            before any handler, removing it without handlers is all there is to do.
-        cycle: the handling cycle that it goes on with; None if a new one begins.
-        missed: ids of handlers that are to hear of what has changed since the cycle has begun,
+        cause: what has happened; with the patch that all handlers add to.
+        handlers: the handlers to call.
+        finalizers: the new list of finalizers; None if the present one is right. Ours is added
+            before any handler is called; if it is removed, there is nothing else to do.
+        cycle: the handling cycle to continue; None to begin one.
+        missed: ids of handlers that must be called for what has changed since the cycle began,
             even if they have finished.
-        late: those of them for whom nothing has changed since the last-handled state.
-        spawned: daemons and timers to be started.
-        stopped: ids of those to be stopped, as the object does not match any more or goes away.
-        why: for which of these reasons.
-        has_changes: whether the change itself is to be handled, or only to be noted as handled.
+        late: those of them for which nothing has changed since the last-handled state.
+        spawned: daemons and timers to start.
+        stopped: ids of those to stop: the object no longer matches, or is being deleted.
+        why: which of these reasons.
+        has_changes: whether the change must be handled, or at least stored as handled.
     """
 
     cause: ChangeCause
@@ -90,7 +90,7 @@ class Plan:
 
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
-    """Return what is to be done about the newest state of an object; None if nothing is."""
+    """Return what must be done about the newest state of an object; None for nothing."""
     if obj.raw is None or obj.is_gone:
         return None
     work = obj.work or NOTHING
@@ -106,10 +106,10 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
 
 
 def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool:
-    """Find the handlers of the change; tell whether there is anything to be done about it."""
+    """Find the handlers of the change; tell whether there is anything to do about it."""
     cause = plan.cause
     if cause.reason is Reason.NOOP and cycle is not None:
-        plan.cycle = cycle  # back where it was, but some have seen it elsewhere
+        plan.cycle = cycle  # the change was undone, but handlers have seen it
         return True
     if cause.reason not in _HANDLED or not ctx.handlers.changes:
         return False
@@ -128,7 +128,7 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
 def _select_background(
     ctx: ResourceContext, obj: Tracked, cause: ChangeCause
 ) -> dict[str, BackgroundHandler]:
-    """Return the daemons and timers that are to run; those that have ended are not (DMN-19)."""
+    """Return the daemons and timers that must run; those that have ended must not (DMN-19)."""
     if not ctx.handlers.background or cause.is_deleted:
         return {}
     finished = frozenset() if obj.background is None else obj.background.finished
@@ -140,10 +140,10 @@ def _select_background(
 
 
 def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHandler]) -> None:
-    """Find the daemons and timers to be started and stopped.
+    """Find the daemons and timers to start and to stop.
 
-    One that is stopping still counts as running, and none is started when another one has ended:
-    that is up to the next event ("Daemons", "Filtering").
+    One that is stopping still counts as running. The end of one starts no other: only the next
+    event does ("Daemons", "Filtering").
     """
     running = {} if obj.background is None else obj.background.tasks
     plan.why = _DELETED if plan.cause.is_deleted else _MISMATCH
@@ -157,10 +157,10 @@ def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHa
 
 
 def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
-    """Go on with a cycle under way, in the course of which the object may have changed."""
+    """Continue a cycle; the object may have changed since it began."""
     plan.cycle = cycle
     if plan.cause.reason is Reason.CREATE:
-        # What has changed in the meantime is an update afterwards, also for handlers of fields.
+        # What has changed meanwhile is handled as an update later, also for handlers of fields.
         ids = cycle.handler_ids
         plan.handlers = [h for h in plan.handlers if h.id in ids or not h.needs_change]
     elif plan.cause.reason is Reason.UPDATE and plan.cause.new != cycle.essence:
@@ -179,7 +179,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     new = persistence.progress_storage.clear(essence=new)
     old: Any = stored
     if isinstance(stored, EssenceDigest):
-        old = stored.restore(new)  # too large to be stored: all that is known is if it is the same
+        old = stored.restore(new)  # too large to store: only a digest tells whether it is the same
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
@@ -210,13 +210,13 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
 def _plan_finalizers(
     ctx: ResourceContext, obj: Tracked, cause: ChangeCause, *, is_wanted: bool
 ) -> list[str] | None:
-    """Return the finalizers as they are to be before anything else; None if they are fine.
+    """Return the finalizers if they must change before anything else; None if not.
 
     Args:
         ctx: the context of the resource.
         obj: the object.
         cause: its newest state.
-        is_wanted: whether daemons or timers are to run for it.
+        is_wanted: whether daemons or timers must run for it.
     """
     finalizer = ctx.operator.settings.persistence.finalizer
     present = list(cause.body.meta.finalizers)

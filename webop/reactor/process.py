@@ -1,4 +1,4 @@
-"""What is done about one object when it has changed: the whole story on one screen.
+"""The processing of one object when it has changed: the whole story on one screen.
 
 Flow: :meth:`Processor.process` → :func:`webop.reactor.cycles.handle_change` →
 :func:`webop.handling.execute.execute` → the user's function.
@@ -61,7 +61,7 @@ class Processor:
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
     def plan(self, obj: Tracked) -> Plan | None:
-        """Return what is to be done about the newest state of an object; None if nothing is.
+        """Return what must be done about the newest state of an object; None for nothing.
 
         Raises:
             Exception: a filter has failed.
@@ -81,7 +81,7 @@ class Processor:
         return await read(self.ctx, obj)
 
     async def index(self, raw: dict[str, Any]) -> None:
-        """Bring the indexes up to a state of an object; errors of indexers end here."""
+        """Update the indexes with a state of an object; log errors of indexers."""
         body = Body(raw)
         cause = ResourceCause(
             logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
@@ -95,12 +95,12 @@ class Processor:
         await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
     def withdraw(self, obj: Tracked) -> None:
-        """Take an object that is gone, or is not watched any more, out of the indexes."""
+        """Remove an object that is gone or no longer watched from the indexes."""
         if self.has_indexes:
             self.ctx.operator.indices.discard(obj.uid)
 
     def forget(self, uid: str) -> None:
-        """Drop what else is remembered of an object that is gone."""
+        """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
@@ -111,7 +111,7 @@ class Processor:
             plan: what must be done, if that is known already.
 
         Returns:
-            The seconds after which to come back even if nothing changes; None if there is no need.
+            The seconds until the next work even if nothing changes; None for none.
 
         Raises:
             Exception: of the API server, a filter, or the framework; see :meth:`rest`.
@@ -146,7 +146,7 @@ class Processor:
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
-        """Stop and start daemons and timers; those to be started wait for the finalizer."""
+        """Stop and start daemons and timers; none starts before the finalizer is there."""
         running = {} if obj.background is None else obj.background.tasks
         for key in plan.stopped:
             if key in running:
@@ -157,7 +157,7 @@ class Processor:
             obj.is_provided = True
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Call the handlers of raw events; their errors are logged and forgotten (HND-27)."""
+        """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(
@@ -185,8 +185,8 @@ class Processor:
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error that is not of its handlers; log it.
 
-        The object is worked on again after the pause; what happens to it until then is only shown
-        to the handlers of raw events.
+        Work on the object continues after the pause; until then, only the handlers of raw events
+        are called.
         """
         delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
         if delay is not None and not work.is_denied:

@@ -1,12 +1,12 @@
 """Room for work: how many objects of one kind are worked on at once, and which come next.
 
-Handlers must not run far ahead of the writes: what has finished and is not written is repeated
-after a crash, and is in memory until then. So an object takes a place when work on it begins and
-gives it back when its patch is written. Handlers that take long give their place back meanwhile,
-at the pace at which the API server takes patches, so that their number is not limited.
+Handlers must not run far ahead of the writes: what has finished but is not written stays in
+memory, and is repeated after a crash. So an object takes a place when work on it begins and gives
+it back when its patch is written. Slow handlers give their place back while they run, as fast as
+the API server accepts patches, so that their number is not limited.
 
-Objects that wait hold no body: only its JSON, compressed if it is long, and not even that when
-many wait. Sync and used in one event loop only.
+Objects that wait keep no body: only its JSON, compressed if it is long, and not even that if many
+wait. Sync and used in one event loop only.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _PLACES_WHEN_BUSY = 8  # of one kind, if other kinds are busy, too
 _BUSY = 64  # places of all kinds
 _SHORTEST_STAY = 0.05  # seconds; handlers that are faster keep their place
 _STAY_IN_WRITES = 2  # the same as a multiple of an average write
-_TOLERATED = 8  # failed writes in a row; more mean that the API server takes none of this kind
+_TOLERATED = 8  # failed writes in a row; after more, it is assumed that all fail
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; between attempts then
-_BEGUN_AT_ONCE = 20  # objects, before others get their turn in the event loop
+_BEGUN_AT_ONCE = 20  # objects, before other tasks of the event loop run
 _CROWD_POLLING = 0.1  # seconds
 _COMPRESSED = 1000  # bytes; shorter texts stay as they are
-_SHELF = 24_000_000  # bytes of texts of one kind; what exceeds it is read again when it is needed
+_SHELF = 24_000_000  # bytes of texts of one kind; other bodies are read again when needed
 
 Beginning = Callable[[Any], None]
 Call = Future[Any] | asyncio.Task[Any]
 
 
 class Total:
-    """What the rooms of all kinds share, also with those after credentials were lost and found.
+    """What the rooms of all kinds share, also with later rooms after credentials were lost.
 
     Attributes:
         taken: the places that are taken.
@@ -67,7 +67,7 @@ class Room:
         total: shared by all kinds of an operator.
         limit: of the objects in work, long handlers included; None for no limit.
         pool: the threads of sync handlers, if there are some: while many calls wait for a thread,
-            nothing is begun.
+            no work starts.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Room:
 
     @property
     def is_open(self) -> bool:
-        """Whether one more object may be begun."""
+        """Whether work on one more object may start."""
         if self.is_limited:
             return False
         if self._is_failing:
@@ -113,27 +113,27 @@ class Room:
 
     @property
     def is_limited(self) -> bool:
-        """Whether so many objects are in work that not even a write is to be tried again."""
+        """Whether there is so much work that not even failed writes may be retried."""
         return self._limit is not None and self._begun >= self._limit
 
     @property
     def is_free(self) -> bool:
-        """Whether one more object may be begun, and none waits."""
+        """Whether work on one more object may start, and none waits."""
         return not (self._queues[0] or self._queues[1]) and self.is_open
 
     def choose_level(self, topic: str) -> int:
-        """Return the level of a message that many objects may cause: a warning once a minute."""
+        """Return the level of a message that many objects can cause: a warning once a minute."""
         minute = int(asyncio.get_running_loop().time() // 60)
         is_news = not self._is_failing and self._logged.is_new(topic, minute)
         return logging.WARNING if is_news else logging.DEBUG
 
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
-        """Have a function called with the item when there is a place for it.
+        """Call a function with the item when there is a place for it.
 
         Args:
             begin: calls :meth:`enter` if there is anything to do about the item.
-            item: what to begin.
-            is_urgent: whether it comes before all that are not, such as those of a listing.
+            item: what needs the place.
+            is_urgent: whether it comes before all that are not urgent, such as those of a listing.
         """
         self._queues[not is_urgent].append((begin, item))
         self._schedule()
@@ -142,8 +142,8 @@ class Room:
         """Take a place.
 
         Args:
-            is_retry: whether it is for what could not be written before. All other objects find out
-                whether writing works again, one after each pause.
+            is_retry: whether it is for what could not be written before. Only other objects test
+                whether writing works again: one after each pause.
         """
         self._begun += 1
         self._take(1)
@@ -157,7 +157,7 @@ class Room:
 
     @contextlib.contextmanager
     def running_handlers(self) -> Iterator[None]:
-        """Give the place back as long as handlers run, if they take long."""
+        """Give the place back while handlers run, if they take long."""
         is_out = False
 
         def go_out() -> None:
@@ -175,7 +175,7 @@ class Room:
                 self._take(1)
 
     def note_write(self, seconds: float) -> None:
-        """Take note of a write that the API server has answered, for good or bad."""
+        """Record a write that the API server has answered, successful or not."""
         self._write_seconds += 0.2 * (seconds - self._write_seconds)
         if self._is_failing:
             logger.info("Writing %s works again.", self._name)
@@ -185,7 +185,7 @@ class Room:
             self._schedule()
 
     def note_failure(self, reason: str) -> None:
-        """Take note of a write that the API server could not answer now."""
+        """Record a write that the API server could not answer."""
         self._failures += 1
         if self._failures == _TOLERATED:
             said = "Writing %s fails; no more handlers are called until it works again: %s"
@@ -198,11 +198,11 @@ class Room:
         loop.call_later(pause, self._schedule)
 
     def block(self, uid: str, call: Call) -> None:
-        """Have an object left alone until a call ends that could not be cancelled."""
+        """Block an object until a call ends that could not be cancelled."""
         self._total.blocked.setdefault(uid, set()).add(call)
 
     def is_blocked(self, uid: str) -> bool:
-        """Tell whether such a call still goes on."""
+        """Tell whether such a call still runs."""
         if not self._total.blocked:
             return False
         calls = {call for call in self._total.blocked.pop(uid, ()) if not call.done()}
@@ -211,7 +211,7 @@ class Room:
         return bool(calls)
 
     def pack(self, raw: Any, *, is_needed: bool = False) -> bytes:
-        """Return a text that stands for a body; an empty one if too much is kept already.
+        """Return a text to keep instead of a body; an empty one if too much is kept already.
 
         Args:
             raw: the body.
@@ -227,11 +227,11 @@ class Room:
         return text
 
     def drop(self, text: bytes | None) -> None:
-        """Take note that a text is not kept any more."""
+        """Record that a text is no longer kept."""
         self._shelved -= len(text or b"")
 
     def unpack(self, text: bytes) -> dict[str, Any]:
-        """Return the body that a text stands for, which must not be empty."""
+        """Return the body of a text, which must not be empty."""
         self.drop(text)
         raw: dict[str, Any] = orjson.loads(text if text[0] == 0x7B else zlib.decompress(text))
         return raw
@@ -249,19 +249,19 @@ class Room:
             self._alarm = asyncio.get_running_loop().call_soon(self._advance)
 
     def _advance(self) -> None:
-        """Begin as many of those who wait as there are places, with breaks for others."""
+        """Start as many of the waiting items as there are places, with breaks for other tasks."""
         self._alarm = None
         urgent, others = self._queues
         for _ in range(_BEGUN_AT_ONCE):
             if not (urgent or others):
                 return
             if not self.is_open:
-                if self._is_crowded:  # maybe by other kinds, which do not report here
+                if self._is_crowded:  # maybe by other kinds, which do not notify this room
                     loop = asyncio.get_running_loop()
                     self._alarm = loop.call_later(_CROWD_POLLING, self._advance)
                 return
             queue = urgent or others
-            # While writing fails, the newest object may be one for which it does not.
+            # While writes fail, those of the newest object may still succeed.
             begin, item = queue.pop() if self._is_failing else queue.popleft()
             begin(item)
         self._schedule()

@@ -1,7 +1,7 @@
 """When daemons and timers call their functions: delays, intervals, idling, retries.
 
 Flow: :func:`run_in_background` → :func:`webop.handling.execute.attempt` → the user's function;
-then what it has returned and patched is written. Chapters "Timers" and "Daemons".
+then its result and its patch are written. Chapters "Timers" and "Daemons".
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
-_GLANCE = 0.1  # seconds; between two looks for a change where any change is idle enough
+_GLANCE = 0.1  # seconds; between checks for a change if the idle time is 0
 
 
 @dataclass(slots=True)
 class Run:
-    """One daemon or timer at work."""
+    """One running daemon or timer."""
 
     ctx: ResourceContext
     obj: Tracked
@@ -64,7 +64,7 @@ class Run:
             deliver_results({self.handler.id: outcome}, self.cause.patch)
 
     async def save(self) -> None:
-        """Write the patch and clear it; functions that came too late are kept (PAT-06, PAT-07)."""
+        """Write the patch and clear it; keep functions that came too late (PAT-06, PAT-07)."""
         patch, obj = self.cause.patch, self.obj
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
@@ -85,7 +85,7 @@ class Run:
                 level = self.ctx.room.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
-            obj.wake()  # what is kept is written by whoever works on the object
+            obj.wake()  # the worker of the object writes what is kept
 
 
 def start_in_background(
@@ -136,7 +136,7 @@ def start_in_background(
 async def run_in_background(run: Run) -> None:
     """Run a daemon or a timer until it ends or is stopped.
 
-    One loop for both, and few frames: there are as many of them as there are objects.
+    One loop for both, with few frames: there is one for each object.
 
     Guarantees: errors of the framework end only this one; they are logged.
     """
@@ -169,7 +169,7 @@ def _is_recurring(handler: TimerHandler, outcome: Outcome) -> bool:
 
 
 async def _is_due(run: Run, *, is_new: bool) -> bool:
-    """Wait until the object is idle enough for a new cycle; tell whether to go on at all."""
+    """Wait until the object is idle enough for a new cycle; tell whether to continue at all."""
     idle = run.handler.idle if is_new and isinstance(run.handler, TimerHandler) else None
     if idle is not None:
         loop = asyncio.get_running_loop()
@@ -182,10 +182,10 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
     """Sleep until the next regular call; without an interval, until the object changes.
 
     Args:
-        run: the timer at work.
+        run: the running timer.
         handler: the timer.
         began: when the last call has begun, by the loop's clock.
-        seen: when the object had last changed by then.
+        seen: when the object had last changed before that.
     """
     if handler.interval is None:
         while run.background.changed_at == seen and not run.stopper:
@@ -208,7 +208,7 @@ async def _postpone(run: Run) -> None:
 
 
 def _find_initial_delay(run: Run) -> float:
-    """Return the seconds before the first call; a function that fails to tell is no delay."""
+    """Return the seconds before the first call; 0 if a function for them fails."""
     delay = run.handler.initial_delay
     if not callable(delay):
         return delay or 0

@@ -15,10 +15,10 @@ def is_exact(pattern: NamespacePattern) -> bool:
 
 
 def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
-    """Tell whether a namespace is meant by a pattern (SCP-02 to SCP-08).
+    """Tell whether a pattern matches a namespace (SCP-02 to SCP-08).
 
     A pattern is a comma-separated list of globs, where ``!`` negates: the rightmost glob that
-    matches decides, but the name must get past the first one. A regular expression must match
+    matches decides, but the name must also match the first one. A regular expression must match
     the whole name.
     """
     if isinstance(pattern, re.Pattern):
@@ -39,7 +39,7 @@ def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
 def select_namespaces(
     names: Iterable[str], patterns: Collection[NamespacePattern]
 ) -> frozenset[str]:
-    """Return the names that any of the patterns means."""
+    """Return the names that any of the patterns matches."""
     return frozenset(
         name for name in names if any(matches_pattern(name, pattern) for pattern in patterns)
     )

@@ -28,9 +28,9 @@ StreamKey = tuple[Resource, str | None]
 class Stream:
     """Feeds the objects of one resource in one namespace to their workers.
 
-    The indexes keep what a stream has put there when it ends: the next stream of the same objects
-    replaces it object by object, and removes the rest at the end of its listing. So nobody sees
-    an index with gaps meanwhile.
+    When a stream ends, its entries stay in the indexes: the next stream of the same objects
+    replaces them one by one, and removes the rest at the end of its listing. So an index never
+    has gaps.
 
     Args:
         ctx: the context of the work.
@@ -42,8 +42,8 @@ class Stream:
     Attributes:
         origin: the kind and the namespace: streams of equal origin have the same objects.
         status: how the watch is doing.
-        is_resuming: the same, until that listing has ended.
-        is_stopped: whether the observer has stopped it, and the operator goes on.
+        is_resuming: the same, until the first listing has ended.
+        is_stopped: whether the observer has stopped it while the operator continues.
         task: where it runs.
     """
 
@@ -74,13 +74,13 @@ class Stream:
         return f"{name} in {self.namespace}" if self.namespace else name
 
     def fits(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
-        """Tell whether it can go on as the cluster and the matching selectors are now."""
+        """Tell whether it still fits the resource and the matching selectors."""
         return (
             self.ctx.resource.subresources == resource.subresources and self.selectors == selectors
         )
 
     async def run(self) -> None:
-        """List and watch anew in each turn; while others act, only for the indexes."""
+        """List and watch in each turn; during a pause, only for the indexes."""
         settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
         left = self.ctx.operator.cluster_view.left
         if not self.feeds:
@@ -93,7 +93,7 @@ class Stream:
             gate=self._gate,
             room=self.ctx.room,
             is_resuming=self.is_resuming,
-            is_standing_by=not pausing.is_active,
+            is_paused=not pausing.is_active,
         )
         dispatcher.former = left.pop(self.origin, {})
         try:

@@ -13,7 +13,7 @@ from webop.pacing import Backoff
 logger = logging.getLogger(__name__)
 
 _DELAYS = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
-_HEALTHY = 60.0  # seconds; after running for so long, the delays begin anew
+_HEALTHY = 60.0  # seconds; after such a run, the delays start over
 
 
 async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:

@@ -1,11 +1,11 @@
 """What the reactor remembers of each object it has seen.
 
-Little, on purpose: bodies are dropped as soon as there is nothing to do, so that an idle object
-costs a few hundred bytes.
+Bodies are dropped as soon as there is nothing to do, so that an idle object costs a few hundred
+bytes.
 
 Who changes what: :class:`Tracked` itself and its :class:`Phase` are changed by the dispatcher, and
-by the answers to own patches; ``work`` by whoever works on the object; ``background`` by its
-daemons and timers.
+by the answers to own patches; ``work`` by the worker of the object; ``background`` by its daemons
+and timers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from webop.reactor.background import Background
 
 
 class Keeper(Protocol):
-    """Who keeps the object, and has somebody work on it."""
+    """What keeps the object, and starts its worker."""
 
     epoch: int
     has_indexes: bool
@@ -40,13 +40,13 @@ class Phase(enum.Enum):
     IDLE = enum.auto()
     """Nothing; there is no body in memory."""
     HELD = enum.auto()
-    """It is too early for handlers: the indexes are not filled."""
+    """It waits until the indexes are filled."""
     WAITING = enum.auto()
-    """It waits for room; there is a text in place of the body."""
+    """It waits for room; a text is kept instead of the body."""
     WORKING = enum.auto()
     """One task works on it."""
     RESTING = enum.auto()
-    """It is looked at again at a certain time, or when it changes."""
+    """It is processed again at a certain time, or when it changes."""
 
 
 class Pending(NamedTuple):
@@ -55,8 +55,8 @@ class Pending(NamedTuple):
     Attributes:
         wanted: what handlers want changed.
         own: what the framework keeps.
-        is_denied: whether the API server has refused it for good. Then newer states are handled
-            nevertheless; they are seen as if it were written.
+        is_denied: whether the API server has refused it, and would refuse it again. Then newer
+            states are handled as if it were written.
     """
 
     wanted: Patch
@@ -72,15 +72,15 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class Cycle:
-    """A handling cycle under way: nothing that changes in its course is lost on anyone (D-67).
+    """A running handling cycle: no handler misses a change that comes meanwhile (D-67).
 
     Attributes:
         reason: why the handlers are called.
         essence: the newest state of the object that the cycle is about; it is stored as handled
-            when the cycle ends. A creation stays with the state at its start: what changes in its
-            course is an update, to be handled after it.
-        handler_ids: who took part at the start.
-        bases: the states that handlers have seen last, if they are to be called again for what
+            when the cycle ends. A creation keeps the state at its start: a change that comes
+            meanwhile is an update, which is handled after it.
+        handler_ids: the handlers at the start.
+        bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
     """
 
@@ -92,10 +92,10 @@ class Cycle:
 
 @dataclass(slots=True)
 class Work:
-    """How far the work on an object has come; None of it survives the process.
+    """The state of the work on an object; it is lost with the process.
 
     Attributes:
-        cycle: the handling cycle under way.
+        cycle: the running handling cycle.
         cleanup: what is removed together with the finalizer; None until all deletion handlers
             have finished.
         pending: what could not be written.
@@ -116,7 +116,7 @@ class Work:
 
     @property
     def is_denied(self) -> bool:
-        """Whether what could not be written was refused for good."""
+        """Whether the API server has refused what is pending, and would refuse it again."""
         return self.pending is not None and self.pending.is_denied
 
     @property
@@ -127,7 +127,7 @@ class Work:
 
 
 NOTHING = Work()
-"""What is remembered where there is nothing to remember; it must not be changed."""
+"""The work on objects that have none; it must not be changed."""
 
 
 class Tracked:
@@ -135,23 +135,22 @@ class Tracked:
 
     Attributes:
         phase: what happens to it at the moment.
-        raw: the newest known state, if it is needed; None when there is nothing to do about it.
-        text: what stands for ``raw`` while the object waits or rests; empty if it must be read
-            again.
+        raw: the newest known state; None when there is nothing to do.
+        text: kept instead of ``raw`` while the object waits; empty if it must be read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state has come since the work on it began.
-        is_unindexed: whether the indexes do not know the newest state.
+        is_unindexed: whether the newest state is not in the indexes yet.
         is_provided: whether the daemons that the newest state asks for were started; those that
             end later are not started again before there is another event.
-        work: how far the work has come, while there is some.
-        events: the events not yet shown to the handlers of events.
-        spying: the task that shows them.
+        work: the state of the work, while there is some.
+        events: the events that wait for event handlers.
+        spying: the task that calls these.
         background: its daemons and timers, if it has any.
-        timer: when it is looked at again.
+        timer: when it is processed again.
     """
 
     __slots__ = (
@@ -225,7 +224,7 @@ class Tracked:
             self.keeper.check(self)
 
     def wake(self) -> None:
-        """Have the object looked at as it is: something beside the work on it has ended."""
+        """Process the object as it is: one of its daemons or timers has ended."""
         if not self.is_gone:
             if self.background is not None and self.raw is None and self.text is None:
                 self.raw = self.background.raw
@@ -249,7 +248,7 @@ class Tracked:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to be deleted: nothing must be written for it any more."""
+        """Whether it is known to be deleted, so that nothing is written for it."""
         return self.event_type == "DELETED"
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -273,13 +272,13 @@ class Tracked:
         return {"metadata": metadata}
 
     def open_work(self) -> Work:
-        """Return what is remembered of the work on it."""
+        """Return the state of the work on it; create it if there is none."""
         if self.work is None:
             self.work = Work()
         return self.work
 
     def keep_pending(self, pending: Pending) -> None:
-        """Remember what could not be written, after what is remembered already."""
+        """Keep what could not be written, after what is kept already."""
         work = self.open_work()
         work.pending = pending if work.pending is None else work.pending.followed_by(pending)
         if pending.is_denied and self.raw is not None:

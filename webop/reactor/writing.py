@@ -1,14 +1,14 @@
-"""Writing to objects: the one policy for what handlers want changed and what the framework keeps.
+"""Writing to objects: one policy for what handlers want changed and what the framework keeps.
 
 Flow: handling cycles, events, daemons, timers, finalizers → :func:`save` or :func:`patch` → the
 API server. What a failed write means is decided in :func:`judge`, and nowhere else:
 
-- The object is gone, or another one has its name by now: nothing is written.
-- The API server refuses the patch for good: it is logged with the reason, what handlers want is
-  dropped, what the framework keeps is written alone. If even that is refused, the object is
-  handled on as if it were written; it is written with the next change, or after a pause.
-- The object has changed in between: its newest state is read, and the patch is made for it.
-- The API server is away: what is to be written is kept, and written before anything else.
+- The object is gone, or another one has its name now: nothing is written.
+- The API server denies the patch: this is logged with the reason, what handlers want is dropped,
+  what the framework keeps is written alone. If even that is denied, handling continues as if it
+  were written; it is written with the next change, or after a pause.
+- The object has changed meanwhile: its newest state is read, and the patch is made for that.
+- The API server is away: the patch is kept, and written before anything else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid, parse_ver
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 10  # of a patch of an object that changes all the time; then there is a pause
+_ATTEMPTS = 10  # to patch an object that changes all the time; then there is a pause
 _TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
@@ -58,7 +58,7 @@ def judge(exc: Exception) -> Failure:
     causes = exc.details.get("causes")
     fields = [cause.get("field") for cause in causes] if isinstance(causes, list) else []
     if exc.status == 404 and exc.details.get("name"):
-        return Failure.GONE  # an absent subresource or kind is another matter
+        return Failure.GONE  # not an absent subresource or kind
     if exc.status == 422 and "metadata.uid" in fields:
         return Failure.GONE
     if exc.status == 409:
@@ -76,11 +76,11 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
         Whether the object is still there.
 
     Raises:
-        APIError: it is not written, and kept in ``obj.work.pending``.
-        LoginError: the same: there are no credentials.
+        APIError: it was not written, and is kept in ``obj.work.pending``.
+        LoginError: the same, as there are no credentials.
     """
     work = obj.work
-    if work is not None and work.pending is not None:  # it is older, and must not come later
+    if work is not None and work.pending is not None:  # it is older: it must be written first
         pending, work.pending = work.pending.followed_by(pending), None
     wanted, own, _ = pending
     try:
@@ -119,15 +119,15 @@ async def patch(
     Args:
         ctx: the context of the resource.
         obj: the object.
-        changes: what is to be written.
-        attempts: how often functions are tried on an object that changes meanwhile.
+        changes: the patch.
+        attempts: how often functions are applied if the object changes meanwhile.
 
     Returns:
         Whether the object is still there.
 
     Raises:
-        APIConflictError: the object has changed once too often.
-        APIError: it is not written, or not all of it.
+        APIConflictError: the object has changed at each of the attempts.
+        APIError: it was not written, or not all of it.
         LoginError: there are no credentials.
     """
     if "metadata" in changes:
@@ -150,12 +150,12 @@ async def _patch(
     has_endpoint = "status" in ctx.resource.subresources
     if has_endpoint and "status" in merged:
         status = merged.pop("status")
-        # The uid is not looked at in this endpoint, unlike the version.
+        # This endpoint checks the version, but not the uid.
         if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
             return False
     if merged:
         metadata = merged.get("metadata") or {}
-        # Some aggregated APIs have no uids; what is no mapping is denied by all of them.
+        # Some aggregated APIs have no uids. The API server denies what is not a mapping.
         if "/" not in obj.uid and isinstance(metadata, Mapping):
             merged["metadata"] = {**metadata, "uid": obj.uid}
         if not await _send(ctx, obj, lambda _: merged):
@@ -175,10 +175,10 @@ async def put_finalizers(
 ) -> None:
     """Replace the finalizers of an object, unless it has changed since the given state.
 
-    If it has, its newest state is known afterwards, to be planned for anew.
+    If it has, its newest state is read, for a new plan.
 
     Raises:
-        APIError: they are not replaced.
+        APIError: they were not replaced.
         LoginError: there are no credentials.
     """
     metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
@@ -190,13 +190,13 @@ async def put_finalizers(
             raise
         answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
         if answer is not None and Body(answer).meta.resource_version == body.meta.resource_version:
-            raise  # it is not that the object has changed
+            raise  # the conflict has another reason than a newer object
     if answer is not None:
         obj.accept_own(answer)
 
 
 async def release(ctx: ResourceContext, obj: Tracked) -> None:
-    """Let a deleted object go, whatever else is changed in it at the same time.
+    """Remove the finalizer from a deleted object, whatever else changes in it meanwhile.
 
     The deletion handlers have run and must not run again: a conflict is resolved here, and their
     records go together with the finalizer.
@@ -254,9 +254,9 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
 
 
 def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
-    """Return the pause of an object after an error that is not of its handlers; None for ever.
+    """Return the pause of an object after an error that is not of its handlers; None for no retry.
 
-    First come those of ``settings.networking``, as for all requests, then those of
+    The pauses of ``settings.networking`` come first, as for all requests, then those of
     ``settings.batching``, of which the last one repeats.
     """
     networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
@@ -279,7 +279,7 @@ async def _send(
     attempts: int = _ATTEMPTS,
     needs_state: bool = False,
 ) -> bool:
-    """Send a patch made for the newest known state; if that was not the newest, read and repeat.
+    """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
     Args:
         ctx: the context of the resource.
@@ -287,7 +287,7 @@ async def _send(
         build: makes the patch for a state: a list of operations is a JSON patch, a mapping is a
             merge patch; nothing if there is nothing to write.
         subresource: where to send it.
-        attempts: how often it is made anew for a newer state.
+        attempts: how often it is made for a newer state.
         needs_state: whether the patch depends on the state, which is read if it is not in memory.
 
     Returns:
@@ -302,7 +302,7 @@ async def _send(
         try:
             answer = await _request(ctx, obj, content, subresource)
         except APIStatusError as exc:
-            # The object is newer than a JSON patch expects: unlike invalid patches, without causes.
+            # The refusal of a JSON patch has causes, except if the patch expects an older object.
             is_newer = isinstance(content, list) and exc.status == 422
             is_newer = is_newer and not exc.details.get("causes")
             is_outdated = is_newer or judge(exc) is Failure.OUTDATED
@@ -313,7 +313,7 @@ async def _send(
                 obj.accept_own(answer)
                 attempts -= 1
                 if version and version == parse_version(answer):
-                    raise  # it is not that the object has changed
+                    raise  # the conflict has another reason than a newer object
                 if not attempts:
                     raise APIConflictError(str(exc), status=409) from exc
                 continue
@@ -331,7 +331,7 @@ async def _request(
     content: Mapping[str, Any] | list[JSONPatchOp],
     subresource: str | None,
 ) -> dict[str, Any] | None:
-    """Send a patch once; note how long it takes, and whether the API server takes any."""
+    """Send a patch once; record how long it takes, and whether the API server answers."""
     loop, room = asyncio.get_running_loop(), ctx.room
     began = loop.time()
     send = ctx.client.patch_json if isinstance(content, list) else ctx.client.patch_merge
