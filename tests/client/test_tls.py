@@ -209,7 +209,7 @@ def test_private_keys_are_not_left_in_files(
     ],
 )
 def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
-    with pytest.raises(LoginError, match=f"https://host cannot be used: .*{reason}"):
+    with pytest.raises(LoginError, match=f"'https://host' cannot be used: .*{reason}"):
         build_ssl_context(ConnectionInfo("https://host", **values))
 
 

@@ -15,7 +15,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from webop.client.credentials import find_server_problem
+from webop.client.credentials import find_server_problem, quote_url
 from webop.client.http1 import Connection, HTTPAnswer
 from webop.client.tls import build_ssl_context
 from webop.client.transport import Request, TransportError
@@ -212,7 +212,7 @@ class ConnectionPool:
                 lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
             refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} refused it: {refusal}"
+                message = f"the proxy {self._proxy} refused it: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
@@ -249,7 +249,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
         return None
     problem = find_server_problem(proxy)
     if problem:
-        message = f"The proxy {proxy!r} {problem}"
+        message = f"The proxy {quote_url(proxy)} {problem}"
         raise LoginError(message)
     return _locate(urlsplit(proxy))
 

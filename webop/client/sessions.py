@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.credentials import find_server_problem
+from webop.client.credentials import find_server_problem, quote_url
 from webop.client.transport import Answer, Request, Transport, adapt
 from webop.errors import LoginError
 from webop.version import __version__
@@ -153,7 +153,7 @@ def _check(info: ConnectionInfo) -> None:
     for what, address in addresses:
         problem = find_server_problem(address)
         if problem:
-            message = f"The {what} {address!r} {problem}"
+            message = f"The {what} {quote_url(address)} {problem}"
             raise LoginError(message)
     value = info.authorization
     if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5

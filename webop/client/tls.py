@@ -12,6 +12,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from webop.client.credentials import quote_url
 from webop.errors import LoginError
 from webop.keymaterial import load_key_material
 
@@ -39,7 +40,7 @@ def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_NONE
         _load_client_certificate(context, info)
     except (OSError, ValueError) as exc:  # SSLError is an OSError
-        message = f"The TLS credentials for {info.server} cannot be used: {exc}"
+        message = f"The TLS credentials for {quote_url(info.server)} cannot be used: {exc}"
         raise LoginError(message) from exc
     return context
 

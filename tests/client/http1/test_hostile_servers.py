@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.http1.scripted_server import Connection, playing
+from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConnectionError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -64,3 +65,16 @@ async def test_a_trailer_is_no_header() -> None:
         for _ in range(2):
             assert await client.request("GET", "/x") == {"a": 1}
         assert server.accepted == 1
+
+
+async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(b"HTTP/1.1 407 No\nERROR all is lost \x1b[31m\r\n\r\n")
+
+    async with playing(script) as proxy:
+        info = ConnectionInfo("https://127.0.0.1:1", proxy_url=proxy.url)
+        async with proxy.connect(info) as client:
+            with pytest.raises(APIConnectionError, match=r"refused it: .* 407 No") as e:
+                await client.request("GET", "/x")
+    assert str(e.value).isprintable()
