@@ -32,7 +32,9 @@ def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
     """
     try:
         ca = _read_pem(info.ca_path, info.ca_data, "the CA certificate")
-        context = ssl.create_default_context(cadata=None if ca is None else ca.decode("ascii"))
+        # Comments in bundles have names in any encoding; the certificates are ASCII.
+        text = None if ca is None else ca.decode("ascii", "ignore")
+        context = ssl.create_default_context(cadata=text)
         # The CAs of many clusters lack extensions that Python >= 3.13 insists on by default.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if info.insecure:
