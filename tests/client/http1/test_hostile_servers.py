@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import zlib
+
+import orjson
 import pytest
 
-from tests.client.http1.scripted_server import Connection, playing
+from tests.client.http1.scripted_server import Connection, build_answer, playing
 from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -78,3 +83,75 @@ async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
             with pytest.raises(APIConnectionError, match=r"refused it: .* 407 No") as e:
                 await client.request("GET", "/x")
     assert str(e.value).isprintable()
+
+
+# Compressed content, which nobody has asked for.
+
+
+def build_compressed(content: bytes) -> bytes:
+    return build_answer(content, "Content-Encoding: gzip")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"[" + b"1," * 500_000 + b"1]"], ids=["small", "large"])
+async def test_compressed_content_that_is_cut_off_is_no_content(content: bytes) -> None:
+    whole = gzip.compress(content)
+
+    async def script(connection: Connection) -> None:
+        for answer in (whole, whole[:-9], whole[:-1], b""):
+            await connection.read()
+            await connection.write(build_compressed(answer))
+
+    async with playing(script) as server, server.connect() as client:
+        assert await client.request("GET", "/x") == orjson.loads(content)
+        for _ in range(2):
+            with pytest.raises(APIConnectionError, match="in gzip cannot be decoded: it is cut"):
+                await client.request("GET", "/x")
+        assert await client.request("GET", "/x") is None
+        assert server.accepted == 1
+
+
+async def test_a_few_bytes_that_become_gigabytes_stop_nobody() -> None:
+    bomb = gzip.compress(b"\n" * 100_000_000)
+
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(build_compressed(bomb))
+
+    async with playing(script) as server, server.connect() as client, client.stream("/x") as lines:
+        total = 0
+        async for batch in lines:
+            assert len(batch) <= 1_000_000
+            total += len(batch)
+            if total > 20_000_000:
+                break
+
+
+async def test_lines_come_as_they_are_compressed() -> None:
+    is_read = asyncio.Event()
+
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n")
+        coder = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+        for number in range(3):
+            line = b"%d" % number * 300_000 + b"\n"
+            await connection.write(coder.compress(line) + coder.flush(zlib.Z_SYNC_FLUSH))
+            await is_read.wait()
+            is_read.clear()
+        await connection.write(coder.flush())
+
+    async with playing(script) as server, server.connect() as client, client.stream("/x") as lines:
+        batches = []
+        async for batch in lines:
+            batches.append(batch)
+            is_read.set()
+    assert batches == [[b"%d" % number * 300_000] for number in range(3)]
+
+
+async def test_content_in_no_coding_is_read_as_it_is() -> None:
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(build_answer(b"{}", "Content-Encoding:"))
+
+    async with playing(script) as server, server.connect() as client:
+        assert await client.request("GET", "/x") == {}
