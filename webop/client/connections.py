@@ -241,7 +241,8 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     if proxy is None and info.trust_env:
         import urllib.request  # noqa: PLC0415 - heavy, and rarely needed
 
-        if not urllib.request.proxy_bypass(str(server)):
+        # With the port and without; so, without brackets as well, if it is an address of IPv6.
+        if not any(map(urllib.request.proxy_bypass, (str(server), server.host))):
             proxy = urllib.request.getproxies().get(server.scheme)
             if proxy and "://" not in proxy:
                 proxy = f"http://{proxy}"

@@ -9,7 +9,7 @@ import zlib
 import orjson
 import pytest
 
-from tests.client.http1.scripted_server import Connection, build_answer, playing
+from tests.client.http1.scripted_server import Connection, ScriptedServer, build_answer, playing
 from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -155,3 +155,25 @@ async def test_content_in_no_coding_is_read_as_it_is() -> None:
 
     async with playing(script) as server, server.connect() as client:
         assert await client.request("GET", "/x") == {}
+
+
+# Proxies of the environment.
+
+
+@pytest.mark.parametrize("names", ["::1", "[::1]", "elsewhere, ::1"])
+async def test_an_address_of_ipv6_needs_no_proxy_if_the_environment_says_so(
+    names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", names)
+
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(build_answer())
+
+    scripted = ScriptedServer(script)
+    async with await asyncio.start_server(scripted.serve, "::1", 0) as server:
+        url = f"http://[::1]:{server.sockets[0].getsockname()[1]}"
+        async with scripted.connect(ConnectionInfo(url, trust_env=True)) as client:
+            assert await client.request("GET", "/x") == {}
+        await scripted.wait_for_closing()
