@@ -306,6 +306,38 @@ async def test_credentials_that_no_request_can_be_made_with_are_told_instead_of_
             await call
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "socks5://user:secret@host:1",
+        "http://user:secret@host:99999",
+        "http://user:secret/@host:1",
+        "user:sec@secret@host:1",
+        "http://user:secret@",
+    ],
+)
+@pytest.mark.parametrize("where", ["server", "proxy", "environment"])
+async def test_the_password_in_a_bad_url_is_not_told(
+    url: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = ConnectionInfo("https://host", trust_env=True)
+    if where == "environment":
+        monkeypatch.setenv("https_proxy", url if "//" in url else f"socks5://{url}")
+    elif where == "server":
+        info = ConnectionInfo(url)
+    else:
+        info = ConnectionInfo("https://host", proxy_url=url)
+        assert "secret" not in repr(info)
+    vault = Vault({"x": info})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=r"\*\*\*@.* is not a URL") as e:
+            await call
+    assert "secret" not in str(e.value)
+
+
 async def test_credentials_for_what_is_no_url_are_told_when_they_are_used() -> None:
     vault = Vault({"x": ConnectionInfo("host:6443")})
     async with Client(vault, Networking()) as client:

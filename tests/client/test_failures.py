@@ -115,7 +115,15 @@ def test_any_other_text_is_told_as_it_is(content: bytes, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("5", 5), ("1.5", 1.5), ("-1", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None)],
+    [
+        ("5", 5),
+        ("1.5", 1.5),
+        ("-1", 0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("inf", None),
+        ("nan", None),
+        ("", None),
+    ],
 )
 def test_the_wish_for_a_pause_is_a_number_of_seconds(value: str, expected: float | None) -> None:
     headers = httpx.Headers({"Retry-After": value})

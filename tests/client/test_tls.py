@@ -209,7 +209,7 @@ def test_private_keys_are_not_left_in_files(
     ],
 )
 def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
-    with pytest.raises(LoginError, match=f"https://host cannot be used: .*{reason}"):
+    with pytest.raises(LoginError, match=f"'https://host' cannot be used: .*{reason}"):
         build_ssl_context(ConnectionInfo("https://host", **values))
 
 
@@ -254,3 +254,14 @@ def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
         build_ssl_context(
             ConnectionInfo("https://host", certificate_data=ca.cert, private_key_data=other.key)
         )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+async def test_a_ca_bundle_may_have_comments_in_any_language(
+    ca: Pair, tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes("# Főtanúsítvány, Autorité\n".encode(encoding, "replace") + ca.cert.encode())
+    async with serving(ca, tmp_path, needs_client_certificate=False) as url:
+        assert await is_served(ConnectionInfo(url, ca_path=path))
+        assert await is_served(ConnectionInfo(url, ca_data=path.read_bytes()))

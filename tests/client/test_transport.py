@@ -242,6 +242,23 @@ async def test_a_netrc_is_read_if_the_environment_is_trusted(
     assert cluster.requests[0].headers.get("Authorization") == expected
 
 
+async def test_a_user_in_the_url_is_sent_instead_of_one_in_the_netrc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        info = ConnectionInfo(f"http://bob:secret@127.0.0.1:{server.port}", trust_env=True)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            assert await client.request("GET", "/version")
+    [lines] = [request.headers.get_list("Authorization") for request in cluster.requests]
+    assert lines == ["Basic Ym9iOnNlY3JldA=="]
+
+
 async def test_proxies_of_the_environment_are_not_used_unless_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

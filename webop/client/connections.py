@@ -15,7 +15,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from webop.client.credentials import find_server_problem
+from webop.client.credentials import find_server_problem, quote_url
 from webop.client.http1 import Connection, HTTPAnswer
 from webop.client.tls import build_ssl_context
 from webop.client.transport import Request, TransportError
@@ -212,7 +212,7 @@ class ConnectionPool:
                 lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
             refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} refused it: {refusal}"
+                message = f"the proxy {self._proxy} refused it: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
@@ -241,7 +241,8 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     if proxy is None and info.trust_env:
         import urllib.request  # noqa: PLC0415 - heavy, and rarely needed
 
-        if not urllib.request.proxy_bypass(str(server)):
+        # With the port and without; so, without brackets as well, if it is an address of IPv6.
+        if not any(map(urllib.request.proxy_bypass, (str(server), server.host))):
             proxy = urllib.request.getproxies().get(server.scheme)
             if proxy and "://" not in proxy:
                 proxy = f"http://{proxy}"
@@ -249,7 +250,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
         return None
     problem = find_server_problem(proxy)
     if problem:
-        message = f"The proxy {proxy!r} {problem}"
+        message = f"The proxy {quote_url(proxy)} {problem}"
         raise LoginError(message)
     return _locate(urlsplit(proxy))
 

@@ -16,6 +16,7 @@ import dataclasses
 import datetime as dt
 import os
 import random
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,7 +76,7 @@ class ConnectionInfo:
     default_namespace: str | None = None
     priority: int = 0
     expiration: dt.datetime | None = None
-    proxy_url: str | None = None
+    proxy_url: str | None = dataclasses.field(default=None, repr=False)  # may have a password
     trust_env: bool = False
 
     def __post_init__(self) -> None:
@@ -372,5 +373,11 @@ def find_server_problem(server: object) -> str:
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
         parts.port  # noqa: B018 - it is parsed by being read
     except ValueError as exc:
-        return f"{advice}: {exc}"
+        # The reason may quote the password as what should be the port.
+        return advice if "@" in server else f"{advice}: {exc}"
     return "" if is_usable else advice
+
+
+def quote_url(url: object) -> str:
+    """Quote a URL, or what should be one, for messages: without the user and the password."""
+    return re.sub(r"^(b?['\"](?:[\w+.-]+://)?).*@", r"\1***@", repr(url))

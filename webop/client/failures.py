@@ -5,6 +5,7 @@ Pure: bytes in, exceptions of :mod:`webop.errors` out.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -174,6 +175,7 @@ def _parse_status(content: bytes) -> dict[str, Any]:
 def _parse_seconds(value: object, default: float | None) -> float | None:
     """Parse what Kubernetes sends: a number. The dates of RFC 9110 are not used by it."""
     try:
-        return max(0.0, float(str(value))) if value else default
+        seconds = float(str(value)) if value else math.nan
     except ValueError:
         return default
+    return max(0.0, seconds) if math.isfinite(seconds) else default

@@ -21,7 +21,7 @@ from webop.client.transport import TransportError
 
 # Bytes of the content that wait for a slow consumer; the server has to wait then.
 _MAX_WAITING = 256 * 1024
-_MAX_HEAD = 64 * 1024  # bytes
+_MAX_HEAD = 64 * 1024  # bytes, of all that is no content: trailers and the heads of chunks as well
 _MAX_RECORD = 16 * 1024  # bytes, of TLS
 _CUT = "the server closed the connection in the middle of the answer"
 _UNANSWERED = "the server closed the connection before it answered"
@@ -271,8 +271,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_used_up |= self._answer is None or self._answer.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer, which nobody looks at."""
-        if self._answer is not None and not self._is_used_up:
+        """Take a header; but no trailer, which must not pass for one (RFC 9110, 6.5.1)."""
+        if self._answer is not None and not self._answer.status and not self._is_used_up:
             self._answer.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -328,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()  # nobody has asked
             return
         answer.has_begun = True
+        size = answer.size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -337,13 +338,14 @@ class Connection(asyncio.BufferedProtocol):
                 return
         if answer.is_complete:
             self._release(answer)
-        elif not answer.status:
-            self._head_size += len(data)
-            if self._head_size > _MAX_HEAD:
-                self._fail("the headers of the answer are too long")
-        else:
-            if answer.size > _MAX_WAITING:
-                self._transport.pause_reading()
+            return
+        self._head_size = self._head_size + len(data) if answer.size == size else 0
+        if self._head_size > _MAX_HEAD:
+            self._fail("the headers or trailers of the answer are too long")
+            return
+        if answer.size > _MAX_WAITING:
+            self._transport.pause_reading()
+        if answer.status:
             answer.wake()
 
     def _release(self, answer: HTTPAnswer) -> None:

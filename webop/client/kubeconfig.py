@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
-from webop.client.credentials import ConnectionInfo, find_server_problem
+from webop.client.credentials import ConnectionInfo, find_server_problem, quote_url
 from webop.client.exec_plugins import parse_plugin
 from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
@@ -75,7 +75,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     if not server:
         _refuse(f"{owner[0].upper()}{owner[1:]} has no server: write its URL there.")
     if problem := find_server_problem(server):
-        _refuse(f"The server {server!r} of {owner} {problem}.")
+        _refuse(f"The server {quote_url(server)} of {owner} {problem}.")
     return ConnectionInfo(
         server=str(server),
         insecure=cluster.get("insecure-skip-tls-verify"),

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.credentials import find_server_problem
+from webop.client.credentials import find_server_problem, quote_url
 from webop.client.transport import Answer, Request, Transport, adapt
 from webop.errors import LoginError
 from webop.version import __version__
@@ -77,12 +77,14 @@ class Session:
         self.info = info
         self.transport = transport
         self._authorization = info.authorization
-        if self._authorization is None and trusts_env:
-            self._authorization = _read_netrc(urlsplit(info.server).hostname or "")
+        url = urlsplit(info.server)
+        # A user in the URL is for the transport.
+        if self._authorization is None and trusts_env and url.username is None:
+            self._authorization = _read_netrc(url.hostname or "")
         self.users = 0
         self.is_refused = False
         self._vault = vault
-        self._base = urlsplit(info.server).path.rstrip("/")
+        self._base = url.path.rstrip("/")
         self._headers: dict[tuple[str, str | None], bytes] = {}
         # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
         # infinity for "no answer yet", None if the last answer was another one.
@@ -153,7 +155,7 @@ def _check(info: ConnectionInfo) -> None:
     for what, address in addresses:
         problem = find_server_problem(address)
         if problem:
-            message = f"The {what} {address!r} {problem}"
+            message = f"The {what} {quote_url(address)} {problem}"
             raise LoginError(message)
     value = info.authorization
     if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5

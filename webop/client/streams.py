@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from webop.client.transport import Answer
     from webop.errors import APIStatusError
 
+_MAX_DECODED = 256 * 1024  # bytes, of compressed content at once
+
 
 class StreamLimits(NamedTuple):
     """The limits of one stream, in seconds; None means no limit.
@@ -125,22 +127,36 @@ def build_refusal(call: Call, answer: Answer, content: bytes) -> APIStatusError:
 
 def _open_content(answer: Answer) -> Callable[[], Awaitable[bytes]]:
     """Return what reads the next piece of the content; nothing at the end."""
-    coding = answer.headers.get(b"content-encoding", b"identity").lower()
-    if coding == b"identity":
+    coding = answer.headers.get(b"content-encoding", b"").lower()
+    if coding in {b"", b"identity"}:
         return answer.receive
     # Against our wish, by a proxy maybe.
     decoder = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    complaint = f"content in {coding.decode('latin-1')} cannot be decoded"
+    is_begun = has_more = False
 
     async def read() -> bytes:
-        while chunk := await answer.receive():
+        nonlocal is_begun, has_more
+        content = b""
+        while not content:
+            if has_more:
+                await asyncio.sleep(0)  # a few bytes can become gigabytes, and others have a turn
+                chunk = decoder.unconsumed_tail
+            else:
+                chunk = await answer.receive()
+                if not chunk and is_begun and not decoder.eof:
+                    message = f"{complaint}: it is cut off"
+                    raise TransportError(message)
+                if not chunk:
+                    break
+                is_begun = True
             try:
-                content = decoder.decompress(chunk)
+                content = decoder.decompress(chunk, _MAX_DECODED)
             except zlib.error as exc:
-                message = f"content in {coding.decode('latin-1')} cannot be decoded: {exc}"
+                message = f"{complaint}: {exc}"
                 raise TransportError(message) from exc
-            if content:
-                return content
-        return decoder.flush()
+            has_more = len(content) == _MAX_DECODED
+        return content
 
     return read
 

@@ -12,6 +12,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from webop.client.credentials import quote_url
 from webop.errors import LoginError
 from webop.keymaterial import load_key_material
 
@@ -31,7 +32,9 @@ def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
     """
     try:
         ca = _read_pem(info.ca_path, info.ca_data, "the CA certificate")
-        context = ssl.create_default_context(cadata=None if ca is None else ca.decode("ascii"))
+        # Comments in bundles have names in any encoding; the certificates are ASCII.
+        text = None if ca is None else ca.decode("ascii", "ignore")
+        context = ssl.create_default_context(cadata=text)
         # The CAs of many clusters lack extensions that Python >= 3.13 insists on by default.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if info.insecure:
@@ -39,7 +42,7 @@ def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_NONE
         _load_client_certificate(context, info)
     except (OSError, ValueError) as exc:  # SSLError is an OSError
-        message = f"The TLS credentials for {info.server} cannot be used: {exc}"
+        message = f"The TLS credentials for {quote_url(info.server)} cannot be used: {exc}"
         raise LoginError(message) from exc
     return context
 
