@@ -150,6 +150,36 @@ def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
     assert "http://" in output
 
 
+def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
+    url = "http://0.0.0.0:80809/healthz"
+    output = fail("-A", f"--liveness={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    assert url in output
+    assert "Port out of range" in output
+
+
+async def test_habits_from_kopf_get_one_line_each_with_the_option_to_use(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    code = """
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.shutdown_delay = 0
+    settings.admission.managed = "habits.example.com"
+@webop.on.validate('absentees.habits.example.com')
+def check(**_): ...
+"""
+    variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "KOPF_RUN_NAMESPACE": "default"}
+    async with workshop.start(workshop.write(code), **variables) as command:
+        await command.wait_for("The operator is running: 1 webhook, no watched kinds.")
+        assert await command.stop() == 0
+    assert "KOPF_RUN_NAMESPACE is not read; use WEBOP_RUN_NAMESPACE." in command.output
+    assert "Add --all-namespaces (-A)" in command.output
+    assert "FutureWarning" not in command.output
+    assert "_build_scope" not in command.output
+
+
 @pytest.mark.feature("PRB-01", "CLI-18")
 async def test_a_port_in_use_is_told_by_its_number(
     workshop: Workshop, webop_cluster: LocalCluster

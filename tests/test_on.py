@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import unittest.mock
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -219,6 +221,7 @@ def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: A
     ("decorator", "option", "advice"),
     [
         (webop.on.create, "retires", "option 'retires' of create handlers: did you mean 'retries'"),
+        (webop.on.create, "retry", "did you mean 'retries'"),
         (webop.on.create, "old", "There is no option 'old'"),
         (webop.on.create, "new", "There is no option 'new'"),
         (webop.on.create, "optional", "There is no option 'optional'"),
@@ -244,6 +247,31 @@ def test_an_unknown_option_is_told_with_a_suggestion(
     args = () if decorator in ACTIVITIES else ("kex",)
     with pytest.raises(TypeError, match=advice):
         decorator(*args, **{option: 1})
+
+
+@pytest.mark.parametrize("decorator", [*ACTIVITIES, *RESOURCES])
+def test_a_handler_that_does_not_accept_all_arguments_is_told_at_import(
+    decorator: Decorator,
+) -> None:
+    def fn(spec: webop.Spec, name: str) -> None: ...
+
+    options = {"field": "spec.a"} if decorator is webop.on.field else {}
+    args = () if decorator in ACTIVITIES else ("kex",)
+    with pytest.raises(TypeError, match=r"fn\(\) must accept all keyword .* add \*\*_ to its"):
+        decorator(*args, **options)(fn)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        functools.partial(lambda spec, **_: spec, spec=1),
+        functools.wraps(lambda spec: spec)(lambda **kwargs: kwargs["spec"]),
+        unittest.mock.Mock(),
+        dict,
+    ],
+)
+def test_whatever_accepts_all_arguments_can_be_a_handler(fn: Any) -> None:
+    webop.on.create("kex", id="fn", registry=webop.OperatorRegistry())(fn)
 
 
 @pytest.mark.feature("FLT-16", "FLT-17", "HND-24", "REF-07", "D-49")

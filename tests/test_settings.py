@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -182,8 +183,9 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
         ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
         ("networking", "xyz", 5, "There is no such setting"),
         ("posting", "level", "loud", "the name of a level, such as 20 or INFO"),
-        ("execution", "max_workers", "5", "number of threads .* is no '5'"),
-        ("execution", "max_workers", True, "number of threads .* is no True"),
+        ("execution", "max_workers", "5", "number of threads .* must be an integer"),
+        ("execution", "max_workers", "many", "number of threads .* must be an integer"),
+        ("execution", "max_workers", True, "number of threads .* must be an integer"),
         ("peering", "namespaced", "dunno", "a valid boolean"),
     ],
 )
@@ -192,6 +194,21 @@ def test_what_does_not_fit_is_told_in_code_with_what_would(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         setattr(getattr(OperatorSettings(), section), name, value)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("postin", r"There is no setting settings\.postin, did you mean 'posting'\?"),
+        ("posting.levle", r"There is no setting settings\.posting\.levle, did you mean 'level'\?"),
+        ("xyz", r"There is no setting settings\.xyz\.$"),
+    ],
+)
+def test_a_setting_or_a_group_that_does_not_exist_is_told_when_it_is_read(
+    path: str, message: str
+) -> None:
+    with pytest.raises(AttributeError, match=message):
+        operator.attrgetter(path)(OperatorSettings())
 
 
 @pytest.mark.parametrize(

@@ -194,16 +194,17 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
 
 def _build_liveness(url: str) -> Any:
     """Return a service with the probes at a URL such as http://0.0.0.0:8080/healthz (PRB-01)."""
+    example = "such as http://0.0.0.0:8080/healthz"
     try:
         parts = urlsplit(url)
         port = parts.port
-        is_fine = parts.scheme == "http"
-    except ValueError:
-        is_fine = False
-    if not is_fine:
+    except ValueError as exc:  # a port beyond 65535
         raise ConfigurationError(
-            f"The liveness endpoint {url!r} must be an http:// URL, such as "
-            "http://0.0.0.0:8080/healthz."
+            f"The liveness endpoint {url!r} is not a valid URL, {example}: {exc}."
+        ) from None
+    if parts.scheme != "http":
+        raise ConfigurationError(
+            f"The liveness endpoint {url!r} must be an http:// URL, {example}."
         )
 
     @asynccontextmanager

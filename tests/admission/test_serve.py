@@ -413,7 +413,7 @@ async def test_what_a_validating_handler_changes_is_dropped_as_api_servers_fail_
         assert "patch" not in await site.review(path="/check")
         changes = read_patch(await site.review())
     assert changes == [{"op": "add", "path": "/spec/changed", "value": True}]
-    assert "Webhook 'check' is to validate: what it changes is dropped." in caplog.text
+    assert "Webhook 'check' cannot change objects, as it validates" in caplog.text
 
 
 async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(

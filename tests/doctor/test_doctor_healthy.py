@@ -157,3 +157,10 @@ async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(
     assert created.find(subject).text == f"reached by a CREATE of patients in {namespace}"
     assert updated.find(subject).text == f"reached by an UPDATE of patients {namespace}/one"
     assert seen == [("one", {"size": "large"}, namespace)]
+
+
+async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: Doctor) -> None:
+    path = doctor.workshop.write("import webop\n@webop.on.create('pods')\ndef fn(**_): ...")
+    report = await doctor.examine(path)
+    assert "settings.admission.managed" not in " ".join(line.remedy for line in report.lines)
+    assert report.find("pods").level == "ok"

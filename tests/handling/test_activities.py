@@ -121,14 +121,27 @@ async def test_an_ignored_failure_of_an_activity_is_none(
     assert await run_activity(context, Activity.AUTHENTICATION) == {"bad": None}
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "message"),
+    [
+        ("networking", "request_timeout", r"request_timeout = 'soon' does not fit: .*number"),
+        ("execution", "max_workers", r"max_workers = 'soon' does not fit: .*must be an integer"),
+        ("execution", "max_worker", r"does not fit: There is .*, did you mean 'max_workers'\?"),
+        ("netwrking", "request_timeout", r"no setting settings\.netwrking, did you .*'networking'"),
+    ],
+)
 async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_name(
-    registry: webop.OperatorRegistry, context: OperatorContext
+    registry: webop.OperatorRegistry,
+    context: OperatorContext,
+    group: str,
+    name: str,
+    message: str,
 ) -> None:
     @webop.on.startup(registry=registry, id="configure")
     def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-        settings.networking.request_timeout = "soon"  # type: ignore[assignment]
+        setattr(getattr(settings, group), name, "soon")
 
-    message = r"configure: settings\.networking\.request_timeout = 'soon' does not fit: .*number"
+    message = f"configure: .*{message}"
     async with asyncio.timeout(10):
         with pytest.raises(ActivityError, match=message):
             await run_activity(context, Activity.STARTUP)

@@ -129,7 +129,7 @@ class WebhookHost:
         self.hosting.is_stopping = True
         delay = self._operator.settings.admission.shutdown_delay
         if self.is_serving and delay:
-            logger.info("Webhooks are served for %g more seconds, until nobody comes.", delay)
+            logger.info("Serving webhooks for %g more seconds while traffic drains.", delay)
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(delay))
                 if self.manager is not None:

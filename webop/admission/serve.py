@@ -212,7 +212,11 @@ class AdmissionService:
             before = Patch(clone(cause.patch), fns=cause.patch.fns) if needs_copy else Patch()
             outcome = await self._call(handler, cause)
             if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
-                cause.logger.warning("%s is to validate: what it changes is dropped.", handler)
+                cause.logger.warning(
+                    "%s cannot change objects, as it validates: its patch was dropped. Use "
+                    "@webop.on.mutate().",
+                    handler,
+                )
                 _restore(cause.patch, before)
             if outcome.exception is None:
                 continue

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterator
 
 import click
@@ -141,6 +142,15 @@ def run(
             registry = load_handlers(paths, modules, controls.registry)
             from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
             from webop.settings import OperatorSettings  # noqa: PLC0415
+        for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
+            renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
+            logger.warning("The environment variable %s is not read; use %s.", variable, renamed)
+        if not clusterwide and not namespaces:
+            clusterwide = True
+            logger.warning(
+                "No namespaces are named: serving all of them. Add --all-namespaces (-A) if you "
+                "want that, else --namespace (-n)."
+            )
         if not len(registry):
             logger.warning("There are no handlers. Name files or modules: webop run handlers.py")
         settings = controls.settings

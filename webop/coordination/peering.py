@@ -384,7 +384,10 @@ class Peering:
         elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be looked for" if problems else "is not found"
-            text = f"{what} {why}, falling back to the standalone mode. {problems}"
+            text = (
+                f"{what} {why}, falling back to the standalone mode: this operator acts even if "
+                f"others do. Add --standalone if there are no others. {problems}"
+            )
         else:
             return
         if self._once.is_new("objects", text):

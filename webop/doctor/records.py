@@ -121,6 +121,9 @@ async def list_names(visit: Visit) -> list[str] | Finding:
             "this account may not list them",
             f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}.",
         )
+    registry = visit.options.registry
+    if not names and registry is not None and not registry.select_webhooks():
+        return note(_SUBJECT, "none, and these handlers have no webhooks")
     if not names:
         return warn(
             _SUBJECT,

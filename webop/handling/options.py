@@ -262,9 +262,29 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
     names = known.__annotations__
     for option in options:
         if option not in names:
-            close = difflib.get_close_matches(option, names, n=1)
-            advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}."
+            close = difflib.get_close_matches(option, names)
+            # "retry" is nearer to "registry" than to "retries" by its letters alone.
+            nearest = max(close, key=lambda name: name.startswith(option[:3]), default="")
+            advice = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(names)}."
             raise TypeError(f"There is no option {option!r} of {owner}: {advice}")
+
+
+def check_signature(fn: Callable[..., Any]) -> None:
+    """Check that a handler accepts whatever arguments it is given; of a wrapped one, the wrapper.
+
+    Raises:
+        TypeError: it has no ``**_``, so that each call would fail.
+    """
+    try:
+        parameters = inspect.signature(fn, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):  # such as some builtins
+        return
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise TypeError(
+            f"The handler {name}() must accept all keyword arguments, also those that it does not "
+            "use: add **_ to its parameters."
+        )
 
 
 def is_handler(value: object) -> bool:

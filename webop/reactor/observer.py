@@ -176,7 +176,12 @@ class Observer:
     def _report_start(self) -> None:
         """Log once what is served: a silent operator looks as if it hung."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
-        if self._scope.clusterwide:
+        registry = self._operator.registry
+        if not self._streams and not registry.select_resource_handlers():
+            count = len(registry.select_webhooks())
+            webhooks = f"{count} webhook" if count == 1 else f"{count} webhooks"
+            logger.info("The operator is running: %s, no watched kinds.", webhooks)
+        elif self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
             places = _enumerate(self._operator.cluster_view.namespaces or ())
@@ -251,8 +256,11 @@ class Observer:
                 self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet; it is served as soon as it is."
                 self._report(selector, text)
-            else:
-                self._reports.forget(selector)
+            elif self._reports.forget(selector) and found:
+                logger.info(
+                    "%s: in the cluster now, and served.",
+                    _enumerate({resource.name for resource in found}),
+                )
             for resource in found:
                 if not resource.verbs or {"list", "watch"} <= resource.verbs:
                     matched.setdefault(resource, []).append(selector)

@@ -91,8 +91,12 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
             except APIError as exc:
                 if judge(exc) is not Failure.DENIED:
                     raise
-                said, extra = "The patch of %s is denied and dropped: %s", ctx.refer_to(obj)
-                logger.error(said, obj, exc, extra=extra)  # noqa: TRY400
+                logger.error(  # noqa: TRY400
+                    "The patch of %s is denied and dropped; handlers are not called again: %s",
+                    obj,
+                    exc,
+                    extra=ctx.refer_to(obj),
+                )
                 wanted = Patch()
         return not own or await patch(ctx, obj, own)
     except (APIError, LoginError) as exc:

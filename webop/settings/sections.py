@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import difflib
+import inspect
 import logging
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -62,6 +63,22 @@ Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
 
 
+class UnknownSettingError(AttributeError):
+    """A setting, or a group of settings, is read that does not exist."""
+
+
+def _suggest(name: str, kind: type[Section]) -> str:
+    setters = [key for key, item in inspect.getmembers_static(kind) if getattr(item, "fset", None)]
+    nearest = difflib.get_close_matches(name, [*kind.model_fields, *setters], n=1)
+    return f", did you mean {nearest[0]!r}?" if nearest else "."
+
+
+def _name_group(title: str) -> tuple[str, ...]:
+    """Return the path of a group from the name of its class; none for that of all settings."""
+    group = title.removesuffix("Settings").lower()
+    return () if group == "operator" else (group,)
+
+
 class Section(BaseModel):
     """A group of settings: unknown names and values of wrong types are refused on assignment."""
 
@@ -80,25 +97,47 @@ class Section(BaseModel):
         """
         kind = type(self)
         if not (name in kind.model_fields or hasattr(kind, name) or name.startswith("_")):
-            nearest = difflib.get_close_matches(name, kind.model_fields, n=1)
-            hint = f", did you mean '{nearest[0]}'?" if nearest else "."
-            error = PydanticCustomError(
-                "unknown_setting", "There is no such setting{hint}", {"hint": hint}
-            )
-            raise ValidationError.from_exception_data(
-                kind.__name__, [InitErrorDetails(type=error, loc=(name,), input=value)]
-            )
+            hint = _suggest(name, kind)
+            raise self._build_error(name, value, f"There is no such setting{hint}")
         super().__setattr__(name, value)
+
+    def _build_error(self, name: str, value: Any, text: str) -> ValidationError:
+        error = PydanticCustomError("wrong_setting", "{text}", {"text": text})
+        details = InitErrorDetails(type=error, loc=(name,), input=value)
+        return ValidationError.from_exception_data(type(self).__name__, [details])
+
+    if not TYPE_CHECKING:  # mypy is to report unknown names itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Say which setting or group was probably meant.
+
+            Raises:
+                UnknownSettingError: there is none of this name.
+            """
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("_"):
+                    raise
+                kind = type(self)
+                group = _name_group(kind.__name__)
+                hint = _suggest(name, kind)
+                raise UnknownSettingError(
+                    f"There is no setting {'.'.join(('settings', *group, name))}{hint}"
+                ) from None
 
 
 def find_setting_problem(exc: BaseException) -> str | None:
     """Return what is wrong with a value for a setting; None if the error is about anything else."""
+    if isinstance(exc, UnknownSettingError):
+        return str(exc)
     if not isinstance(exc, ValidationError) or exc.title not in _list_names(Section):
         return None
     error = exc.errors()[0]
-    setting = ".".join([exc.title.removesuffix("Settings").lower(), *map(str, error["loc"])])
-    why = error["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"settings.{setting} = {error['input']!r} does not fit: {why}."
+    setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
+    why = error["msg"].removeprefix("Value error, ").rstrip(".?")
+    end = "?" if error["msg"].endswith("?") else "."
+    return f"{setting} = {error['input']!r} does not fit: {why}{end}"
 
 
 def _list_names(kind: type[Section]) -> set[str]:
@@ -128,7 +167,7 @@ class Threads(NamedTuple):
             ValueError: the size is not positive.
         """
         if size is not None and type(size) is not int:
-            raise ValueError(f"The number of threads for sync {self.calls} is no {size!r}.")
+            raise ValueError(f"The number of threads for sync {self.calls} must be an integer.")
         if size is not None and size < 1:
             raise ValueError(f"At least one thread is needed for sync {self.calls}, not {size}.")
         return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{self.name}")
@@ -151,4 +190,7 @@ class PoolSection(Section):
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
-        self.executor = self.threads.build_executor(value)
+        try:
+            self.executor = self.threads.build_executor(value)
+        except ValueError as exc:
+            raise self._build_error("max_workers", value, str(exc)) from None

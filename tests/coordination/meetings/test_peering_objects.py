@@ -67,7 +67,8 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
         await objects.pass_fence()
         warnings = [r.getMessage() for r in log.records if r.levelno == logging.WARNING]
         assert len(warnings) == 1
-        assert warnings[0].endswith("is not found, falling back to the standalone mode.")
+        assert "is not found, falling back to the standalone mode: " in warnings[0]
+        assert warnings[0].endswith("Add --standalone if there are no others.")
         assert warnings[0].startswith("Default peering object") is (name == "default")
         await meeting.create(boss=build_record(100, lifetime=3))
         await meeting.wait(lambda records: "me" in records)
