@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.invoking import fail
 from tests.commands import HANDLERS, Workshop, find_free_port, take_port
-from tests.operating import Objects
+from tests.operating import Objects, eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -126,6 +126,20 @@ async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop:
         await command.wait_for(f"127.0.0.1:{port}")
         assert await command.stop() == 0
     assert "Traceback" not in command.output
+
+
+async def test_a_server_that_does_not_speak_as_the_kubeconfig_says_is_warned_of_once(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    config = webop_cluster.kubeconfig.read_text().replace("https://", "http://")
+    (workshop.folder / "kubeconfig").write_text(config)
+    arguments = ("-A", "--standalone", "--verbose", workshop.write(HANDLERS))
+    kubeconfig = str(workshop.folder / "kubeconfig")
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await eventually(lambda: command.output.count("Cannot discover the resources") > 2)
+        assert await command.stop() == 0
+    lines = [line for line in command.output.splitlines() if "Cannot discover" in line]
+    assert ["[WARNING ]" in line for line in lines] == [True] + [False] * (len(lines) - 1)
 
 
 @pytest.mark.feature("D-56", "DEP-07")

@@ -91,6 +91,27 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     ]
 
 
+def test_a_role_without_the_status_is_found_as_results_are_written_there() -> None:
+    registry = webop.OperatorRegistry()
+    group = "example.com"
+    databases = webop.Resource(
+        group, "v1", "databases", namespaced=True, subresources=frozenset({"status"})
+    )
+    webop.on.create("databases", registry=registry)(lambda **_: None)
+    handlers = registry.select_resource_handlers()
+    needs = list_handler_needs(handlers, [databases], ("ns",), webop.OperatorSettings())
+    need = next(need for need in needs if need.subject == "databases/status")
+    attributes = {"group": group, "resource": "databases", "subresource": "status"}
+    assert need.list_reviews() == [{**attributes, "verb": "patch", "namespace": "ns"}]
+    finding = judge(need, need.list_reviews())
+    assert (finding.level, finding.text) == (
+        "warning",
+        "not granted: patch databases/status in ns",
+    )
+    rule = "{apiGroups: [example.com], resources: [databases/status], verbs: [patch]}"
+    assert finding.remedy == f"Add to the Role in ns: {rule}"
+
+
 def test_a_service_account_is_asked_about_with_its_groups() -> None:
     account = "system:serviceaccount:ns:operator"
     groups = ["system:authenticated", "system:serviceaccounts", "system:serviceaccounts:ns"]

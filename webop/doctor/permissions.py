@@ -62,7 +62,8 @@ class Need:
         return [
             {
                 "group": self.group,
-                "resource": resource,
+                "resource": resource.partition("/")[0],
+                **({"subresource": resource.partition("/")[2]} if "/" in resource else {}),
                 "verb": verb,
                 **({"namespace": namespace} if namespace else {}),
                 **({"name": self.name} if self.name and verb != "create" else {}),
@@ -115,6 +116,9 @@ def list_handler_needs(
     for resource in sorted(verbs, key=lambda resource: resource.name):
         plural, where = resource.plural, namespaces if resource.namespaced else ()
         needs.append(Need(plural, resource.group, (plural,), verbs[resource], where))
+        if "patch" in verbs[resource] and "status" in resource.subresources:
+            status, level = f"{plural}/status", Level.WARNING  # not all handlers write to it
+            needs.append(Need(status, resource.group, (status,), ("patch",), where, level=level))
     watched = []
     if not settings.scanning.disabled:
         watched.append(("apiextensions.k8s.io", "customresourcedefinitions"))
@@ -156,7 +160,8 @@ def judge(need: Need, missing: Sequence[Mapping[str, str]]) -> Finding:
         return approve(need.subject, f"{', '.join(need.verbs)} granted")
     grouped: dict[str, dict[str, None]] = {}
     for item in missing:
-        grouped.setdefault(item["resource"], {})[item["verb"]] = None
+        name = "/".join([item["resource"], *filter(None, [item.get("subresource")])])
+        grouped.setdefault(name, {})[item["verb"]] = None
     listed = "; ".join(f"{' and '.join(verbs)} {name}" for name, verbs in grouped.items())
     places = {item["namespace"] for item in missing if "namespace" in item}
     where = f" in {' and '.join(sorted(places))}" if places else ""

@@ -159,8 +159,11 @@ class Observer:
         try:
             found = await discover(self._client, self._collect_groups())
         except APIError as exc:
-            logger.warning("Cannot discover the resources of the cluster: %s", exc)
+            level = logging.WARNING if self._reports.is_new("discovery") else logging.DEBUG
+            logger.log(level, "Cannot discover the resources of the cluster: %s", exc)
             return False
+        if self._reports.forget("discovery"):
+            logger.info("The resources of the cluster are discovered now.")
         known = self._operator.cluster_view.resources
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
