@@ -32,7 +32,7 @@ _KEEPALIVE = 60.0
 # Seconds until the next address is tried while the first one does not answer (RFC 8305).
 _NEXT_ADDRESS = 0.25
 
-_HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server that accepts connections and stays silent then
+_HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server or proxy that accepts connections, then is silent
 _BUFFER = 64 * 1024  # bytes
 _REPEATABLE = {"GET", "HEAD", "PUT", "DELETE", "OPTIONS"}
 
@@ -86,6 +86,7 @@ class ConnectionPool:
         self._head = "".join(f"{line}\r\n" for line in lines).encode()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._connections: set[Connection] = set()
+        self._opening: set[asyncio.Timeout] = set()  # of those that are not connected yet
         self._idle: list[Connection] = []  # the latest used one is the last one
         self._cleaning: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -120,6 +121,9 @@ class ConnectionPool:
             self._cleaning.cancel()
         for connection in list(self._connections):
             connection.abort()
+        for limit in self._opening:
+            if not limit.expired():
+                limit.reschedule(0)
         await asyncio.sleep(0)  # the event loop closes the sockets after this step
 
     def _encode(self, request: Request) -> bytes:
@@ -176,10 +180,11 @@ class ConnectionPool:
         """
         first = self._proxy or self._server
         connection = Connection(self._buffer, self._keep, self._forget)
+        limit = asyncio.timeout(connect_timeout or None)
+        self._opening.add(limit)
         try:
-            addresses = await _resolve(first)
-            async with asyncio.timeout(connect_timeout):
-                sock = await _connect(addresses)
+            async with limit:
+                sock = await _connect(await _resolve(first))
                 # The TLS of a proxy is the event loop's; that of the server goes through it.
                 is_secure = self._proxy is not None and self._proxy.scheme == "https"
                 await asyncio.get_running_loop().create_connection(
@@ -196,8 +201,12 @@ class ConnectionPool:
                 connection.abort()
                 where = self._server
             if isinstance(exc, OSError | UnicodeError):  # the latter is of a name that cannot be
+                if self._is_closed:
+                    raise TransportError("the connection was closed") from exc
                 raise _explain(exc, where) from exc
             raise
+        finally:
+            self._opening.discard(limit)
         if self._is_closed:
             connection.abort()
         return connection
@@ -210,7 +219,8 @@ class ConnectionPool:
             lines = [f"CONNECT {self._server} HTTP/1.1", f"Host: {self._server}"]
             if self._proxy.authorization:
                 lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
-            refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
+                refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
                 message = f"the proxy {self._proxy} refused it: {refusal!r}"
                 raise TransportError(message)

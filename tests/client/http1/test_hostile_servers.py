@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import socket
+import threading
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import pytest
 
 from tests.client.http1.scripted_server import Connection, ScriptedServer, build_answer, playing
+from tests.client.http1.test_http1 import AdvancingLoop, echo
 from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -177,3 +183,80 @@ async def test_an_address_of_ipv6_needs_no_proxy_if_the_environment_says_so(
         async with scripted.connect(ConnectionInfo(url, trust_env=True)) as client:
             assert await client.request("GET", "/x") == {}
         await scripted.wait_for_closing()
+
+
+# The limits of connecting.
+
+
+@contextlib.contextmanager
+def refusing_to_listen() -> Iterator[str]:
+    """Have the URL of a port at which connections get no answer: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            queued = stack.enter_context(socket.socket())
+            queued.setblocking(False)
+            queued.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_what_is_being_connected_fails_when_the_client_is_closed() -> None:
+    with refusing_to_listen() as url:
+        client = ScriptedServer(echo).connect(ConnectionInfo(url))
+        task = asyncio.create_task(client.request("GET", "/x"))
+        await asyncio.sleep(0.05)
+        await client.aclose()
+        async with asyncio.timeout(5):
+            with pytest.raises(APIConnectionError, match="the connection was closed"):
+                await task
+
+
+async def test_the_limit_of_connecting_includes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def hang(*args: Any) -> Any:
+        if args[0] == "slow.invalid" and not args[5] & socket.AI_NUMERICHOST:
+            is_over.wait(30)
+        return look_up(*args)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    info = ConnectionInfo("http://slow.invalid")
+    async with ScriptedServer(echo).connect(info, connect_timeout=0.1) as client:
+        try:
+            async with asyncio.timeout(5):
+                with pytest.raises(APIConnectionError, match=r"slow\.invalid:80: no answer"):
+                    await client.request("GET", "/x")
+        finally:
+            is_over.set()
+
+
+async def test_a_limit_of_zero_is_none() -> None:
+    async with playing(echo) as server:
+        client = server.connect(connect_timeout=0, request_timeout=0)
+        assert await client.request("GET", "/x") == {}
+        await client.aclose()
+
+
+def test_a_proxy_that_does_not_answer_is_given_up() -> None:
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.reader.read()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AdvancingLoop)
+        async with playing(script) as proxy:
+            info = ConnectionInfo("https://127.0.0.1:1", proxy_url=proxy.url)
+            async with proxy.connect(info, request_timeout=0) as client:
+                task = asyncio.create_task(client.request("GET", "/x"))
+                while not proxy.open:
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.05)
+                loop.advance += 61
+                async with asyncio.timeout(5):
+                    with pytest.raises(APIConnectionError, match="no answer in time"):
+                        await task
+
+    with asyncio.Runner(loop_factory=AdvancingLoop) as runner:
+        runner.run(run())
