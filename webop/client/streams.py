@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _MAX_DECODED = 256 * 1024  # bytes, of compressed content at once
 
 
+_LINE_LIMIT = 64_000_000  # bytes; objects have at most 1.5 MB in etcd, and some more as JSON
+
+
 class StreamLimits(NamedTuple):
     """The limits of one stream, in seconds; None means no limit.
 
@@ -86,6 +89,9 @@ class LineStream:
             lines = split_lines(self._tail, chunk)
             if lines:
                 return lines
+            if len(self._tail) > _LINE_LIMIT:
+                exc = TransportError(f"a line is longer than {_LINE_LIMIT:,} bytes")
+                raise build_connection_error(self._call.attempt, exc)
         if not self._tail:
             raise StopAsyncIteration
         rest = bytes(self._tail)

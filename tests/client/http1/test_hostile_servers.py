@@ -260,3 +260,16 @@ def test_a_proxy_that_does_not_answer_is_given_up() -> None:
 
     with asyncio.Runner(loop_factory=AdvancingLoop) as runner:
         runner.run(run())
+
+
+async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
+    async def script(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while True:
+                await connection.write(b"x" * 1_000_000)
+
+    async with playing(script) as server, server.connect() as client, client.stream("/x") as lines:
+        with pytest.raises(APIConnectionError, match="a line is longer than 64,000,000 bytes"):
+            await anext(lines)
