@@ -497,13 +497,12 @@ async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
 
 async def test_what_event_handlers_want_is_written_later_even_if_the_object_does_not_change(
     registry: webop.OperatorRegistry,
-    relayed: Relay,
     run_operator: RunOperator,
     run_relayed: RunOperator,
     objects: Objects,
 ) -> None:
     """Its patch fails while the last write about the object is under way, which changes nothing."""
-    refused = asyncio.Event()
+    resuming, refused = asyncio.Event(), asyncio.Event()
 
     @webop.on.create("widgets", registry=registry, id="created")
     async def created(**_: Any) -> None: ...
@@ -532,6 +531,5 @@ async def test_what_event_handlers_want_is_written_later_even_if_the_object_does
             await asyncio.sleep(0.3)  # until the operator has got the other answer
         return None
 
-    resuming, relayed.meddle = asyncio.Event(), meddle
-    async with run_relayed():
+    async with run_relayed(meddle=meddle):
         await objects.wait("one", lambda body: "event" in body["status"], timeout=5)
