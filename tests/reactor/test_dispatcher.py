@@ -588,3 +588,32 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
         await settle()
         processor.inside.clear()
     assert room.pack({"a": 1}) != b""
+
+
+async def test_a_burst_of_changes_does_not_start_an_index_handler_for_each_of_them_at_once(
+    processor: Processor,
+) -> None:
+    processor.has_indexes = True
+    released = asyncio.Event()
+    inside = most = 0
+
+    async def index(raw: dict[str, Any]) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await released.wait()
+        inside -= 1
+        processor.indexed.append(raw["metadata"]["uid"])
+
+    processor.index = index  # type: ignore[method-assign]
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room(), is_resuming=False
+    )
+    for number in range(500):
+        dispatcher.feed("ADDED", build(f"u{number}"))
+    await settle()
+    assert 0 < most <= 100
+    released.set()
+    while len(processor.seen) < 500:
+        await asyncio.sleep(0.01)
+    assert sorted(processor.indexed) == sorted(f"u{number}" for number in range(500))

@@ -7,8 +7,8 @@ no task, and no body in memory; one that waits for room has no task, and a text 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out
 _NAMED = 3  # of the daemons that hang
-_RELEASED_AT_ONCE = 50
+_INDEXED_AT_ONCE = 100
+_TURN = 0.02  # seconds; then others get their turn in the event loop
 _BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
 _EVENTS = 20  # that wait to be shown, of one object
 
@@ -104,6 +105,7 @@ class Dispatcher:
         self._gate = gate
         self._room = room
         self._event_room = Room("events", Total(), pool=processor.event_pool)
+        self._index_room = Room("indexes", Total(), places=_INDEXED_AT_ONCE)
         self._held: dict[str, Tracked] = {}
         self._objects: dict[str, Tracked] = {}
         self._workers: set[asyncio.Task[Any]] = set()
@@ -200,7 +202,7 @@ class Dispatcher:
         elif obj.is_gone:
             self._settle(obj)
         elif obj.is_unindexed:
-            self._start(obj, self._index(obj), lambda: None)
+            self._index_soon(obj)
         elif self._is_holding:
             obj.phase = Phase.HELD
             self._held[obj.uid] = obj
@@ -328,8 +330,9 @@ class Dispatcher:
         """Begin with the objects that were held, with breaks for others."""
         if self._is_holding or self._is_closing:
             return
-        for uid in [*itertools.islice(self._held, _RELEASED_AT_ONCE)]:
-            obj = self._held.pop(uid)
+        end = time.monotonic() + _TURN
+        while self._held and time.monotonic() < end:
+            obj = self._held.pop(next(iter(self._held)))
             if obj.events:
                 self._spy_soon(obj)
             self.check(obj)
@@ -346,11 +349,33 @@ class Dispatcher:
             return True
         return event_type is None and version < obj.version and obj.epoch < self.epoch
 
-    def _pack(self, obj: Tracked) -> None:
+    def _pack(self, obj: Tracked, *, is_needed: bool = False) -> None:
         """Keep a text in place of the body."""
         if obj.raw is not None and not obj.is_view:
             self._room.drop(obj.text)
-            obj.text, obj.raw = self._room.pack(obj.raw), None
+            obj.text, obj.raw = self._room.pack(obj.raw, is_needed=is_needed), None
+
+    def _unpack(self, obj: Tracked) -> None:
+        """Restore the body from its text, unless it must be read again."""
+        if obj.raw is None and obj.text:
+            obj.raw = self._room.unpack(obj.text)
+            obj.text = None
+
+    def _index_soon(self, obj: Tracked) -> None:
+        if self._index_room.is_free:
+            obj.phase = Phase.UNINDEXED
+            self._begin_indexing(obj)
+            return
+        if obj.phase is not Phase.UNINDEXED:
+            obj.phase = Phase.UNINDEXED
+            self._index_room.wait(self._begin_indexing, obj, is_urgent=True)
+        self._pack(obj, is_needed=True)
+
+    def _begin_indexing(self, obj: Tracked) -> None:
+        if obj.phase is Phase.UNINDEXED and not self._is_closing:
+            self._unpack(obj)
+            self._index_room.enter()
+            self._start(obj, self._index(obj, self._index_room), self._index_room.leave)
 
     def _begin_waiting(self, obj: Tracked) -> None:
         """Begin with an object whose turn it is, unless it does not wait any more."""
@@ -362,9 +387,7 @@ class Dispatcher:
 
     def _begin(self, obj: Tracked) -> None:
         """Start a worker if there is anything to do."""
-        if obj.raw is None and obj.text:
-            obj.raw = self._room.unpack(obj.text)
-            obj.text = None
+        self._unpack(obj)
         plan: Plan | None = None
         if obj.text is None:  # else it must be read first
             try:
@@ -387,12 +410,13 @@ class Dispatcher:
         self._workers.add(task)
         task.add_done_callback(partial(self._finish, obj, leave))
 
-    async def _index(self, obj: Tracked) -> float:
+    async def _index(self, obj: Tracked, room: Room) -> float:
         """Bring the indexes up to the newest state, before anything else is done about it."""
         while obj.is_unindexed:
             obj.is_unindexed = False
             if obj.raw is not None and not obj.is_gone:
-                await self._processor.index(obj.raw)
+                with room.running_handlers():
+                    await self._processor.index(obj.raw)
         obj.is_dirty = True  # it is not handled yet
         return 0
 
@@ -407,7 +431,7 @@ class Dispatcher:
                     if raw is not None and obj.raw is None:  # else something newer has come
                         obj.accept(obj.event_type, raw)
                 if obj.is_unindexed:
-                    await self._index(obj)
+                    await self._index(obj, self._room)
                 obj.is_dirty = False
                 delay = await self._processor.process(obj, plan)
             except Exception as exc:  # noqa: BLE001  one object must not stop the others

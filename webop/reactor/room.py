@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ _STAY_IN_WRITES = 2  # the same as a multiple of an average write
 _TOLERATED = 8  # failed writes in a row; more mean that the API server takes none of this kind
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; between attempts then
 _BEGUN_AT_ONCE = 20  # objects, before others get their turn in the event loop
+_TURN = 0.02  # seconds; the same for huge objects
 _CROWD_POLLING = 0.1  # seconds
 _COMPRESSED = 1000  # bytes; shorter texts stay as they are
 _SHELF = 24_000_000  # bytes of texts of one kind; what exceeds it is read again when it is needed
@@ -68,6 +70,7 @@ class Room:
         limit: of the objects in work, long handlers included; None for no limit.
         pool: the threads of sync handlers, if there are some: while many calls wait for a thread,
             nothing is begun.
+        places: for so many objects at once; by default, it depends on how busy other kinds are.
     """
 
     def __init__(
@@ -77,10 +80,12 @@ class Room:
         *,
         limit: int | None = None,
         pool: Pool | None = None,
+        places: int = 0,
     ) -> None:
         self._name = name
         self._total = total
         self._limit = limit
+        self._places = places
         self.pool = pool
         self._taken = 0
         self._begun = 0
@@ -100,8 +105,8 @@ class Room:
             return False
         if self._is_failing:
             return asyncio.get_running_loop().time() >= self._closed_until
-        places = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
-        return self._taken < places and not self._is_crowded
+        share = _PLACES if self._total.taken < _BUSY else _PLACES_WHEN_BUSY
+        return self._taken < (self._places or share) and not self._is_crowded
 
     @property
     def _is_failing(self) -> bool:
@@ -252,9 +257,12 @@ class Room:
         """Begin as many of those who wait as there are places, with breaks for others."""
         self._alarm = None
         urgent, others = self._queues
+        end = time.monotonic() + _TURN
         for _ in range(_BEGUN_AT_ONCE):
             if not (urgent or others):
                 return
+            if time.monotonic() >= end:
+                break
             if not self.is_open:
                 if self._is_crowded:  # maybe by other kinds, which do not report here
                     loop = asyncio.get_running_loop()

@@ -41,6 +41,8 @@ class Phase(enum.Enum):
     """Nothing; there is no body in memory."""
     HELD = enum.auto()
     """It is too early for handlers: the indexes are not filled."""
+    UNINDEXED = enum.auto()
+    """It waits to be put into the indexes; there is a text in place of the body."""
     WAITING = enum.auto()
     """It waits for room; there is a text in place of the body."""
     WORKING = enum.auto()
