@@ -7,9 +7,9 @@ no task, and no body in memory; one that waits for room has no task, and a text 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _NAMED = 3  # daemons that hang, in the log
-_RELEASED_AT_ONCE = 50
+_TURN = 0.02  # seconds; after that, other tasks of the event loop run
 _BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
 _EVENTS = 20  # of one object that wait for event handlers
 
@@ -104,7 +104,7 @@ class Dispatcher:
         self._gate = gate
         self._room = room
         self._event_room = Room("events", Total(), pool=processor.event_pool)
-        self._held: dict[str, Tracked] = {}
+        self._held: OrderedDict[str, Tracked] = OrderedDict()  # quick at its front
         self._objects: dict[str, Tracked] = {}
         self._workers: set[asyncio.Task[Any]] = set()
         self._is_closing = False
@@ -328,8 +328,9 @@ class Dispatcher:
         """Start with the objects that waited for the gate, with breaks for other tasks."""
         if self._is_holding or self._is_closing:
             return
-        for uid in [*itertools.islice(self._held, _RELEASED_AT_ONCE)]:
-            obj = self._held.pop(uid)
+        end = time.monotonic() + _TURN
+        while self._held and time.monotonic() < end:
+            _, obj = self._held.popitem(last=False)
             if obj.events:
                 self._spy_soon(obj)
             self.check(obj)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ _STAY_IN_WRITES = 2  # the same as a multiple of an average write
 _TOLERATED = 8  # failed writes in a row; after more, it is assumed that all fail
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; between attempts then
 _BEGUN_AT_ONCE = 20  # objects, before other tasks of the event loop run
+_TURN = 0.02  # seconds; the same for huge objects
 _CROWD_POLLING = 0.1  # seconds
 _COMPRESSED = 1000  # bytes; shorter texts stay as they are
 _SHELF = 24_000_000  # bytes of texts of one kind; other bodies are read again when needed
@@ -252,9 +254,12 @@ class Room:
         """Start as many of the waiting items as there are places, with breaks for other tasks."""
         self._alarm = None
         urgent, others = self._queues
+        end = time.monotonic() + _TURN
         for _ in range(_BEGUN_AT_ONCE):
             if not (urgent or others):
                 return
+            if time.monotonic() >= end:
+                break
             if not self.is_open:
                 if self._is_crowded:  # maybe by other kinds, which do not notify this room
                     loop = asyncio.get_running_loop()
