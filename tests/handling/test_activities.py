@@ -92,7 +92,7 @@ async def test_handlers_of_activities_are_retried(
         ({}, webop.PermanentError("boo")),
         ({"errors": webop.ErrorsMode.PERMANENT}, ValueError("boo")),
         ({"retries": 1}, ValueError("boo")),
-        ({"timeout": 0.01, "backoff": 1}, ValueError("boo")),
+        ({"timeout": 0.9, "backoff": 1}, ValueError("boo")),
     ],
 )
 async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
