@@ -16,7 +16,7 @@ from webop.client.api import Client
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-CRITERIA = [
+CRITERIA: list[Json] = [
     {},
     *({"value": value} for value in ("A", "PRESENT", "ABSENT", "is_a")),
     *(
