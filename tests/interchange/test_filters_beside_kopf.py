@@ -78,15 +78,17 @@ def kinds(webop_cluster: LocalCluster) -> dict[str, Kind]:
     return dict(zip(sides, define_kinds(webop_cluster, made), strict=True))
 
 
-async def settle(relay: Relay, names: list[str]) -> list[Json]:
-    """Wait until the objects do not change any more while others are handled; return them."""
-    before: list[Json] = []
+async def settle(relay: Relay) -> dict[str, Json]:
+    """Wait until the objects do not change while others are handled; return them by names."""
+    objects = relay.objects
+    before: Any = None
     while True:
         await relay.pass_fence()
-        bodies = [await relay.objects.get(name) for name in names]
-        if bodies == before:
-            return bodies
-        before = bodies
+        url = objects.resource.get_url(namespace=objects.namespace)
+        found = await objects.client.request("GET", url, params={"labelSelector": "combination"})
+        if found["items"] == before:
+            return {body["metadata"]["name"]: body for body in found["items"]}
+        before = found["items"]
 
 
 async def play(relay: Relay, side: str) -> dict[str, tuple[list[Any], Any]]:
@@ -97,10 +99,10 @@ async def play(relay: Relay, side: str) -> dict[str, tuple[list[Any], Any]]:
         for name, (key, history) in played.items():
             spec = HISTORIES[history][0]
             await relay.objects.create(name, spec, labels={"combination": key})
-        await settle(relay, [*played])
+        await settle(relay)
         for name, (_, history) in played.items():
             await relay.objects.patch(name, {"spec": HISTORIES[history][1]})
-        bodies = await settle(relay, [*played])
+        bodies = await settle(relay)
     calls: dict[str, list[Any]] = {}
     for call in relay.read_calls():
         told = (call["handler"], call["old"], call["new"], call["diff"])
@@ -108,9 +110,9 @@ async def play(relay: Relay, side: str) -> dict[str, tuple[list[Any], Any]]:
     return {
         f"{COMBINATIONS[key]} {history}": (
             calls.get(name, []),
-            json.loads(get_annotations(body).get(DIFFBASE, "{}")).get("spec"),
+            json.loads(get_annotations(bodies[name]).get(DIFFBASE, "{}")).get("spec"),
         )
-        for (name, (key, history)), body in zip(played.items(), bodies, strict=True)
+        for name, (key, history) in played.items()
     }
 
 
