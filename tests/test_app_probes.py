@@ -96,6 +96,17 @@ async def test_the_health_is_empty_by_default(registry: webop.OperatorRegistry) 
     assert (answer.status_code, answer.json()) == (200, {})
 
 
+@pytest.mark.feature("PRB-04")
+async def test_a_probe_without_a_result_is_not_in_the_health(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.probe(id="silent", registry=registry)(lambda **_: None)
+    webop.on.probe(id="zero", registry=registry)(lambda **_: 0)
+    async with serve(registry=registry) as site:
+        answer = await site.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"zero": 0})
+
+
 @pytest.mark.feature("PRB-05")
 async def test_requests_for_the_health_share_the_runs_of_the_handlers(
     registry: webop.OperatorRegistry,

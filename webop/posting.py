@@ -357,8 +357,8 @@ def _build_text(entry: Entry) -> str:
     text = f"(combined from similar events): {entry.text}" if entry.is_combined else entry.text
     if len(text) <= _MESSAGE_LIMIT:
         return text
-    half = (_MESSAGE_LIMIT - 3) // 2
-    return f"{text[:half]}...{text[-half:]}"
+    half = _MESSAGE_LIMIT // 2
+    return f"{text[: half - 1]}...{text[2 - half :]}"
 
 
 def _get_namespace(entry: Entry) -> str:

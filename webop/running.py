@@ -134,7 +134,7 @@ class Operator:
             await run_activity(self.context, Activity.CLEANUP)
 
     async def probe(self) -> dict[str, Any]:
-        """Return the results of the probe handlers, not older than ten seconds (PRB-05).
+        """Return what the probe handlers have returned, not older than ten seconds (PRB-05).
 
         Raises:
             ActivityError: one of them has failed, or they take too long.
@@ -148,7 +148,8 @@ class Operator:
                     raise ActivityError(
                         f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
                     ) from None
-                self._probed = (time.monotonic(), results)
+                told = {key: result for key, result in results.items() if result is not None}
+                self._probed = (time.monotonic(), told)
         return self._probed[1]
 
     def list_obstacles(self) -> list[str]:

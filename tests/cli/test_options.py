@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
+from pathlib import Path
 from typing import Any
 
 import click
@@ -42,6 +43,22 @@ def read(settings: webop.OperatorSettings, path: str) -> Any:
 )
 def test_options_set_what_they_are_about(args: list[str], path: str, value: Any) -> None:
     assert read(run_once(*args).settings, path) == value
+
+
+@pytest.mark.feature("CLI-13")
+@pytest.mark.parametrize(
+    ("args", "priority"),
+    [(["--dev"], 666), (["-p", "7"], 7), (["--dev", "-p", "7"], 666), ([], None)],
+)
+def test_handlers_find_the_priority_in_the_context_of_the_command(
+    tmp_path: Path, args: list[str], priority: int | None
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(
+        "import click\nraise ValueError(f'{click.get_current_context().params[\"priority\"]=}')"
+    )
+    result = invoke("run", "-A", *args, str(path))
+    assert f"={priority}" in f"{result.output}{result.exception}"
 
 
 @pytest.mark.feature("CLI-16", "CLI-11")

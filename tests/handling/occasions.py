@@ -114,6 +114,11 @@ def select_ids(registry: webop.OperatorRegistry, cause: ChangeCause) -> list[str
     return [handler.id for handler in handlers.select_changes(cause)]
 
 
+def is_in_scope(registry: webop.OperatorRegistry, cause: ChangeCause) -> bool:
+    """Tell whether the state of the object is stored for any of the handlers."""
+    return ResourceHandlers(registry.select_resource_handlers()).has_scope_for(cause)
+
+
 def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> list[str]:
     """Return who is called for a raw event."""
     handlers = ResourceHandlers(registry.select_resource_handlers())

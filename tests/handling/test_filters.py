@@ -12,6 +12,7 @@ from tests.handling.occasions import (
     build_body,
     build_change,
     build_event,
+    is_in_scope,
     select_event_ids,
     select_ids,
 )
@@ -245,6 +246,48 @@ def test_a_field_handler_is_not_called_for_a_deletion_by_itself() -> None:
     old = build_value_body("v")
     new = build_body(old["spec"], metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     assert not is_called(webop.on.field, {"field": "spec.field"}, new, old)
+
+
+FIELD = {"field": "spec.field"}
+LABELLED = {**FIELD, "labels": {"k": "v"}}
+
+
+@pytest.mark.feature("FLT-08", "FLT-10", "FLT-11", "FLT-12", "FLT-25", "FLT-27", "D-37", "D-66")
+@pytest.mark.parametrize(
+    ("decorator", "options", "before", "after", "expected"),
+    [
+        # What has been, and what it becomes, does not decide.
+        (webop.on.update, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "old": ABSENT}, None, "a", True),
+        (webop.on.field, {**FIELD, "new": is_v}, "a", ABSENTEE, True),
+        (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, ABSENTEE, False),
+        (webop.on.update, {**FIELD, "old": ABSENT, "new": PRESENT}, None, ABSENTEE, False),
+        # The value does, and for changes also that of before.
+        (webop.on.update, {**FIELD, "value": "a"}, "a", "b", True),
+        (webop.on.update, {**FIELD, "value": "a"}, "b", "c", False),
+        (webop.on.update, FIELD, "a", ABSENTEE, True),
+        (webop.on.update, FIELD, None, ABSENTEE, False),
+        (webop.on.create, FIELD, "a", ABSENTEE, False),
+        (webop.on.resume, {**FIELD, "value": "a"}, "a", "b", False),
+        (webop.on.delete, {**FIELD, "value": ABSENT}, None, "a", False),
+        # A field handler without any other filter is for all objects.
+        (webop.on.field, FIELD, None, ABSENTEE, True),
+        (webop.on.field, LABELLED, None, "a", True),
+        (webop.on.field, LABELLED, None, ABSENTEE, False),
+        (webop.on.field, LABELLED, "a", ABSENTEE, True),
+        (webop.on.field, {**FIELD, "when": lambda **_: True}, None, ABSENTEE, False),
+    ],
+)
+def test_the_state_of_an_object_is_stored_if_it_fits_a_handler_whatever_has_changed(
+    decorator: Decorator, options: Json, before: Any, after: Any, expected: bool
+) -> None:
+    registry = webop.OperatorRegistry()
+    decorator("kopfexamples", registry=registry, **options)(fn)
+    old = None if before is None else build_value_body(before)
+    new = {**build_value_body(after), "metadata": {"name": "kex", "labels": {"k": "v"}}}
+    assert is_in_scope(registry, build_change(new, old)) is expected
 
 
 @pytest.mark.feature("FLT-01")

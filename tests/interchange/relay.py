@@ -146,12 +146,12 @@ class Relay:
     def _calls_path(self) -> Path:
         return self.folder / "calls.jsonl"
 
-    def read_calls(self, name: str, turn: int | None = None) -> list[Json]:
-        """Return the calls about an object, those of one turn maybe, in order."""
+    def read_calls(self, name: str | None = None, turn: int | None = None) -> list[Json]:
+        """Return the calls about an object, or all, those of one turn maybe, in order."""
         path = self._calls_path
         lines = path.read_text().splitlines() if path.exists() else []
         calls: list[Json] = [json.loads(line) for line in lines]
-        return [c for c in calls if c["name"] == name and turn in (None, c["turn"])]
+        return [c for c in calls if name in (None, c["name"]) and turn in (None, c["turn"])]
 
     def list_handlers(self, name: str, turn: int | None = None) -> list[str]:
         """Return who was called about an object, sorted; as often as it was."""

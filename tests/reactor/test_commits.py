@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
 import pytest
 
 import webop
-from tests.operating import DIFFBASE, PREFIX, Objects, RunOperator, build_settings, get_annotations
+from tests.operating import (
+    DIFFBASE,
+    PREFIX,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+)
 
 PATIENT = {"execution": {"commit_window": 0.1}}
 
@@ -73,3 +82,40 @@ async def test_finished_sub_handlers_are_written_down_while_a_slower_one_runs(
         raw = await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
         assert {key for key in get_annotations(raw) if key.startswith(PREFIX)} == {DIFFBASE}
         assert raw["status"]["parent/one"] == 1
+
+
+@pytest.mark.feature("SUB-06", "CON-04", "CFG-68")
+async def test_a_restart_during_the_first_sub_handler_does_not_start_the_timeout_of_parents_anew(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    starts: list[tuple[str, Any]] = []
+    released = asyncio.Event()
+
+    async def wait(**_: Any) -> None:
+        await released.wait()
+
+    async def group(started: Any, **_: Any) -> None:
+        starts.append(("group", started))
+        await webop.execute(fns={"first": wait, "second": lambda **_: None})
+
+    @webop.on.create("widgets", registry=registry, id="parent", timeout=60)
+    async def parent(started: Any, patch: webop.Patch, **_: Any) -> None:
+        starts.append(("parent", started))
+        patch.metadata.labels["parent"] = "half"
+        await webop.execute(fns={"group": group})
+        patch.metadata.labels["parent"] = "done"
+
+    records = {f"{PREFIX}/parent", f"{PREFIX}/parent.group"}
+    async with run_operator(build_settings(**PATIENT)):
+        await objects.create("a")
+        raw = await objects.wait("a", lambda raw: records <= get_annotations(raw).keys())
+        assert "labels" not in raw["metadata"], "not half of what it does"
+        assert {k for k in get_annotations(raw) if k.startswith(PREFIX)} == records
+        subrefs = json.loads(get_annotations(raw)[f"{PREFIX}/parent"])["subrefs"]
+        assert subrefs == ["parent/group", "parent/group/first", "parent/group/second"]
+    async with run_operator(build_settings(**PATIENT)):
+        await eventually(lambda: len(starts) == 4)
+        released.set()
+        raw = await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
+    assert {key for key in get_annotations(raw) if key.startswith(PREFIX)} == {DIFFBASE}
+    assert starts[2:] == starts[:2]

@@ -171,6 +171,7 @@ async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
     @webop.on.update("widgets", registry=registry, id="updated", labels=labels)
     @webop.on.delete("widgets", registry=registry, id="deleted", labels=labels)
     @webop.on.resume("widgets", registry=registry, id="resumed", labels=labels)
+    @webop.on.field("widgets", registry=registry, field="spec.never", annotations={"mine": "yes"})
     async def fn(**_: Any) -> None: ...
 
     @webop.on.event("widgets", registry=registry, id="event")
@@ -178,13 +179,13 @@ async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
 
     await objects.create("old")
     async with run_operator():
-        await objects.create("new")
+        await objects.create("new", annotations=labels)
         await objects.delete("old")
         await objects.pass_fence()
         counted = await meter.read()
         body = await objects.get("new")
     assert counted == {"PATCH": 1}  # of the fence
-    assert not get_annotations(body)
+    assert get_annotations(body) == labels
     assert FINALIZER not in body["metadata"].get("finalizers", ())
 
 

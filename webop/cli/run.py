@@ -137,6 +137,7 @@ def run(
     account of the pod, unless there are login handlers.
     """
     clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
+    priority = ctx.params["priority"] = choose_priority(ctx, dev, priority)  # handlers can read it
     try:
         with _importing():
             registry = load_handlers(paths, modules, controls.registry)
@@ -167,7 +168,7 @@ def run(
                 standalone=standalone,
                 clusterwide=clusterwide,
                 namespaces=namespaces,
-                priority=choose_priority(ctx, dev, priority),
+                priority=priority,
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 registry=controls.registry,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from webop.handling.handlers import ErrorsMode
@@ -29,6 +29,8 @@ class CallOptions:
         default_errors: the mode for arbitrary exceptions if the handler has none.
         window: seconds within which the handlers that finish share one patch of the object.
         commit: stores what is finished when the window closes while other handlers still run.
+        parents: the states of the handlers that these are parts of; they are stored as well, even
+            before any of these has finished.
         success_level: the logging level of successes.
     """
 
@@ -37,4 +39,5 @@ class CallOptions:
     default_errors: ErrorsMode = ErrorsMode.TEMPORARY
     window: float = 0.0
     commit: Commit | None = None
+    parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO

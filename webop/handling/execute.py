@@ -57,8 +57,9 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            if outcomes and options.commit is not None:
-                save = _prepare_commit(options.commit, cause, progress, outcomes)
+            known = {**options.parents, **{key: progress[key] for key in outcomes}}
+            if known and options.commit is not None:
+                save = _prepare_commit(options.commit, cause, known, outcomes)
                 async with _deferred(save, closes):
                     outcome = await attempt(handler, cause, progress[handler.id], options)
             else:
@@ -71,15 +72,17 @@ async def execute(
 
 
 def _prepare_commit(
-    commit: Commit, cause: Cause, progress: Progress, outcomes: Mapping[str, Outcome]
+    commit: Commit,
+    cause: Cause,
+    known: Mapping[str, HandlerState],
+    outcomes: Mapping[str, Outcome],
 ) -> Callable[[], Awaitable[None]]:
     """Return a function that stores the present state, whatever the next handler does."""
     patch = Patch()
-    if isinstance(cause, ChangeCause):
+    if outcomes and isinstance(cause, ChangeCause):
         patch = Patch(clone(merge_patches(cause.patch, cause.own)), fns=cause.patch.fns)
     deliver_results(outcomes, patch)
-    finished = {key: progress[key] for key in outcomes}
-    return lambda: commit(finished, patch)
+    return lambda: commit(known, patch)
 
 
 @asynccontextmanager
@@ -188,7 +191,10 @@ async def execute_children(
         raise TypeError("Sub-handlers are possible only in handlers of changes.")
     invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
-    options = invocation.options
+    parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
+    refs = frozenset(child.id for child in chosen)
+    parents = {key: replace(state, subrefs=state.subrefs | refs) for key, state in parents.items()}
+    options = replace(invocation.options, parents=parents)
     storage = options.settings.persistence.progress_storage
     progress = Progress.restore(
         chosen, body=cause.body, storage=storage, purpose=cause.reason.value

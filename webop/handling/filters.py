@@ -1,8 +1,8 @@
 """Which objects a handler is for: labels, annotations, fields, callbacks (chapter "Filtering").
 
 Pure: a handler and a cause in, a verdict out. :func:`matches` decides whether a handler is called
-for a cause; :func:`prematches` ignores the change: it decides whether an object is in the scope of
-a handler at all.
+for a cause; :func:`prematches` ignores the change; :func:`is_in_scope` decides whether the object's
+state is stored.
 """
 
 from __future__ import annotations
@@ -50,40 +50,38 @@ def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
 
     For handlers of changes with a field, the field must be what has changed.
     """
-    if handler.field and isinstance(handler, ChangeHandler) and handler.needs_change:
-        return bool(diffs.reduce(getattr(cause, "diff", ()), handler.field)) and prematches(
-            handler, cause
-        )
-    return prematches(handler, cause)
+    return _fits(handler, cause, is_about_change=True)
 
 
 def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether an object fits a handler, whatever has changed in it."""
-    try:
-        return _fits(handler, cause, field=True)
-    except Exception as exc:
-        exc.add_note(f"This was in a filter of {handler}.")
-        raise
+    """Tell whether an object fits a handler, whatever has changed: without ``old``, ``new``."""
+    return _fits(handler, cause, is_about_change=False)
 
 
 def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
-    """Tell whether a handler needs the changes of an object.
+    """Tell whether a handler needs the changes of an object, so that its state is stored.
 
-    ``on.field`` without further criteria is also for objects without the field (D-37).
+    ``on.field`` without any filter is also for objects without the field (D-37).
     """
-    criteria = (handler.reason, handler.value, handler.old, handler.new)
-    is_waiting = handler.needs_change and not any(item is not None for item in criteria)
-    return _fits(handler, cause, field=not is_waiting)
+    filters = (handler.reason, handler.when, handler.value, handler.old, handler.new)
+    has_filters = any(item is not None for item in filters)
+    is_for_all = not (has_filters or handler.labels or handler.annotations)
+    return (handler.needs_change and is_for_all) or prematches(handler, cause)
 
 
-def _fits(handler: ResourceHandler, cause: ResourceCause, *, field: bool) -> bool:
+def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool) -> bool:
     labels, annotations = handler.labels, handler.annotations
-    return (
-        (not labels or _match_all(labels, cause.body.meta.labels, cause))
-        and (not annotations or _match_all(annotations, cause.body.meta.annotations, cause))
-        and (not handler.field or not field or _has_matching_field(handler, cause))
-        and (handler.when is None or bool(handler.when(**cause.kwargs)))
-    )
+    try:
+        return (
+            (not labels or _match_all(labels, cause.body.meta.labels, cause))
+            and (not annotations or _match_all(annotations, cause.body.meta.annotations, cause))
+            and (not handler.field or _has_matching_field(handler, cause))
+            and (not is_about_change or _has_matching_change(handler, cause))
+            and (handler.when is None or bool(handler.when(**cause.kwargs)))
+        )
+    except Exception as exc:
+        exc.add_note(f"This was in a filter of {handler}.")
+        raise
 
 
 def _match_all(
@@ -108,16 +106,27 @@ def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) ->
 def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
     """Check the field's current value; for changes, its old value also counts."""
     criterion = PRESENT if handler.value is None else handler.value
-    current = _resolve(cause.body, handler)
-    if not isinstance(handler, ChangeHandler) or not handler.needs_change:
-        return _match_value(criterion, current, cause)
-    old, new = handler.old, handler.new
-    before = _resolve(getattr(cause, "old", None) or {}, handler)
-    if old is None and new is None:
-        return _match_value(criterion, before, cause) or _match_value(criterion, current, cause)
-    return (old is None or _match_value(old, before, cause)) and (
-        new is None or _match_value(new, current, cause)
+    return _match_value(criterion, _resolve(cause.body, handler), cause) or (
+        isinstance(handler, ChangeHandler)
+        and handler.needs_change
+        and _match_value(criterion, _resolve_old(handler, cause), cause)
     )
+
+
+def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """Check that the field has changed, and its values on both sides."""
+    if not (handler.field and isinstance(handler, ChangeHandler) and handler.needs_change):
+        return True
+    old, new = handler.old, handler.new
+    return (
+        bool(diffs.reduce(getattr(cause, "diff", ()), handler.field))
+        and (old is None or _match_value(old, _resolve_old(handler, cause), cause))
+        and (new is None or _match_value(new, _resolve(cause.body, handler), cause))
+    )
+
+
+def _resolve_old(handler: ResourceHandler, cause: ResourceCause) -> Any:
+    return _resolve(getattr(cause, "old", None) or {}, handler)
 
 
 def _resolve(document: Mapping[str, Any], handler: ResourceHandler) -> Any:

@@ -96,13 +96,13 @@ async def _commit(
     obj: Tracked,
     cycle: Cycle,
     written: list[Patch],
-    finished: Mapping[str, HandlerState],
+    states: Mapping[str, HandlerState],
     patch: Patch,
 ) -> None:
     """Store what is finished while a slower handler runs; if this fails, it is stored later."""
-    progress = Progress(dict(finished))
+    progress = Progress(dict(states))
     if cycle.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.mark(finished, build_mark(cycle.essence))
+        progress.mark(states, build_mark(cycle.essence))
     storage = ctx.operator.settings.persistence.progress_storage
     progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
     try:
