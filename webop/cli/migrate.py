@@ -9,11 +9,11 @@ import click
 from webop.errors import WebopError
 
 
-@click.command(short_help="Tell what is different for an operator written for Kopf.")
+@click.command(short_help="Report what must change in an operator for Kopf.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.pass_context
 def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
-    """Read an operator written for Kopf, and tell what must change, and what will differ.
+    """Read an operator written for Kopf; report what must change, and what will differ.
 
     PATHS are files and folders: Python code, requirements, images, manifests. Nothing is imported
     or run, and no cluster is needed.
