@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity reference lint format bench rollout leadership fuzz docs clean
+.PHONY: help demo test parity reference lint format bench wild rollout leadership fuzz docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -42,6 +42,9 @@ format: $(VENV)/.installed ## Bring the code into shape.
 
 bench: $(VENV)/.installed ## Measure beside kopf and a Go controller on the same API server; ARGS=--help shows how.
 	@$(BIN)/python -m bench $(ARGS)
+
+wild: $(VENV)/.installed ## Play public operators under kopf and webop, compare the objects; ARGS=--help.
+	@$(BIN)/python -m bench.wild $(ARGS)
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count what fails.
 	@$(BIN)/python -m tests.rollout $(ARGS)

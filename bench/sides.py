@@ -23,7 +23,7 @@ _LINE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _OPTIONS = ("run", "--all-namespaces", "--standalone", "--quiet")
 _HANDLERS = str(Path(__file__).with_name("handlers.py"))
 _GO_SOURCES = Path(__file__).with_name("go")
-_CACHE = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop")) / "bench"
+CACHE = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop")) / "bench"
 
 
 def build_sides(names: list[str]) -> tuple[Side, ...]:
@@ -53,7 +53,7 @@ def _build_go_peer() -> str | None:
     """Return the binary, built from these sources once; a failure leaves the others to compete."""
     sources = [(path.name, path.read_bytes()) for path in sorted(_GO_SOURCES.iterdir())]
     digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
-    binary = _CACHE / f"go-{digest}" / "peer"
+    binary = CACHE / f"go-{digest}" / "peer"
     if binary.exists():
         return str(binary)
     if not (go := shutil.which("go")):
@@ -73,7 +73,7 @@ def _build_go_peer() -> str | None:
 def _find_peer() -> str:
     """Return a Python with the pinned kopf: the user's own, or one made from PyPI once."""
     given = os.environ.get(PEER_VARIABLE)
-    folder = _CACHE / f"kopf-{PEER}-python-{_LINE}"
+    folder = CACHE / f"kopf-{PEER}-python-{_LINE}"
     python = given or str(folder / "bin" / "python")
     if not given and not _has_peer(python):
         print(f"bench: installing kopf {PEER} from PyPI into {folder}", file=sys.stderr)

@@ -166,6 +166,16 @@ def test_nested_structures_are_labelled_if_they_exist(nested: Any) -> None:
 
 
 @pytest.mark.feature("HIE-05")
+@pytest.mark.parametrize("labels", [{}, {"app": "x"}])
+def test_a_selector_that_is_the_dict_of_the_labels_gets_them_as_well(
+    labels: dict[str, str],
+) -> None:
+    obj: dict[str, Any] = {"metadata": {"labels": labels}}
+    obj["spec"] = {"selector": {"matchLabels": labels}}
+    label(obj, {"team": "y"})
+    assert obj["spec"]["selector"]["matchLabels"]["team"] == "y"
+
+
 def test_nested_lists_are_labelled_item_by_item() -> None:
     obj: dict[str, Any] = {"spec": {"volumeClaimTemplates": [{}, {}], "other": "text"}}
 
@@ -342,12 +352,11 @@ def test_objects_come_in_any_iterable_even_in_one_that_can_be_iterated_only_once
 
 
 @pytest.mark.feature("HIE-02")
-def test_neither_the_owner_nor_what_is_shared_with_it_is_changed() -> None:
+def test_the_owner_is_not_changed_by_an_adoption() -> None:
     owner = copy.deepcopy(OWNER)
     obj = {"metadata": {"labels": owner["metadata"]["labels"]}}
 
     adopt(obj, owner)
-    label(obj, {"x": "y"})
 
     assert owner == OWNER
 

@@ -12,6 +12,7 @@ from webop.cli.cluster import cluster
 from webop.cli.doctor import doctor
 from webop.cli.layout import SectionGroup
 from webop.cli.listing import handlers
+from webop.cli.migrate import migrate
 from webop.cli.options import CLIControls, LogFormatParamType
 from webop.cli.peering import freeze, resume
 from webop.cli.run import run
@@ -35,7 +36,7 @@ To begin with:
     cls=SectionGroup,
     sections={
         "Operators": ("run", "freeze", "resume"),
-        "Looking into them": ("handlers", "doctor"),
+        "Looking into them": ("handlers", "doctor", "migrate"),
         "Around them": ("cluster", "completion"),
     },
     context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
@@ -78,4 +79,5 @@ main.add_command(freeze)
 main.add_command(resume)
 main.add_command(handlers)
 main.add_command(doctor)
+main.add_command(migrate)
 main.add_command(cluster)

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from webop.cli.options import module_option
+from webop.cli.options import aliased_option, module_option
 from webop.errors import WebopError
 from webop.handling.handlers import (
     Activity,
@@ -54,6 +54,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 @click.command(short_help="List the handlers of files and modules.")
 @module_option()
+@aliased_option()
 @click.option(
     "-o",
     "--output",

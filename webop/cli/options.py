@@ -20,6 +20,7 @@ from collections.abc import Callable
 import click
 from click.core import ParameterSource
 
+from webop.aliasing import alias_kopf
 from webop.cli.layout import build_option
 from webop.logs import LogFormat, configure
 
@@ -49,6 +50,18 @@ def module_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable[
         multiple=True,
         metavar="MODULE",
         help="Import a module with handlers, as in 'python -m'; repeatable.",
+        **attributes,
+    )
+
+
+def aliased_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds ``--aliased`` to a command, with more attributes of ``click.option``."""
+    return click.option(
+        "--aliased",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
+        help="Let 'import kopf' give webop, also in the packages that handlers import.",
         **attributes,
     )
 

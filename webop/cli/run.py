@@ -15,6 +15,7 @@ from webop.cli.layout import SectionCommand, SectionOption, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
+    aliased_option,
     choose_priority,
     choose_scope,
     logging_options,
@@ -60,6 +61,7 @@ _others = build_option("Other operators")
     section="Handlers",
     envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"],
 )
+@aliased_option(cls=SectionOption, section="Handlers")
 @_scope(
     "-A",
     "--all-namespaces",

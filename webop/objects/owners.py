@@ -55,10 +55,13 @@ def label(
     for obj in _flatten(objs):
         for target in (obj, *_find_nested(obj, paths)):
             meta = _access_metadata(target)
-            present = meta.get("labels") or {}
-            added = {key: val for key, val in labels.items() if forced or key not in present}
-            if added:
-                meta.set("labels", {**present, **added})
+            present = meta.get("labels")
+            there = present or {}
+            added = {key: val for key, val in labels.items() if forced or key not in there}
+            if isinstance(present, MutableMapping):
+                present.update(added)  # a selector may be the very same dict
+            elif added:
+                meta.set("labels", {**there, **added})
 
 
 def append_owner_reference(

@@ -1,0 +1,57 @@
+"""``--aliased``: ``import kopf`` is webop, in the handlers and in what they import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "webop", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_handlers_of_a_dependency_that_imports_kopf_are_registered(tmp_path: Path) -> None:
+    (tmp_path / "dependency.py").write_text(
+        "from kopf import on\nimport kopf.testing\n"
+        "@on.create('pods')\n"
+        "def fn(**_): ...\n"
+        "runner = kopf.testing.KopfRunner\n"
+    )
+    (tmp_path / "handlers.py").write_text(
+        "import dependency, webop, webop.testing, kopf\n"
+        "assert kopf is webop and kopf.on is webop.on\n"
+        "assert dependency.runner is webop.testing.OperatorRunner\n"
+        "assert webop.__spec__.name == webop.on.__spec__.parent == 'webop'\n"
+        "from kopf.lifecycles import asap\n"
+    )
+    done = run(tmp_path, "handlers", "--aliased", "handlers.py", "--output=json")
+    assert done.returncode == 0, done.stderr
+    assert [handler["id"] for handler in json.loads(done.stdout)] == ["fn"]
+
+
+def test_the_operator_runs_with_webop_in_the_place_of_kopf(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text("import kopf\nraise SystemExit(kopf.__name__)\n")
+    done = run(tmp_path, "run", "--aliased", "-A", "handlers.py")
+    assert done.returncode == 1
+    assert "SystemExit: webop" in done.stderr
+
+
+def test_private_modules_of_kopf_are_named_with_where_to_look(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text("from kopf._cogs.structs import bodies\n")
+    done = run(tmp_path, "handlers", "--aliased", "handlers.py")
+    assert done.returncode == 1
+    assert "webop has no module for 'kopf._cogs'" in done.stderr
+    assert "'webop migrate' names what to import instead" in done.stderr
+    assert "line 1: from kopf._cogs.structs import bodies" in done.stderr

@@ -1,0 +1,50 @@
+"""``import kopf`` is webop, for this process: for operators whose dependencies import Kopf."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_ALIAS, _OWN = "kopf", __package__
+
+
+class _Aliases(MetaPathFinder, Loader):
+    """Gives the module ``webop.x`` to those who import ``kopf.x``."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002  the protocol of imports
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != _ALIAS:
+            return None
+        if importlib.util.find_spec(_get_own_name(fullname)) is None:
+            raise ModuleNotFoundError(
+                f"webop has no module for {fullname!r}, which Kopf does not document. "
+                "'webop migrate' names what to import instead.",
+                name=fullname,
+            )
+        return ModuleSpec(fullname, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put webop's own module in the place of the new one; the import system takes it over."""
+        sys.modules[module.__name__] = importlib.import_module(_get_own_name(module.__name__))
+
+
+def alias_kopf() -> None:
+    """Make all later imports of ``kopf`` and its public modules give webop and its modules."""
+    if not any(isinstance(finder, _Aliases) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Aliases())
+    for name in [name for name in sys.modules if name.partition(".")[0] == _ALIAS]:
+        if sys.modules[name] is not sys.modules.get(_get_own_name(name)):
+            del sys.modules[name]  # Kopf itself: what has imported it keeps it
+
+
+def _get_own_name(name: str) -> str:
+    return _OWN + name.removeprefix(_ALIAS)

@@ -1,0 +1,162 @@
+"""Reads Python code that uses Kopf: its imports, names, settings, and handlers."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import webop
+from webop.errors import ConfigurationError
+from webop.migration.findings import Finding
+from webop.settings import OperatorSettings
+
+_MODULES = {"cli", "lifecycles", "on", "testing"}
+_NO_EFFECT = {("batching", "idle_timeout"), ("batching", "batch_window")}
+_VERSION_CALLS = {"distribution", "get_distribution", "require", "version"}
+
+
+class CodeReader(ast.NodeVisitor):
+    """Collects what is to be said about one file after another."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.importing: set[Path] = set()
+        self.sets_event_loggers = False
+        self._path = Path()
+        self._aliases: set[str] = set()
+
+    def read(self, path: Path) -> None:
+        """Read a file.
+
+        Raises:
+            ConfigurationError: it is no Python.
+        """
+        try:
+            tree = ast.parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError) as exc:
+            raise ConfigurationError(f"{str(path)!r} cannot be read: {exc}") from None
+        self._path, self._aliases = path, set()
+        for node in ast.walk(tree):  # what is imported below is used above, in functions
+            if isinstance(node, ast.Import):
+                self._read_import(node)
+        self.visit(tree)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Check the names that are imported from Kopf."""
+        module = (node.module or "").split(".")
+        if module[0] != "kopf" or node.level:
+            return
+        self.importing.add(self._path)
+        for alias in node.names:
+            if alias.name != "*":
+                self._check_name(node, [*module[1:], alias.name])
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Check ``kopf.x.y``, ``settings.x.y``."""
+        root, *names = _unroll(node) or [""]
+        if root in self._aliases and names:
+            self._check_name(node, names)
+        elif root == "settings" and len(names) > 1:
+            self._check_setting(node, names[0], names[1])
+        else:
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Check for questions about the version of Kopf, and for servers."""
+        *_, name = _unroll(node.func) or [""]
+        given = [item.value for item in node.args if isinstance(item, ast.Constant)]
+        if name in _VERSION_CALLS and "kopf" in given:
+            self._add(
+                node, f"{name}('kopf') fails where Kopf is not installed: use webop.__version__."
+            )
+        keywords = {item.arg for item in node.keywords}
+        if name == "WebhookServer" and "port" not in keywords:
+            self._note(node, "WebhookServer without port= takes 9443, Kopf's a random port.")
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Check what decorators of handlers ask for."""
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call):
+                root, *names = _unroll(decorator.func) or [""]
+                if root in {*self._aliases, "on"}:
+                    for text in _compare(node, names or [root], decorator.keywords):
+                        self._note(decorator, text)
+        self.generic_visit(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def _read_import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            name, *rest = alias.name.split(".")
+            if name == "kopf":
+                self.importing.add(self._path)
+                if rest:
+                    self._check_name(node, rest)
+                if not rest or alias.asname is None:
+                    self._aliases.add(alias.asname or name)
+
+    def _check_name(self, node: ast.stmt | ast.expr, names: list[str]) -> None:
+        """Check that webop has what Kopf calls by these names: ``kopf.on.create``."""
+        where = ".".join(["kopf", *names])
+        if names[0] in _MODULES:
+            module = importlib.import_module(f"webop.{names[0]}")
+            if not all(hasattr(module, name) for name in names[1:2]):
+                self._add(node, f"webop has no {'.'.join(names[:2])}.")
+        elif names[0] in webop.__all__:
+            pass
+        elif public := [name for name in names[1:] if name in webop.__all__]:
+            self._add(node, f"{where} is private to Kopf: use webop.{public[0]}.")
+        elif len(names) > 1 or names[0].startswith("_"):
+            self._add(node, f"{where} is private to Kopf, and nothing public takes its place.")
+        else:
+            nearest = difflib.get_close_matches(names[0], webop.__all__, n=1)
+            hint = f" Did you mean webop.{nearest[0]}?" if nearest else ""
+            self._add(node, f"webop has no {names[0]}.{hint}")
+
+    def _check_setting(self, node: ast.Attribute, group: str, name: str) -> None:
+        self.sets_event_loggers |= (group, name) == ("posting", "loggers")
+        field = OperatorSettings.model_fields.get(group)
+        if field is None or field.annotation is None:
+            self._add(node, f"There is no group of settings {group!r}.")
+        elif not (hasattr(field.annotation, name) or name in field.annotation.model_fields):
+            self._add(node, f"There is no settings.{group}.{name}; to set it fails at the startup.")
+        elif (group, name) in _NO_EFFECT:
+            self._note(node, f"settings.{group}.{name} has no effect.")
+
+    def _add(self, node: ast.stmt | ast.expr, text: str) -> None:
+        self.findings.append(Finding(self._path, node.lineno, text))
+
+    def _note(self, node: ast.stmt | ast.expr, text: str) -> None:
+        self.findings.append(Finding(self._path, node.lineno, text, must_change=False))
+
+
+def _compare(
+    fn: ast.FunctionDef | ast.AsyncFunctionDef, names: list[str], keywords: list[ast.keyword]
+) -> Iterator[str]:
+    """Yield what the options of a handler mean in webop that they do not in Kopf."""
+    options = {item.arg: item.value for item in keywords}
+    if "timeout" in options and isinstance(fn, ast.AsyncFunctionDef):
+        yield "timeout= ends an async handler that runs, too; Kopf looks between the attempts."
+    if names[-1] == "timer" and any(
+        isinstance(node, ast.Raise) and "PermanentError" in ast.unparse(node)
+        for node in ast.walk(fn)
+    ):
+        yield "PermanentError ends a timer for its object; in Kopf, the timer goes on."
+    if names[-1] == "create" and options.keys() & {"field", "value"}:
+        yield "field= and value= of creation handlers look at the state now, not at that before."
+    subresource = options.get("subresource")
+    if isinstance(subresource, ast.Constant) and subresource.value == "*":
+        yield 'subresource="*" is for the object itself, too; in Kopf, for subresources only.'
+
+
+def _unroll(node: ast.expr) -> list[str]:
+    """Return the names in ``a.b.c``; nothing if the first one is no name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return [node.id, *names] if isinstance(node, ast.Name) else []
