@@ -18,6 +18,7 @@ from tests.client.fake_cluster import (
 )
 from tests.client.virtual_time import in_virtual_time
 from webop.client.watch import State
+from webop.reactor.cluster_changes import watch_namespaces
 
 
 def build_line(kind: str, name: str, version: object, uid: str | None = None) -> bytes:
@@ -42,6 +43,30 @@ class LongList:
         cluster.refuse("pages", lambda: answer_page(version))
         cluster.refuse("watch", lambda: httpx.Response(200, content=aiter(self.early)))
         self.main.put(b"".join(build_line("ADDED", f"x{i}", 1, f"x{i}") for i in range(500)))
+
+
+@in_virtual_time
+async def test_a_namespace_that_was_created_again_while_all_were_listed_stays_known() -> None:
+    cluster = FakeCluster()
+    listed = LongList(cluster)
+    listed.main.put(build_line("ADDED", "again", 50, "old"))
+    known: list[set[str]] = []
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        following = watch_namespaces(
+            client, Watching(streaming_list=True), lambda names: known.append(set(names))
+        )
+        task = group.create_task(following)
+        await wait_until(lambda: not cluster.refusals)
+        listed.early.put(build_line("ADDED", "again", 220, "new"))
+        await asyncio.sleep(1)
+        listed.main.put(build_line("ADDED", "last", 50, "last"))
+        listed.main.put(build_bookmark(190, is_end_of_list=True))
+        listed.main.put(build_line("DELETED", "again", 195, "old"))
+        listed.main.put(build_line("ADDED", "again", 220, "new"))
+        listed.main.put(build_line("ADDED", "end", 230, "end"))
+        await wait_until(lambda: bool(known) and "end" in known[-1])
+        task.cancel()
+    assert "again" in known[-1]
 
 
 @in_virtual_time
