@@ -51,7 +51,7 @@ class Failure(enum.Enum):
     AWAY = enum.auto()
 
 
-def judge(exc: Exception) -> Failure:
+def judge(exc: BaseException) -> Failure:
     """Tell what a failed write means."""
     if not isinstance(exc, APIStatusError):
         return Failure.AWAY
@@ -78,6 +78,7 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
         LoginError: the same, as there are no credentials.
+        asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
     work = obj.work
     if work is not None and work.pending is not None:  # it is older: it must be written first
@@ -99,7 +100,7 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
                 )
                 wanted = Patch()
         return not own or await patch(ctx, obj, own)
-    except (APIError, LoginError) as exc:
+    except (APIError, LoginError, asyncio.CancelledError) as exc:
         obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
         raise
 
