@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import orjson
 import pytest
 
 import webop
@@ -354,3 +355,38 @@ async def test_an_index_is_exact_after_credentials_were_lost_and_found(
         await eventually(lambda: crowd.present.total() == 2, "the daemons run again")
     assert call["seen"] == {"kept", "new"}
     assert set(crowd.most.values()) == {1}
+
+
+async def test_an_index_forgets_an_object_whose_deletion_comes_in_a_list_that_breaks(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+) -> None:
+    index = Names(registry, "widgets")
+    breaks = 0
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_hosted() as hosted:
+        for name in ("kept", "doomed"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        raw = await objects.get("doomed")
+        await hosted.lock_out()
+        await objects.delete("doomed")
+        watch = hosted.relayed.watch
+
+        async def break_list(request: httpx.Request) -> AsyncIterator[bytes]:
+            nonlocal breaks
+            if "widgets" in request.url.path and "sendInitialEvents" in request.url.params:
+                breaks += 1
+                yield orjson.dumps({"type": "DELETED", "object": raw}) + b"\n"
+                return
+            async for data in watch(request):
+                yield data
+
+        hosted.relayed.watch = break_list
+        await hosted.let_in()
+        await objects.create("new")
+        await objects.wait_handled("new")
+        assert breaks
+        assert index() == {"kept", "new"}

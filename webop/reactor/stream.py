@@ -134,6 +134,7 @@ class Stream:
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
+                        operator.indices.discard(get_uid(raw))  # the former stream may have had it
                         indexed.discard(get_uid(raw))
                     elif self.feeds:
                         indexed.add(get_uid(raw))
