@@ -207,8 +207,9 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     records go together with the finalizer.
 
     Raises:
-        APIError: the finalizer is still there.
-        LoginError: there are no credentials.
+        APIError: the finalizer is still there, or records in the status are, which are kept as
+            pending.
+        LoginError: the same, as there are no credentials.
     """
     if obj.has_background:  # it is looked at again when the last of them has ended
         return
@@ -234,7 +235,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
         cleanup = {}  # it must not block the deletion
         await _send(ctx, obj, build, needs_state=True)
     if status and Body(obj.get_freshest() or {}).meta.finalizers:  # it stays, for others
-        await _send(ctx, obj, lambda _: _build_status(obj, status), "status")
+        await save(ctx, obj, Pending(Patch(), Patch({"status": status})))
 
 
 async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
