@@ -32,6 +32,7 @@ class Relay:
         discoveries: how often ``/apis`` was asked for.
         requests: what was asked for, other than watches.
         meddle: called with each of them; returns the answer, or None to pass it on.
+        watch: called with each watch; sends what is to come of it.
         url: where it listens.
     """
 
@@ -41,6 +42,7 @@ class Relay:
         self.discoveries = 0
         self.requests: list[httpx.Request] = []
         self.meddle: Meddler | None = None
+        self.watch: Callable[[httpx.Request], AsyncIterator[bytes]] = self.pass_watch_on
         self.url = ""
         self._upstream = upstream
         self._writers: set[asyncio.StreamWriter] = set()
@@ -84,7 +86,7 @@ class Relay:
         if self.is_locked:
             return httpx.Response(401, json={"kind": "Status", "code": 401})
         if request.url.params.get("watch") == "true":
-            return httpx.Response(200, content=self._watch(request))
+            return httpx.Response(200, content=self.watch(request))
         self.requests.append(request)
         answer = None if self.meddle is None else await self.meddle(request)
         return await self.pass_on(request) if answer is None else answer
@@ -99,7 +101,8 @@ class Relay:
         shown = [i for i in answer["items"] if i["metadata"]["name"] not in self.hidden]
         return httpx.Response(200, content=orjson.dumps(answer | {"items": shown}))
 
-    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+    async def pass_watch_on(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        """Send what the API server sends to a watch."""
         found = await self._upstream.send(self._readdress(request), stream=True)
         try:
             async for data in found.aiter_bytes():

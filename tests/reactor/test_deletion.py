@@ -15,13 +15,16 @@ import webop
 from tests.operating import (
     FINALIZER,
     Calls,
+    Kind,
     Objects,
     RunOperator,
     build_settings,
+    eventually,
     get_progress,
     operate,
 )
 from tests.reactor.relay import Relay, relay
+from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -95,3 +98,42 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
         await objects.pass_fence()
     assert calls.handlers("one") == ["deleted"]
     assert not get_progress(body)
+
+
+async def test_records_in_a_status_of_its_own_go_after_a_deletion_even_if_they_cannot_at_first(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    calls: Calls,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    refused = 0
+
+    @webop.on.delete("gadgets", registry=registry, id="deleted", when=is_no_fence)
+    async def deleted(retry: int, **kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        """Refuse once to remove the records: after the finalizer is gone."""
+        nonlocal refused
+        if request.url.path.endswith("/one/status") and len(calls) == 2 and not refused:
+            refused += 1
+            return httpx.Response(503)
+        return None
+
+    relayed.meddle = meddle
+    settings = build_settings()
+    settings.persistence.progress_storage = webop.StatusProgressStorage()
+    async with operate(relayed.info, registry, settings, namespaces=[webop_namespace]):
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait("one", lambda body: FINALIZER in body["metadata"]["finalizers"])
+        await objects.delete("one")
+        await objects.wait(
+            "one", lambda body: body["metadata"]["finalizers"] == ["tests.webop.dev/other"]
+        )
+        await eventually(lambda: refused == 1, "the removal is refused")
+        await objects.wait("one", lambda body: not body["status"]["kopf"]["progress"])

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import httpx
+import orjson
 import pytest
 
 import webop
@@ -186,6 +188,91 @@ async def test_objects_are_resumed_once_however_often_credentials_are_lost(
     assert resumed == {"old": 1, "pending": before + 1}
 
 
+def lock_at_patches(relayed: Relay) -> None:
+    """Let nobody in any more as soon as an object is to be patched."""
+
+    async def lock(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH":
+            return None
+        relayed.lock()
+        return httpx.Response(401, json={"kind": "Status", "code": 401})
+
+    relayed.meddle = lock
+
+
+async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_found(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    run_hosted: RunHosted,
+    objects: Objects,
+) -> None:
+    resumed: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("old")
+        await objects.wait_handled("old")
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resume(name: str, patch: webop.Patch, **_: Any) -> None:
+        resumed[name] += 1
+        patch.spec["resumed"] = "yes"
+
+    async with run_hosted() as hosted:
+        lock_at_patches(hosted.relayed)
+        await eventually(lambda: hosted.relayed.is_locked, "the patch is refused")
+        await hosted.lock_out()
+        hosted.relayed.meddle = None
+        await hosted.let_in()
+        await objects.wait("old", lambda body: body["spec"].get("resumed"))
+    assert resumed == {"old": 1}
+
+
+async def test_deletion_handlers_are_not_called_again_when_lost_credentials_are_found(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+) -> None:
+    deleted: Counter[str] = Counter()
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def delete(name: str, **_: Any) -> None:
+        deleted[name] += 1
+
+    async with run_hosted() as hosted:
+        await objects.create("one")
+        await objects.wait("one", lambda body: body["metadata"].get("finalizers"))
+        lock_at_patches(hosted.relayed)
+        await objects.delete("one")
+        await eventually(lambda: hosted.relayed.is_locked, "the patch is refused")
+        await hosted.lock_out()
+        hosted.relayed.meddle = None
+        await hosted.let_in()
+        await objects.wait_gone("one")
+    assert deleted == {"one": 1}
+
+
+async def test_a_daemon_that_has_ended_is_not_started_again_when_lost_credentials_are_found(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+) -> None:
+    entries: Counter[str] = Counter()
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(name: str, **_: Any) -> None:
+        entries[name] += 1
+
+    async with run_hosted() as hosted:
+        await objects.create("one")
+        await eventually(lambda: entries["one"] == 1, "the daemon has run")
+        await hosted.lock_out()
+        await hosted.let_in()
+        await objects.create("two")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: entries["two"] == 1, "the operator works again")
+        await asyncio.sleep(0.5)
+    assert entries == {"one": 1, "two": 1}
+
+
 async def test_nothing_is_remembered_of_objects_that_are_deleted_while_there_are_no_credentials(
     registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
 ) -> None:
@@ -268,3 +355,38 @@ async def test_an_index_is_exact_after_credentials_were_lost_and_found(
         await eventually(lambda: crowd.present.total() == 2, "the daemons run again")
     assert call["seen"] == {"kept", "new"}
     assert set(crowd.most.values()) == {1}
+
+
+async def test_an_index_forgets_an_object_whose_deletion_comes_in_a_list_that_breaks(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+) -> None:
+    index = Names(registry, "widgets")
+    breaks = 0
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_hosted() as hosted:
+        for name in ("kept", "doomed"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        raw = await objects.get("doomed")
+        await hosted.lock_out()
+        await objects.delete("doomed")
+        watch = hosted.relayed.watch
+
+        async def break_list(request: httpx.Request) -> AsyncIterator[bytes]:
+            nonlocal breaks
+            if "widgets" in request.url.path and "sendInitialEvents" in request.url.params:
+                breaks += 1
+                yield orjson.dumps({"type": "DELETED", "object": raw}) + b"\n"
+                return
+            async for data in watch(request):
+                yield data
+
+        hosted.relayed.watch = break_list
+        await hosted.let_in()
+        await objects.create("new")
+        await objects.wait_handled("new")
+        assert breaks
+        assert index() == {"kept", "new"}

@@ -76,7 +76,7 @@ class EarlyChanges:
         if not self._versions:
             return False
         version = parse_number(raw["metadata"].get("resourceVersion"))
-        return version <= self._versions.get(get_key(raw), -1)
+        return 0 < version <= self._versions.get(get_key(raw), 0)
 
     async def _read(
         self, opening: AbstractAsyncContextManager[LineStream], attempt: Attempt
@@ -85,8 +85,11 @@ class EarlyChanges:
             async with opening as stream:
                 async for lines in stream:
                     for line in lines:
-                        kind, raw, _ = parse_event(line, attempt)
-                        if kind in CHANGES:
-                            await self._queue.put((kind, raw))
+                        kind, raw, version = parse_event(line, attempt)
+                        if kind not in CHANGES:
+                            continue
+                        if not parse_number(version):
+                            return  # nothing would tell what is older
+                        await self._queue.put((kind, raw))
         except Exception as exc:  # noqa: BLE001  the same changes come after the list
             logger.debug("Changes come only after the list: %s", exc)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from webop.handling.indexes import Feed
 from webop.objects.resources import Resource
@@ -28,15 +29,14 @@ class ClusterView:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
         groups: API groups to discover, even if no handler is for them.
         indexed: the objects in the indexes; they stay there from one watch to the next one.
-        left: the objects of watches that have ended, by their uids, and whether each is still to
-            be resumed; for the next watch of them.
+        left: what the next watch must know of the objects of one that has ended, by their uids.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.indexed: dict[Origin, Indexed] = {}
-        self.left: dict[Origin, dict[str, bool]] = {}
+        self.left: dict[Origin, dict[str, Any]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

@@ -132,17 +132,18 @@ async def watch_namespaces(
     client: Client, options: WatchOptions, on_names: Callable[[Iterable[str]], None]
 ) -> None:
     """Call a function with the names of all namespaces whenever they change, for ever."""
-    names: set[str] = set()
+    # While a long list is read, a namespace can be created again before the old one is listed.
+    known: set[tuple[str, str | None]] = set()
     is_listing = True
     async with contextlib.aclosing(watch(client, NAMESPACES, None, options)) as items:
         async for item in items:
             if isinstance(item, ListingStarted):
-                names, is_listing = set(), True
+                known, is_listing = set(), True
             elif isinstance(item, ListingFinished):
                 is_listing = False
             else:
                 event_type, raw = item
-                name = raw["metadata"]["name"]
-                names.discard(name) if event_type == "DELETED" else names.add(name)
+                key = raw["metadata"]["name"], raw["metadata"].get("uid")
+                known.discard(key) if event_type == "DELETED" else known.add(key)
             if not is_listing:
-                on_names(names)
+                on_names({name for name, _ in known})

@@ -22,7 +22,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import Phase, Tracked, get_uid, parse_version
+from webop.reactor.tracking import Left, Phase, Tracked, get_uid, parse_version
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Dispatcher:
         self._is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_paused = is_paused
-        self.former: dict[str, bool] = {}
+        self.former: dict[str, Left] = {}
         self._once = Once()
         self.epoch = 0
         self.has_indexes = processor.has_indexes
@@ -121,9 +121,9 @@ class Dispatcher:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def list_objects(self) -> dict[str, bool]:
-        """Return the uids of all objects, and whether each is still to be resumed."""
-        return self.former | {obj.uid: obj.initial for obj in self._objects.values()}
+    def list_objects(self) -> dict[str, Left]:
+        """Return the uids of all objects, and what the next stream must know of them."""
+        return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
 
     def begin_listing(self) -> None:
         """Begin a listing, which shows all objects that exist."""
@@ -171,8 +171,9 @@ class Dispatcher:
             # Those that change while they are listed come as modified.
             is_old = event_type in {None, "MODIFIED"}
             initial = self._is_paused or (is_old and self._is_resuming)
-            obj = Tracked(self, uid, raw, initial=self.former.pop(uid, initial))
-            self._objects[uid] = obj
+            obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+            if (left := self.former.pop(uid, None)) is not None:
+                obj.inherit(left)
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self._is_stopped:
             self._keep_event(obj, event_type, raw)

@@ -110,9 +110,11 @@ class Stream:
             try:
                 await dispatcher.drain(settings.batching.exit_timeout, why)
             finally:
-                if (objects := dispatcher.list_objects()) or not self.is_resuming:
-                    left[self.origin] = objects
-                dispatcher.abandon(await group.end(_HUNG_TIMEOUT))
+                try:
+                    dispatcher.abandon(await group.end(_HUNG_TIMEOUT))
+                finally:  # now, what could not be written is known
+                    if (objects := dispatcher.list_objects()) or not self.is_resuming:
+                        left[self.origin] = objects
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator
@@ -132,6 +134,7 @@ class Stream:
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
+                        operator.indices.discard(get_uid(raw))  # the former stream may have had it
                         indexed.discard(get_uid(raw))
                     elif self.feeds:
                         indexed.add(get_uid(raw))

@@ -130,6 +130,20 @@ NOTHING = Work()
 """The work on objects that have none; it must not be changed."""
 
 
+class Left(NamedTuple):
+    """What the next stream of the same objects must know of one.
+
+    Attributes:
+        initial: whether it must still be resumed.
+        work: what could not be written, and whether its deletion was handled.
+        background: which daemons and timers have ended.
+    """
+
+    initial: bool
+    work: Work | None = None
+    background: Background | None = None
+
+
 class Tracked:
     """One object of one watched resource.
 
@@ -200,6 +214,21 @@ class Tracked:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def leave(self) -> Left:
+        """Return what the next stream must know; handling cycles continue from their records."""
+        work, background = self.work, self.background
+        if work is not None:
+            work = Work(cleanup=work.cleanup, pending=work.pending)
+        return Left(
+            self.initial,
+            None if work is None or work.is_over else work,
+            None if background is None else background.without_body(),
+        )
+
+    def inherit(self, left: Left) -> None:
+        """Continue where the former stream has ended."""
+        self.initial, self.work, self.background = left
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""

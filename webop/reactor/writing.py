@@ -51,7 +51,7 @@ class Failure(enum.Enum):
     AWAY = enum.auto()
 
 
-def judge(exc: Exception) -> Failure:
+def judge(exc: BaseException) -> Failure:
     """Tell what a failed write means."""
     if not isinstance(exc, APIStatusError):
         return Failure.AWAY
@@ -78,6 +78,7 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
         LoginError: the same, as there are no credentials.
+        asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
     work = obj.work
     if work is not None and work.pending is not None:  # it is older: it must be written first
@@ -99,7 +100,7 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
                 )
                 wanted = Patch()
         return not own or await patch(ctx, obj, own)
-    except (APIError, LoginError) as exc:
+    except (APIError, LoginError, asyncio.CancelledError) as exc:
         obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
         raise
 
@@ -206,8 +207,9 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     records go together with the finalizer.
 
     Raises:
-        APIError: the finalizer is still there.
-        LoginError: there are no credentials.
+        APIError: the finalizer is still there, or records in the status are, which are kept as
+            pending.
+        LoginError: the same, as there are no credentials.
     """
     if obj.has_background:  # it is looked at again when the last of them has ended
         return
@@ -233,7 +235,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
         cleanup = {}  # it must not block the deletion
         await _send(ctx, obj, build, needs_state=True)
     if status and Body(obj.get_freshest() or {}).meta.finalizers:  # it stays, for others
-        await _send(ctx, obj, lambda _: _build_status(obj, status), "status")
+        await save(ctx, obj, Pending(Patch(), Patch({"status": status})))
 
 
 async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
