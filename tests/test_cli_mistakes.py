@@ -186,7 +186,7 @@ def check(**_): ...
 """
     variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "KOPF_RUN_NAMESPACE": "default"}
     async with workshop.start(workshop.write(code), **variables) as command:
-        await command.wait_for("The operator is running: 1 webhook, no watched kinds.")
+        await command.wait_for("The operator is running: 1 webhook (check), no watched kinds.")
         assert await command.stop() == 0
     assert "KOPF_RUN_NAMESPACE is not read; use WEBOP_RUN_NAMESPACE." in command.output
     assert "Add --all-namespaces (-A)" in command.output

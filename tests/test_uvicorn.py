@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import httpx
 import pytest
 
 from tests.admissions import build_object, build_review, read_patch
+from tests.commands import find_free_port
 from tests.operating import Kind
 
 if TYPE_CHECKING:
@@ -60,6 +62,26 @@ import webop
 @webop.on.startup()
 def prepare(**_):
     raise webop.PermanentError("No database.")
+"""
+SERVERS = """
+import socket
+
+import webop
+
+class Server(webop.WebhookServer):
+    pass
+
+async def nowhere(fn):
+    async for config in webop.WebhookServer(port={port})(fn):
+        yield config
+
+@webop.on.startup()
+def start(settings, **_):
+    settings.admission.managed = "auto.example.com"
+    settings.admission.server = {server}
+
+@webop.on.validate("kopfexamples")
+def check(**_): ...
 """
 WATCHERS = """
 @webop.on.create("{plural}.{group}")
@@ -277,3 +299,32 @@ def wait_until(condition: Callable[[], bool], server: Server) -> None:
     while not condition():
         assert time.monotonic() < deadline, server.read_log()
         time.sleep(_POLLING)
+
+
+@pytest.mark.parametrize(
+    ("server", "is_ignored"),
+    [
+        ("webop.WebhookServer(port={port})", True),
+        ("Server(port={port})", False),
+        ("webop.WebhookAutoServer(port={port})", False),
+        ("nowhere", False),
+    ],
+)
+def test_a_plain_webhook_server_is_ignored_with_one_line_and_others_serve_beside_uvicorn(
+    start: Start, tmp_path: Path, server: str, is_ignored: bool
+) -> None:
+    port = find_free_port()
+    code = SERVERS.format(port=port, server=server.format(port=port))
+    (tmp_path / "handlers.py").write_text(code)
+    app = start(WEBOP_MODULES="handlers.py")
+    assert app.post(build_review()).json()["response"]["allowed"]
+    if not is_ignored:
+        app.wait_for(f"Webhooks are served at https://localhost:{port}")
+    with socket.socket() as sock:
+        assert (sock.connect_ex(("127.0.0.1", port)) != 0) is is_ignored
+    app.stop()
+    log = app.read_log()
+    assert "The operator is running: 1 webhook (check), no watched kinds." in log
+    ignored = "settings.admission.server is ignored: the ASGI server serves the webhooks"
+    assert log.count(ignored) == is_ignored
+    assert ("'auto.example.com' are not managed" in log) is is_ignored

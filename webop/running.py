@@ -9,6 +9,7 @@ The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (cod
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -37,6 +38,8 @@ from webop.reactor.observer import Observer, Scope
 from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
 
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
 _PROBES_TIMEOUT = 10.0  # seconds; a probe that hangs must not hold up the next ones
@@ -124,6 +127,9 @@ class Operator:
             self.is_started = True
             if self._on_ready is not None:
                 self._on_ready()
+            if not self.has_work:
+                webhooks = self.webhooks.describe()
+                logger.info("The operator is running: %s, no watched kinds.", webhooks)
             await self._serve()
         except BaseExceptionGroup as group:
             failure = _unwrap(group)
@@ -154,7 +160,8 @@ class Operator:
 
     def list_obstacles(self) -> list[str]:
         """Return what keeps the operator from being ready, in words; nothing if it is."""
-        obstacles = [problem for problem in (self.problem, self.login.problem) if problem]
+        problems = self.problem, self.login.problem, *self.coordinator.list_obstacles()
+        obstacles = [problem for problem in problems if problem]
         if not self.is_started and not obstacles:
             obstacles.append("the startup is not finished")
         if self.observer is None:

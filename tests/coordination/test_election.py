@@ -193,18 +193,20 @@ async def test_labels_put_on_the_lease_by_others_do_no_harm() -> None:
 
 
 @in_virtual_time
-async def test_a_missing_permission_is_told_once_and_waited_for(
+async def test_a_missing_permission_is_an_error_once_a_minute_and_an_obstacle_until_it_is_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _, (candidate,) = build(1)
     candidate.access.is_forbidden = True
     async with standing(candidate):
-        await asyncio.sleep(20)
-        told = [r.getMessage() for r in caplog.records if "cannot be acquired" in r.getMessage()]
-        assert len(told) == 1
-        assert "get, create and update" in told[0]
+        await asyncio.sleep(130)
+        told = [r for r in caplog.records if "cannot be acquired" in r.getMessage()]
+        assert [record.levelname for record in told] == ["ERROR"] * 3
+        assert "get, create and update" in told[0].getMessage()
+        assert told[0].getMessage().endswith(candidate.elector.obstacle.removeprefix("the lease"))
         candidate.access.is_forbidden = False
         await until(lambda: candidate.is_acting)
+        assert candidate.elector.obstacle == ""
 
 
 @in_virtual_time

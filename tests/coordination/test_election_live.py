@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 import webop
+from tests.admission.managing import until
+from tests.admissions import serve
 from tests.commands import Command, Workshop
 from tests.operating import (
     Calls,
@@ -176,6 +178,40 @@ async def test_without_permission_it_stands_by_and_says_what_is_missing(
     assert f'User "{user}" cannot get resource "leases"' in log.text
     assert "Needed are get, create and update, best also list and watch." in log.text
     assert log.text.count("cannot be acquired") == 1
+
+
+async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+) -> None:
+    declare(registry, calls)
+    user = f"{objects.namespace}-late"
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
+    kind = f"{objects.kind.plural}.{objects.kind.group}"
+    grant(webop_cluster, user, kind, "get,list,watch,patch", objects.namespace)
+    settings = lead(objects)
+    settings.scanning.disabled = True
+    async with serve(
+        registry=registry, settings=settings, vault=vault, namespaces=[objects.namespace]
+    ) as site:
+
+        async def has(status: int, text: str) -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == status and text in answer.text
+
+        await until(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
+        assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
+        grant(webop_cluster, user, "leases", "get,create,update", objects.namespace)
+        await until(lambda: has(200, ""), "readiness")
+
+
+def grant(cluster: LocalCluster, user: str, resource: str, verbs: str, namespace: str) -> None:
+    """Let a user do something in a namespace."""
+    name, where = f"{user}-{resource}", f"--namespace={namespace}"
+    cluster.kubectl("create", "role", name, f"--verb={verbs}", f"--resource={resource}", where)
+    cluster.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={user}", where)
 
 
 async def test_the_rights_of_the_manual_suffice(

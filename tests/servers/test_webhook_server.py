@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -60,10 +61,15 @@ async def serve_in_task(
             await task
 
 
-def is_free(port: int) -> bool:
+def get_host(config: webop.WebhookClientConfig) -> str:
+    """Return the host that clients are told of."""
+    return urlsplit(get_url(config)).hostname or ""
+
+
+def is_free(port: int, address: str = "127.0.0.1") -> bool:
     """Tell whether no one listens on a port."""
     try:
-        socket.create_server(("127.0.0.1", port)).close()
+        socket.create_server((address, port)).close()
     except OSError:
         return False
     return True
@@ -131,6 +137,37 @@ async def test_the_url_has_the_address_or_one_to_reach_it_by(
         assert urlsplit(get_url(config)).hostname == hostname
         response = await post(get_url(config), trust(get_bundle(config)))
     assert response.status_code == 200
+
+
+@pytest.mark.feature("ADM-69", "ADM-71")
+@pytest.mark.parametrize(
+    ("pod", "options", "listens_widely", "warns"),
+    [
+        (False, {}, False, False),
+        (False, {"host": "hooks.default.svc"}, True, False),
+        (True, {"host": "hooks.default.svc"}, True, False),
+        (True, {}, True, True),
+        (True, {"addr": "127.0.0.1"}, False, False),
+        (True, {"addr": "127.0.0.1", "host": "hooks.default.svc"}, False, False),
+        (True, {"addr": ""}, True, False),
+    ],
+)
+async def test_in_a_pod_and_with_a_host_it_is_reached_from_outside_unless_an_address_is_given(
+    fn: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    pod: bool,
+    options: dict[str, Any],
+    listens_widely: bool,
+    warns: bool,
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1" if pod else "")
+    async with serve(webop.WebhookServer(port=0, **options), fn) as config:
+        assert get_host(config) in {"localhost", *options.values()}
+        assert is_free(get_port(config), "127.0.0.2") is not listens_widely
+        async with connect(get_port(config), trust(get_bundle(config)), get_host(config)):
+            pass
+    assert ("on all interfaces, as this is a pod" in caplog.text) is warns
 
 
 @pytest.mark.feature("ADM-69", "ADM-71")

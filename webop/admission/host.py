@@ -20,6 +20,7 @@ from webop.errors import ConfigurationError, WebopError
 from webop.handling.context import OperatorContext
 from webop.servers.base import WebhookClientConfig
 from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
+from webop.servers.local import WebhookServer
 
 if TYPE_CHECKING:
     from webop.admission.managed.management import ConfigurationManager
@@ -56,7 +57,7 @@ class WebhookHost:
     @property
     def has_server(self) -> bool:
         """Whether there is a webhook server to run."""
-        return bool(self.review.ids and self._operator.settings.admission.server is not None)
+        return bool(self.review.ids) and self._get_server() is not None
 
     @property
     def is_managing(self) -> bool:
@@ -77,7 +78,7 @@ class WebhookHost:
         self.review.take_handlers()
         admission = self._operator.settings.admission
         self.hosting.limits = admission
-        if not self.review.ids or admission.server is not None:
+        if not self.review.ids or self._get_server() is not None:
             return
         if not self._is_hosted:
             raise ConfigurationError(
@@ -85,13 +86,20 @@ class WebhookHost:
                 "server. Set settings.admission.server in a startup handler, for example: "
                 "settings.admission.server = webop.WebhookServer(port=9443)."
             )
-        if admission.managed:
-            logger.warning(
-                "The webhook configurations %r are not managed: nobody knows at which address "
-                "API servers reach this app. Set settings.admission.server to a function that "
-                "yields it.",
-                admission.managed,
+        texts = []
+        if admission.server is not None:
+            texts.append(
+                "settings.admission.server is ignored: the ASGI server serves the webhooks, and "
+                "WebhookServer would open a second port."
             )
+        if admission.managed:
+            texts.append(
+                f"The webhook configurations {admission.managed!r} are not managed: nobody knows "
+                "at which address API servers reach this app. Set settings.admission.server to a "
+                "function that yields it."
+            )
+        if texts:
+            logger.warning(" ".join(texts))
 
     def connect(self, cluster: ClusterAccess, manager: ConfigurationManager | None) -> None:
         """Take the ways to the cluster, before the server is run."""
@@ -108,7 +116,7 @@ class WebhookHost:
             WebopError: the server has ended by itself.
         """
         current_hosting.set(self.hosting)
-        async with _enter(self._operator.settings.admission.server) as server:
+        async with _enter(self._get_server()) as server:
             configs: AsyncIterator[WebhookClientConfig] = server(self.review)
             async for config in configs:
                 where = config.get("url") or config.get("service")
@@ -153,6 +161,12 @@ class WebhookHost:
             delay = self._operator.settings.admission.shutdown_delay
             await asyncio.sleep(min(_SETTLE_SECONDS, delay))
 
+    def describe(self) -> str:
+        """Return how many webhooks there are, and which."""
+        ids = self.review.ids
+        many = "" if len(ids) == 1 else "s"
+        return f"{len(ids)} webhook{many} ({', '.join(ids)})" if ids else "no webhooks"
+
     def list_obstacles(self) -> list[str]:
         """Return what keeps the webhooks from being ready, in words; nothing if they are."""
         obstacles = []
@@ -167,6 +181,11 @@ class WebhookHost:
             why = f": {self.manager.problem}" if self.manager.problem else ""
             obstacles.append(f"the webhook configurations are not applied yet{why}")
         return obstacles
+
+    def _get_server(self) -> Any:
+        """Return the server of the settings; None for a plain one beside an ASGI server."""
+        server = self._operator.settings.admission.server
+        return None if self._is_hosted and type(server) is WebhookServer else server
 
 
 async def _try(farewell: Coroutine[Any, Any, None]) -> str | None:

@@ -50,6 +50,10 @@ class Coordinator:
         """Return the role among the replicas, in words, for people; nothing if all are equal."""
         return self._elector.describe()
 
+    def list_obstacles(self) -> list[str]:
+        """Return what keeps the operator from acting until somebody puts it right, in words."""
+        return [arbiter.obstacle for arbiter in self._arbiters if arbiter.obstacle]
+
     async def resign(self) -> None:
         """Hand over now, and for good; the operator is stopping."""
         self._arbiters = ()

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _WHO = "leadership"
 _JITTER = 1.2  # as in client-go; candidates are not to come all at once
 _POLLING = 0.02  # seconds; for the end of the work, in tasks and threads
+_REMINDER = 60.0  # seconds; until a missing right is logged again
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out, as without a lease
 _UNWINDING = 1.0  # seconds; for what was cancelled
 
@@ -54,6 +55,7 @@ class Elector:
 
     Attributes:
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
+        obstacle: why it can never lead, in words: a right is missing; empty if none is.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Elector:
         self._is_leading = False
         self._turned = asyncio.Event()
         self._renewed = asyncio.Event()
+        self._told_at = 0.0
         self.lease = ""
+        self.obstacle = ""
 
     @property
     def is_enabled(self) -> bool:
@@ -348,19 +352,24 @@ class Elector:
             logger.critical("%s Others may be at the same work now.", text)
 
     def _complain(self, holding: Holding, what: str, exc: APIError) -> None:
-        """Say what does not work, once for each trouble."""
-        text = str(exc)
-        if isinstance(exc, APIForbiddenError):
+        """Say what does not work, once for each trouble; a missing right once a minute."""
+        text, now = str(exc), self._fence.clock()
+        level, self.obstacle = logging.WARNING, ""
+        if is_denied := isinstance(exc, APIForbiddenError):
+            level = logging.ERROR
             text = (
                 f"{text.rstrip('.')}. Needed are get, create and update, best also list and watch."
             )
-        if self._once.is_new("trouble", type(exc)):
-            logger.warning("The lease %s cannot be %s: %s", holding, what, text)
+            self.obstacle = f"the lease {holding} cannot be {what}: {text}"
+        is_due = is_denied and now >= self._told_at + _REMINDER
+        if self._once.is_new("trouble", type(exc)) or is_due:
+            logger.log(level, "The lease %s cannot be %s: %s", holding, what, text)
+            self._told_at = now
         self._trouble = text
 
     def _ease(self) -> None:
         """Forget the trouble: it works."""
-        self._trouble = ""
+        self._trouble = self.obstacle = ""
         self._once.forget("trouble")
 
 

@@ -245,12 +245,14 @@ class Peering:
 
     Attributes:
         changed: set when there is anything to be decided anew.
+        obstacle: what is missing of a peering that must be there, in words; empty if nothing is.
     """
 
     def __init__(self, operator: OperatorContext, elector: Elector) -> None:
         self.operator = operator
         self.settings = operator.settings.peering
         self.changed = asyncio.Event()
+        self.obstacle = ""
         self._elector = elector
         self._polled: frozenset[Resource] = frozenset()
         self._objects: dict[tuple[Resource, str | None], PeeringObject] = {}
@@ -344,10 +346,10 @@ class Peering:
         self._has_decided = True
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]
         rivals = select_rivals(peers, self.identity, priority, now)
-        obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
-        self._report_objects(watched, obstacle)
+        self.obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
+        self._report_objects(watched, self.obstacle)
         self._report_rivals(rivals)
-        if reasons := [*filter(None, [obstacle]), *map(str, rivals)]:
+        if reasons := [*filter(None, [self.obstacle]), *map(str, rivals)]:
             self._pause("; ".join(reasons))
         else:
             self.operator.pausing.resume("peering")

@@ -179,12 +179,9 @@ class Observer:
     def _report_start(self) -> None:
         """Log once what is served: a silent operator looks as if it hung."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
-        registry = self._operator.registry
-        if not self._streams and not registry.select_resource_handlers():
-            count = len(registry.select_webhooks())
-            webhooks = f"{count} webhook" if count == 1 else f"{count} webhooks"
-            logger.info("The operator is running: %s, no watched kinds.", webhooks)
-        elif self._scope.clusterwide:
+        if not self._operator.registry.select_resource_handlers():
+            return  # it has been logged which webhooks there are
+        if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
             places = _enumerate(self._operator.cluster_view.namespaces or ())

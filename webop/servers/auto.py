@@ -47,22 +47,14 @@ class WebhookAutoServer(WebhookServer):
     The parameters are those of the plain server; a given ``host`` or ``addr`` wins.
     """
 
-    _chosen: type[WebhookServer] = WebhookServer
-
     async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        self._chosen = WebhookServer
-        if not self.host or self.addr is None:
-            self._chosen = await _choose_server() or WebhookServer
+        if not self.host:
+            chosen = await _choose_server() or WebhookServer
+            self.DEFAULT_HOST, self.DEFAULT_ADDR = chosen.DEFAULT_HOST, chosen.DEFAULT_ADDR
         configs = super()._serve(fn)
         async with contextlib.aclosing(configs):
             async for config in configs:
                 yield config
-
-    def _get_addr(self) -> str:
-        return self._chosen.DEFAULT_ADDR if self.addr is None else self.addr
-
-    def _get_host(self) -> str:
-        return self.host or self._chosen.DEFAULT_HOST or super()._get_host()
 
 
 class WebhookAutoTunnel(ClosableServer):

@@ -10,8 +10,9 @@ import asyncio
 import base64
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
@@ -30,7 +31,6 @@ from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.lifetime import ClosableServer
 
 if TYPE_CHECKING:
-    import os
     import ssl
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ class WebhookServer(ClosableServer):
     the generators that it has given, on exit.
 
     Args:
-        addr: the address to listen on; "localhost" by default; empty for all interfaces.
+        addr: the address to listen on; empty for all interfaces. By default, that is "localhost",
+            or all interfaces in a pod and with a ``host``.
         port: the port to listen on; 9443 by default; 0 takes a free one.
         path: the root path of the URLs; none by default.
         host: the hostname in the URLs; by default, the address.
@@ -73,9 +74,9 @@ class WebhookServer(ClosableServer):
     """
 
     #: The hostname for the URLs if there is no ``host``; None takes the address.
-    DEFAULT_HOST: ClassVar[str | None] = None
-    DEFAULT_ADDR: ClassVar[str] = "localhost"
-    DEFAULT_PORT: ClassVar[int] = 9443
+    DEFAULT_HOST: str | None = None
+    DEFAULT_ADDR: str = "localhost"
+    DEFAULT_PORT: int = 9443
 
     def __init__(  # noqa: PLR0913 - the signature is the manual's
         self,
@@ -246,11 +247,18 @@ class WebhookServer(ClosableServer):
         context = await call_in_own_thread(self._build_context)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
+        addr = self._get_addr()
+        if not (self.addr is not None or self.host or addr == self.DEFAULT_ADDR):
+            logger.warning(
+                "Webhooks are served on all interfaces, as this is a pod, but API servers are told "
+                "to call %r: set host= to the name of the Service, such as NAME.NAMESPACE.svc.",
+                self._get_host(),
+            )
         async with contextlib.aclosing(self._watch_certificate(context)) as bundles:
             bundle = await anext(bundles)
             await self._dump(bundle)
             async with Listener(
-                endpoint, self._get_addr(), port, ssl_context=context, hosting=hosting
+                endpoint, addr, port, ssl_context=context, hosting=hosting
             ) as listener:
                 self._listening_port = listener.port
                 yield self._build_config(listener.port, bundle)
@@ -274,7 +282,10 @@ class WebhookServer(ClosableServer):
             await asyncio.gather(step, closing, return_exceptions=True)
 
     def _get_addr(self) -> str:
-        return self.DEFAULT_ADDR if self.addr is None else self.addr
+        if self.addr is not None:
+            return self.addr
+        is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        return "" if self.host or is_in_pod else self.DEFAULT_ADDR
 
     def _get_host(self) -> str:
         return self.host or self.DEFAULT_HOST or get_reachable_address(self._get_addr())

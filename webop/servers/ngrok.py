@@ -72,7 +72,8 @@ class WebhookNgrokTunnel(ClosableServer):
 
     async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         agent = self._build_agent()
-        server = WebhookServer(addr=self.addr, port=self.port, path=self.path, insecure=True)
+        addr = WebhookServer.DEFAULT_ADDR if self.addr is None else self.addr  # also in a pod
+        server = WebhookServer(addr=addr, port=self.port, path=self.path, insecure=True)
         async with server:
             configs = server(fn)
             local = urlsplit((await anext(configs))["url"] or "")

@@ -174,7 +174,8 @@ class AdmissionSettings(PoolSection):
     threads: ClassVar[Threads] = _ADMISSION
 
     server: Server = None
-    """The webhook server or tunnel; not needed under uvicorn."""
+    """The webhook server or tunnel; under uvicorn, none is needed, and a plain
+    ``WebhookServer`` is ignored."""
     managed: str | None = None
     """The name of the webhook configurations that are kept in the cluster; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
