@@ -68,6 +68,12 @@ def test_full_lines_have_the_time_the_logger_and_the_level(
     assert re.fullmatch(line, read())
 
 
+def test_long_names_of_loggers_are_not_cut(read: Read) -> None:
+    webop.configure(log_format=LogFormat.FULL)
+    logging.getLogger("webop.activities.authentication").info("hello")
+    assert "webop.activities.authentication [INFO" in read()
+
+
 @pytest.mark.feature("LOG-02", "LOG-06", "KWA-10")
 @pytest.mark.parametrize(
     ("metadata", "prefix"),
@@ -220,7 +226,7 @@ def test_configuring_twice_does_not_double_the_lines(read: Read) -> None:
 @pytest.mark.feature("LOG-09", "REF-16")
 def test_formats_are_the_documented_ones() -> None:
     assert LogFormat.PLAIN.value == "%(message)s"
-    full = "[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s"
+    full = "[%(asctime)s] %(name)-20s [%(levelname)-8.8s] %(message)s"
     assert LogFormat.FULL.value == full
     assert {item.name for item in LogFormat} == {"PLAIN", "FULL", "JSON"}
 

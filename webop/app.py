@@ -355,7 +355,7 @@ def _encode(value: object) -> object:
 
 async def _tell_failure(phase: str, exc: Exception, send: Send) -> None:
     """Tell the server why the startup or the shutdown has failed."""
-    why = f"Error: {exc}" if isinstance(exc, WebopError) else f"The {phase} has failed: {exc!r}"
+    why = str(exc) if isinstance(exc, WebopError) else f"The {phase} has failed: {exc!r}"
     await send({"type": f"lifespan.{phase}.failed", "message": why})
 
 

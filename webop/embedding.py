@@ -183,12 +183,11 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     if clusterwide and patterns:
         raise ConfigurationError("All namespaces and some namespaces exclude each other.")
     if not clusterwide and not patterns:
-        warnings.warn(
+        text = (
             "Neither namespaces nor all namespaces are asked for; serving all of them. "
-            "Say so by -A or clusterwide=True, or name some by -n or namespaces=[…].",
-            FutureWarning,
-            stacklevel=2,
+            "Say so by -A or clusterwide=True, or name some by -n or namespaces=[…]."
         )
+        warnings.warn_explicit(text, FutureWarning, __name__, 1)  # one line, with no code of ours
     return Scope(clusterwide or not patterns, patterns)
 
 

@@ -33,6 +33,7 @@ from webop.handling.stores import Memo, Memos
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
+from webop.logs import restore_loggers
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
 from webop.reactor.room import Total
@@ -118,7 +119,9 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
+        restore_loggers()  # the modules of the operator may have configured logging,
         await run_activity(self.context, Activity.STARTUP)
+        restore_loggers()  # or its startup handlers
         try:
             self.webhooks.begin()
             if self.has_work:

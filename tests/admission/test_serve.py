@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from typing import Any
 
 import pytest
@@ -414,6 +415,82 @@ async def test_what_a_validating_handler_changes_is_dropped_as_api_servers_fail_
         changes = read_patch(await site.review())
     assert changes == [{"op": "add", "path": "/spec/changed", "value": True}]
     assert "Webhook 'check' cannot change objects, as it validates" in caplog.text
+
+
+async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(patch: webop.Patch, **_: Any) -> bool:
+        patch.spec["checked"] = True
+        return False
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> webop.Patch:
+        patch.spec["filled"] = True
+        return patch
+
+    async with serve(registry=registry) as site:
+        for _ in range(3):
+            assert (await site.review())["allowed"] is True
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    texts = [text.removeprefix("Webhook ").partition(":")[0] for text in sorted(warnings)]
+    assert texts == [
+        "'check' cannot change objects, as it validates",
+        "'check' returned a bool, which is ignored",
+        "'fill' returned a Patch, which is ignored",
+    ]
+
+
+@pytest.mark.feature("ADM-08")
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+@pytest.mark.parametrize("way", ["patch", "function"])
+@pytest.mark.parametrize("old", [None, build_object(uid="u1")])
+async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
+    registry: webop.OperatorRegistry, field: str, way: str, old: Any
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        if way == "patch":
+            patch.metadata[field] = "other"
+        else:
+            patch.fns.append(lambda body: body["metadata"].update({field: "other"}))
+
+    async with serve(registry=registry) as site:
+        response = await site.review(build_object(**({"uid": "u1"} if old else {})), old)
+    assert response["allowed"] is False
+    expected = f"A mutation cannot change metadata.{field} (to 'other')."
+    assert response["status"] == {"message": expected, "code": 500}
+
+
+async def test_a_mutation_may_repeat_the_name_and_choose_one_that_would_be_generated(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata["name"] = "kex"
+
+    nameless = build_object(generateName="kex-")
+    del nameless["metadata"]["name"]
+    async with serve(registry=registry) as site:
+        assert read_patch(await site.review()) == []
+        changes = read_patch(await site.review(nameless))
+    assert changes == [{"op": "add", "path": "/metadata/name", "value": "kex"}]
+
+
+async def test_the_patch_of_a_mutation_is_logged_for_debugging_only(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["filled"] = True
+
+    async with serve(registry=registry) as site:
+        caplog.set_level(logging.DEBUG)
+        await site.review()
+    (record,) = [r for r in caplog.records if "/spec/filled" in r.getMessage()]
+    expected = 'Patching with: [{"op":"add","path":"/spec/filled","value":true}]'
+    assert (record.levelname, record.getMessage()) == ("DEBUG", expected)
 
 
 async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(

@@ -294,7 +294,7 @@ def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
     assert (cluster.logs / "kube-apiserver.log").exists()
     cluster.stop()
-    with pytest.raises(ConfigurationError, match="is not started"):
+    with pytest.raises(ConfigurationError, match=r"is not started: .* `webop cluster start`"):
         _ = cluster.server
 
 

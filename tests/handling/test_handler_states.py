@@ -214,7 +214,7 @@ def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
     assert progress.due(handlers) == [handlers[1]]
     progress.record(handlers[1], Outcomes.FAILURE)
     assert (progress.due(handlers), progress.delay) == ([], None)
-    assert progress.count() == (1, 2)
+    assert progress.count(body=Body({}), storage=STORAGE) == (1, 2)
 
 
 @pytest.mark.feature("SUB-17")

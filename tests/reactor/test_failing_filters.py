@@ -24,8 +24,8 @@ async def test_the_handler_whose_filter_fails_is_named_in_the_log(
     async def fragile(**_: Any) -> None: ...
 
     def find_complaints() -> list[str]:
-        messages = [record.getMessage() for record in caplog.records]
-        return [text for text in messages if "Retrying in" in text and "/one:" in text]
+        messages = [r.getMessage() for r in caplog.records if hasattr(r, "k8s_ref")]
+        return [text for text in messages if "Retrying in" in text]
 
     async with run_operator():
         await objects.create("one")

@@ -71,7 +71,7 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     assert told == [
         ("Normal", "Own", "hello"),
         ("Normal", "Logging", "from the logger"),
-        ("Error", "Logging", "Handler 'fn' failed temporarily: not yet"),
+        ("Warning", "Logging", "Handler 'fn' failed temporarily: not yet"),
         ("Warning", "OwnWarning", "careful"),
         ("Normal", "Logging", "Handler 'fn' succeeded."),
         ("Normal", "Logging", "Creation is processed: 1 succeeded; 0 failed."),

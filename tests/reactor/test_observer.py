@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -148,8 +149,13 @@ async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     async def fn(**_: Any) -> None: ...
 
     operator = operate(info, registry)
-    with pytest.warns(FutureWarning, match="all of them"):
+    with pytest.warns(FutureWarning, match="all of them") as warned:
         await operator.__aenter__()
+    (warning,) = warned
+    shown = warnings.formatwarning(
+        warning.message, warning.category, warning.filename, warning.lineno
+    )
+    assert shown.count("\n") == 1
     try:
         await objects.create("one")
         await objects.wait_handled("one")

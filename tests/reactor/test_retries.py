@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from typing import Any
@@ -327,6 +328,8 @@ async def test_the_last_of_the_error_delays_repeats_and_without_any_there_is_no_
     @webop.on.create("widgets", registry=registry, id="fn", when=lambda spec, **_: spec["x"])
     async def fn(**_: Any) -> None: ...
 
+    caplog.set_level(logging.DEBUG, "webop.reactor.process")
+
     def find_hopes() -> list[str]:
         return re.findall(r"KeyError\('x'\).*((?:No retry|Retrying).*)", caplog.text)
 
@@ -336,6 +339,8 @@ async def test_the_last_of_the_error_delays_repeats_and_without_any_there_is_no_
         await objects.patch("one", {"spec": {"x": 1}})
         await objects.wait_handled("one")
     assert find_hopes()[: len(expected)] == expected
+    levels = [r.levelname for r in caplog.records if "KeyError('x')." in r.getMessage()]
+    assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
 
 
 @pytest.mark.feature("HND-27", "ERR-01")

@@ -17,7 +17,7 @@ from webop.admission.managed.configurations import build_service_id, build_typed
 from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
 from webop.admission.verdict_lines import ReviewLogger, log_answer, log_interruption
-from webop.errors import ReviewError
+from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
@@ -33,7 +33,10 @@ from webop.objects.diffs import diff
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
+from webop.pacing import Once
 from webop.posting import current_poster
+
+_IDENTITY = ("/metadata/name", "/metadata/namespace", "/metadata/uid")
 
 
 class AdmissionService:
@@ -56,6 +59,7 @@ class AdmissionService:
         self._named: dict[str, list[WebhookHandler]] = {}
         self._reviews = 0  # at this moment
         self._calls: Counter[str] = Counter()  # at this moment, by the ids of the handlers
+        self._warned = Once()  # what a handler does wrong, it does in each review
         self.take_handlers()
 
     def take_handlers(self) -> None:
@@ -125,12 +129,17 @@ class AdmissionService:
         cause = self._build_cause(review, resource, headers, sslpeer)
         patch_ops: list[dict[str, Any]] = []
         refusing: list[str] = []
+        chosen: Sequence[WebhookHandler] = ()
         try:
-            errors = await self._judge(select_webhooks(handlers, cause), cause, refusing)
+            chosen = select_webhooks(handlers, cause)
+            errors = await self._judge(chosen, cause, refusing)
             if not errors and cause.patch:
-                patch_ops = _build_patch_ops(review, cause)
+                patch_ops = self._build_patch_ops(review, cause)
         except ReviewError:
             raise
+        except AdmissionError as exc:  # about the patch
+            errors = [exc]
+            refusing += [h.id for h in chosen if h.reason is WebhookType.MUTATING]
         except asyncio.CancelledError:
             log_interruption(cause.logger, review)
             raise
@@ -212,12 +221,14 @@ class AdmissionService:
             before = Patch(clone(cause.patch), fns=cause.patch.fns) if needs_copy else Patch()
             outcome = await self._call(handler, cause)
             if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
-                cause.logger.warning(
-                    "%s cannot change objects, as it validates: its patch was dropped. Use "
-                    "@webop.on.mutate().",
-                    handler,
-                )
+                text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
+                self._warn_once(cause, f"{text}Use @webop.on.mutate().")
                 _restore(cause.patch, before)
+            if outcome.result is not None:
+                kind = type(outcome.result).__name__
+                hint = "raise webop.AdmissionError to deny the request"
+                hint = hint if is_validating else "put changes of the object into patch"
+                self._warn_once(cause, f"{handler} returned a {kind}, which is ignored: {hint}.")
             if outcome.exception is None:
                 continue
             if not handler.ignore_failures:
@@ -241,6 +252,30 @@ class AdmissionService:
             return await attempt(handler, cause, HandlerState(started=now()), self._options)
         finally:
             self._calls[handler.id] -= 1
+
+    def _warn_once(self, cause: WebhookCause, text: str) -> None:
+        if self._warned.is_new(text):
+            cause.logger.warning("%s", text)
+
+    def _build_patch_ops(self, review: Review, cause: WebhookCause) -> list[dict[str, Any]]:
+        """Return the changes, but of what is going to go: API servers fail if that is changed.
+
+        Raises:
+            AdmissionError: the patch makes another object of it. On creation, API servers take
+                another name silently, and drop the uid; only a generated name may be chosen.
+        """
+        if review.object is None:
+            what = f"Nothing can be changed on {cause.operation}: the patch is dropped."
+            self._warn_once(cause, what)
+            return []
+        operations = cause.patch.as_json_patch(cause.body)
+        for item in operations:
+            is_naming = item["path"] == "/metadata/name" and item["op"] == "add"
+            if item["path"] in _IDENTITY and not is_naming:
+                field = item["path"].lstrip("/").replace("/", ".")
+                wish = f"to {item['value']!r}" if "value" in item else "to nothing"
+                raise AdmissionError(f"A mutation cannot change {field} ({wish}).")
+        return operations
 
     def _build_cause(
         self,
@@ -282,14 +317,6 @@ def _build_overload(what: str, setting: str) -> ReviewError:
     """Return a refusal that API servers take for a request to try again soon."""
     text = f"{what}, which is the limit (settings.{setting}); try again."
     return ReviewError(text, status=429, retry_after=1)
-
-
-def _build_patch_ops(review: Review, cause: WebhookCause) -> list[dict[str, Any]]:
-    """Return the changes, but of what is going to go: API servers fail if that is changed."""
-    if review.object is None:
-        cause.logger.warning("Nothing can be changed on %s: the patch is dropped.", cause.operation)
-        return []
-    return cause.patch.as_json_patch(cause.body)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,11 +1,13 @@
 """What the log says of reviews: one line each, with who, what and why; nothing of the object.
 
 Place in the flow: :mod:`webop.admission.serve` has it written when the answer is made. Refusals
-are told at INFO, the rest at DEBUG: it is usual, and must cost nothing.
+are told at INFO, the rest at DEBUG, with the patch of a mutation: it is usual, and must cost
+nothing.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
@@ -57,6 +59,8 @@ def log_answer(
         logger.info("%s", build_denial(review, response, refusing))
     elif logger.isEnabledFor(logging.DEBUG):
         logger.debug("Allowed: %s%s.", describe(review), _describe_extent(review, response))
+        if "patch" in response and review.plural != "secrets":
+            logger.debug("Patching with: %s", base64.b64decode(response["patch"]).decode())
 
 
 def log_interruption(logger: Logger, review: Review) -> None:

@@ -374,7 +374,7 @@ class LocalCluster:
     def _get_runtime(self) -> Runtime:
         if self._runtime is None:
             raise ConfigurationError(
-                f"Cluster {self.name!r} is not started: use it in a with statement, "
-                "or call start() first."
+                f"Cluster {self.name!r} is not started: use it in a with statement, or call "
+                "start() first; for one that is started by `webop cluster start`, use attach()."
             )
         return self._runtime

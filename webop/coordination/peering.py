@@ -393,7 +393,7 @@ class Peering:
         else:
             return
         if self._once.is_new("objects", text):
-            is_fine = there and not obstacle and not problems
+            is_fine = (there or name == "default") and not obstacle and not problems
             logger.log(logging.INFO if is_fine else logging.WARNING, "%s", text.rstrip())
 
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
 from webop.errors import (
@@ -36,6 +37,8 @@ from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch, merge_patches
+
+_FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
 async def execute(
@@ -238,17 +241,30 @@ def _tame(exc: BaseException) -> Exception:
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
     if outcome.message and outcome.is_unexpected:
-        cause.logger.error(outcome.message, exc_info=exc)
+        cause.logger.error(outcome.message, exc_info=(type(exc), exc, _skip_framework(exc)))
     elif outcome.message:
         cause.logger.log(_choose_level(cause, outcome.exception), outcome.message)
     else:
         cause.logger.debug("%s", exc)
 
 
+def _skip_framework(exc: Exception) -> TracebackType | None:
+    """Return the traceback from the user's code on; how that was called says nothing."""
+    trace = exc.__traceback__
+    while trace and f"{trace.tb_frame.f_globals.get('__name__')}.".startswith(_FRAMEWORK):
+        trace = trace.tb_next
+    return trace or exc.__traceback__
+
+
 def _choose_level(cause: Cause, failure: BaseException | None) -> int:
-    """Log verdicts and failures differently; those on reviews are logged with their answers."""
+    """Log verdicts and failures differently; those on reviews are logged with their answers.
+
+    A ``TemporaryError`` is what the author expects, unless it is the last one.
+    """
     if isinstance(cause, WebhookCause):
         is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
         is_meant = isinstance(failure, PermanentError | TemporaryError) and not is_overdue
         return logging.DEBUG if is_meant else logging.ERROR
+    if isinstance(failure, TemporaryError):
+        return logging.WARNING
     return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

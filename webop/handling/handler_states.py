@@ -225,9 +225,17 @@ class Progress(Mapping[str, HandlerState]):
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
-    def count(self) -> tuple[int, int]:
-        """Return how many handlers have succeeded and how many have failed."""
-        states = self._states.values()
+    def count(self, *, body: Body, storage: ProgressStorage) -> tuple[int, int]:
+        """Return how many handlers have succeeded and how many have failed, with sub-handlers.
+
+        Args:
+            body: the object, with the records of the sub-handlers.
+            storage: where these are.
+        """
+        states = list(self._states.values())
+        children = {key for state in states for key in state.subrefs}
+        records = (storage.fetch(key=key, body=body) for key in sorted(children))
+        states += [HandlerState.from_record(record) for record in records if record]
         return sum(s.success for s in states), sum(s.failure for s in states)
 
 

@@ -1,7 +1,8 @@
 """How log lines look (chapter "Configuration", "Logging formats").
 
 Flow: :func:`configure` puts a handler with one of :mod:`webop.logs.formats` on the root logger;
-:mod:`webop.logs.reviews` knows which review a message belongs to.
+:mod:`webop.logs.reviews` knows which review a message belongs to, and
+:mod:`webop.logs.kopf_loggers` lets the loggers of Kopf have a say.
 Public: ``webop.configure`` and ``webop.LogFormat``.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from webop.logs.configuration import configure, preserve
 from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
+from webop.logs.kopf_loggers import join_loggers, restore_loggers
 
 __all__ = [
     "JSONFormatter",
@@ -16,4 +18,7 @@ __all__ = [
     "TextFormatter",
     "configure",
     "preserve",
+    "restore_loggers",
 ]
+
+join_loggers()

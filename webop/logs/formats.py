@@ -24,7 +24,7 @@ class LogFormat(enum.Enum):
     """The kinds of log lines; the values are formats of :mod:`logging`, where there is one."""
 
     PLAIN = "%(message)s"
-    FULL = "[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s"
+    FULL = "[%(asctime)s] %(name)-20s [%(levelname)-8.8s] %(message)s"
     JSON = "json"
 
 

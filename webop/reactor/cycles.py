@@ -120,12 +120,13 @@ def _conclude(
     cause, persistence = plan.cause, ctx.operator.settings.persistence
     owned = (handler.id for handler in ctx.handlers.changes)
     storage = persistence.progress_storage
-    progress.purge(owned, body=body, patch=patch, storage=storage)
-    storage.touch(body=body, patch=patch, value=None)  # Kopf may have left it
     if plan.handlers:
-        succeeded, failed = progress.count()
+        recorded = Body(apply_merge_patch(body.raw, cause.own))
+        succeeded, failed = progress.count(body=recorded, storage=storage)
         title = _TITLES[cause.reason].capitalize()
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
+    progress.purge(owned, body=body, patch=patch, storage=storage)
+    storage.touch(body=body, patch=patch, value=None)  # Kopf may have left it
     if cause.reason is not Reason.DELETE and cause.old != essence:
         persistence.diffbase_storage.store(body=body, patch=patch, essence=essence)
 

@@ -142,7 +142,7 @@ class Processor:
                     await release(ctx, obj)
             else:
                 obj.initial = False
-        work.backoff, work.paused_until = None, 0.0
+        work.backoff, work.paused_until, work.trouble = None, 0.0, ""
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
@@ -176,14 +176,16 @@ class Processor:
         if not cause.patch or event_type == "DELETED":
             return
         try:
-            await save(self.ctx, obj, Pending(cause.patch, Patch()))
+            level = self.ctx.room.choose_level
+            pending = Pending(cause.patch, Patch())
+            await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except (APIError, LoginError) as exc:
-            level = self.ctx.room.choose_level("events")
-            cause.logger.log(level, "The patch of event handlers is not written yet: %s", exc)
+            said = "The patch of event handlers is not written yet: %s"
+            cause.logger.log(level("events"), said, exc)
             obj.wake()
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
-        """Choose the pause of an object after an error that is not of its handlers; log it.
+        """Choose the pause of an object after an error that is not of its handlers; log it once.
 
         Work on the object continues after the pause; until then, only the handlers of raw events
         are called.
@@ -194,12 +196,11 @@ class Processor:
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
-        level = self.ctx.room.choose_level("away") if is_away else logging.ERROR
+        known, work.trouble = work.trouble, repr(exc)
+        level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
-            level,
-            "%s %s: %s %s",
-            self.ctx.resource.kind or self.ctx.resource.plural,
-            obj,
+            self.ctx.room.choose_level("away") if is_away else level,
+            "%s %s",
             exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
             hope,
             exc_info=None if is_expected else exc,

@@ -66,20 +66,27 @@ class Run:
     async def save(self) -> None:
         """Write the patch and clear it; keep functions that came too late (PAT-06, PAT-07)."""
         patch, obj = self.cause.patch, self.obj
+        known, self.trouble = self.trouble, ""
+
+        def choose_level(reason: str) -> int:
+            self.trouble = reason
+            return logging.DEBUG if reason == known else logging.ERROR
+
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
         try:
             if not (obj.work or NOTHING).is_denied:
                 await writing.save_pending(self.ctx, obj)
             if merged:
-                await writing.save(self.ctx, obj, Pending(merged, Patch()))
+                pending = Pending(merged, Patch())
+                await writing.save(self.ctx, obj, pending, choose_level=choose_level)
             if fns:
                 await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=1)
         except APIConflictError as exc:
             patch.fns.extend(fns)
             self.cause.logger.debug("%s", exc)
         except (APIError, LoginError) as exc:
-            level = logging.WARNING if str(exc) != self.trouble else logging.DEBUG
+            level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.judge(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
                 level = self.ctx.room.choose_level("background")

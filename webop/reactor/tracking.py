@@ -101,6 +101,7 @@ class Work:
         pending: what could not be written.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
+        trouble: the last of these errors: it is logged once.
     """
 
     cycle: Cycle | None = None
@@ -108,6 +109,7 @@ class Work:
     pending: Pending | None = None
     backoff: Backoff | None = None
     paused_until: float = 0.0
+    trouble: str = ""
 
     @property
     def is_released(self) -> bool:

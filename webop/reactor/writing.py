@@ -69,8 +69,25 @@ def judge(exc: BaseException) -> Failure:
     return Failure.DENIED if is_final else Failure.AWAY
 
 
-async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
+def _always_as_error(_: str) -> int:
+    return logging.ERROR
+
+
+async def save(
+    ctx: ResourceContext,
+    obj: Tracked,
+    pending: Pending,
+    *,
+    choose_level: Callable[[str], int] = _always_as_error,
+) -> bool:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
+
+    Args:
+        ctx: the context of the resource.
+        obj: the object.
+        pending: what must be written.
+        choose_level: returns the level for the reason of a denial: what is called again and again
+            would log the same each time.
 
     Returns:
         Whether the object is still there.
@@ -92,7 +109,8 @@ async def save(ctx: ResourceContext, obj: Tracked, pending: Pending) -> bool:
             except APIError as exc:
                 if judge(exc) is not Failure.DENIED:
                     raise
-                logger.error(  # noqa: TRY400
+                logger.log(
+                    choose_level(str(exc)),
                     "The patch of %s is denied and dropped; handlers are not called again: %s",
                     obj,
                     exc,

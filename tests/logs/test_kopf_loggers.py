@@ -1,0 +1,130 @@
+"""What operators written for Kopf set on its loggers has its effect on ours."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import webop
+
+BODY = {"metadata": {"name": "kex", "namespace": "ns", "uid": "u1"}}
+
+
+@pytest.fixture(params=["kopf", "kopf.objects"])
+def theirs(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    logger = logging.getLogger(request.param)
+    yield logger
+    logger.disabled, logger.propagate = False, True
+    logger.handlers.clear()
+    logger.filters.clear()
+    logger.setLevel(logging.NOTSET)
+
+
+def log(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Log of an object at two levels; return what has come through to the root logger."""
+    caplog.clear()
+    logger = webop.ObjectLogger(body=BODY, settings=webop.OperatorSettings())
+    logger.info("hello")
+    logger.warning("%s", "help")
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_level_of_kopfs_logger_is_that_of_messages_about_objects(
+    theirs: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert log(caplog) == ["hello", "help"]
+    theirs.setLevel(logging.WARNING)
+    assert log(caplog) == ["help"]
+
+
+def test_a_handler_of_kopfs_logger_gets_messages_about_objects_with_our_name(
+    theirs: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    taken: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: taken.append(record.name)  # type: ignore[method-assign]
+    theirs.addHandler(handler)
+    assert log(caplog) == ["hello", "help"]
+    theirs.propagate = False
+    assert log(caplog) == []
+    assert taken == ["webop.objects"] * 4
+
+
+def test_filters_and_disabling_of_kopfs_loggers_have_their_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    theirs = logging.getLogger("kopf.objects")
+
+    def has_help(record: logging.LogRecord) -> bool:
+        return "help" in record.getMessage()
+
+    theirs.addFilter(has_help)
+    try:
+        assert log(caplog) == ["help"]
+        theirs.disabled = True
+        assert log(caplog) == []
+    finally:
+        theirs.removeFilter(has_help)
+        theirs.disabled = False
+    assert log(caplog) == ["hello", "help"]
+
+
+OPERATOR = """
+import asyncio, logging, logging.config
+import webop as kopf
+
+logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+
+@kopf.on.startup(id="one")
+async def one(settings, **_):
+    settings.posting.enabled = False
+    {in_startup}
+
+@kopf.on.cleanup(id="two")
+async def two(logger, **_):
+    logger.info("bye")
+
+{in_module}
+
+async def main():
+    flag = asyncio.Event()
+    flag.set()
+    await kopf.operator(clusterwide=True, stop_flag=flag)
+
+asyncio.run(main())
+"""
+CONFIG = "logging.config.dictConfig({'version': 1, 'loggers': {'kopf': {'level': 'INFO'}}})"
+
+
+@pytest.mark.feature("AUT-20")
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({}, ["one", "bye", "two"]),
+        (
+            {"in_module": "logging.getLogger('kopf.activities.startup').disabled = True"},
+            ["bye", "two"],
+        ),
+        ({"in_module": "logging.getLogger('kopf.activities').setLevel('ERROR')"}, []),
+        # logging.config switches off what it is not told of: by name, ours is no child of Kopf's.
+        ({"in_module": CONFIG}, ["one", "bye", "two"]),
+        ({"in_startup": CONFIG}, ["bye", "two"]),
+    ],
+)
+def test_an_operator_configures_the_loggers_of_activities_by_kopfs_names(
+    parts: dict[str, str], expected: list[str]
+) -> None:
+    places = {"in_startup": "pass", "in_module": ""}
+    code = OPERATOR.format(**places | parts)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    texts = {"one": "'one' succeeded", "bye": "bye", "two": "'two' succeeded"}
+    assert [key for key, text in texts.items() if text in done.stderr] == expected, done.stderr

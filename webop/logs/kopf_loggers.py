@@ -1,0 +1,46 @@
+"""The loggers of Kopf: what operators set on them has its effect on ours.
+
+Our loggers keep their names. Those of Kopf are put between ours and their parents, as in
+``webop.objects`` → ``kopf.objects`` → ``webop`` → ``kopf`` → root. So :mod:`logging` itself takes
+levels and handlers from both, first from ours; filters and ``disabled``, which are not inherited,
+are asked by a filter of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+
+_ACTIVITIES = ("startup", "cleanup", "authentication", "probe")
+_NAMES = ("", ".objects", ".activities", *(f".activities.{activity}" for activity in _ACTIVITIES))
+
+
+def join_loggers() -> None:
+    """Put the loggers of Kopf between ours and their parents; once in a process."""
+    for name in _NAMES:
+        ours, theirs = logging.getLogger(f"webop{name}"), logging.getLogger(f"kopf{name}")
+        if ours.parent is not theirs:
+            ours.parent, theirs.parent = theirs, ours.parent
+            ours.addFilter(_Permission(theirs))
+
+
+def restore_loggers() -> None:
+    """Undo what ``logging.config`` does to loggers that it is not told of, if it is told of Kopf's.
+
+    It knows the children of ``kopf`` by their names, and would switch off ours.
+    """
+    if logging.getLogger("webop").disabled and not logging.getLogger("kopf").disabled:
+        for name, logger in list(logging.Logger.manager.loggerDict.items()):
+            if isinstance(logger, logging.Logger) and f"{name}.".startswith("webop."):
+                logger.disabled = False
+
+
+class _Permission(logging.Filter):
+    """Lets a record of ours pass if the logger of Kopf would let it pass."""
+
+    def __init__(self, theirs: logging.Logger) -> None:
+        super().__init__()
+        self._theirs = theirs
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether the record passes; since Python 3.12, filters may replace it."""
+        return not self._theirs.disabled and self._theirs.filter(record)
