@@ -9,6 +9,7 @@ The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (cod
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -23,6 +24,7 @@ from webop.coordination.coordinator import Coordinator
 from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import TaskGroup, end_if_cancelled
+from webop.handling.checks import check_registry
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
@@ -37,6 +39,8 @@ from webop.reactor.observer import Observer, Scope
 from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
 
 _PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
 _PROBES_TIMEOUT = 10.0  # seconds; a probe that hangs must not hold up the next ones
@@ -76,6 +80,9 @@ class Operator:
     Args:
         options: how it is to be run.
         on_ready: called when the startup is done.
+
+    Raises:
+        ConfigurationError: a handler cannot be called as it is declared.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class Operator:
         self.options = options
         self._on_ready = on_ready
         registry = get_default_registry() if options.registry is None else options.registry
+        for suspicion in check_registry(registry):
+            logger.warning(suspicion)
         settings = options.settings or OperatorSettings.from_environment()
         settings.peering.clusterwide = options.scope.clusterwide
         self.context = OperatorContext(
