@@ -22,7 +22,7 @@ from tests.commands import HANDLERS, Workshop
 from tests.operating import Calls, Objects, build_settings
 from webop.cli import CLIControls
 from webop.cli.run import run
-from webop.testing import KopfRunner, OperatorRunner
+from webop.testing import KopfRunner, OperatorRunner, eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -224,6 +224,37 @@ def test_an_operator_that_does_not_stop_in_time_is_told_of(
         pass
     released.set()
     assert runner.future.result(timeout=20).exit_code == 0
+
+
+@pytest.mark.feature("TST-03")
+def test_within_the_block_there_is_the_output_so_far_but_no_exit_code(workshop: Workshop) -> None:
+    path = workshop.write(PRINTING)
+    with OperatorRunner(["run", "-A", str(path)]) as runner:
+        assert "And here we are!\n" in runner.stdout
+        assert "And here we are!" in runner.output
+        assert eventually(lambda: "'start' succeeded" in runner.stderr)
+        assert eventually(lambda: "'start' succeeded" in runner.output)
+        assert "And there we were." not in runner.output
+        for name in ("exit_code", "exception", "exc_info", "stdout_bytes", "stderr_bytes"):
+            with pytest.raises(webop.WebopError, match=r"yet: .* after the `with` block"):
+                getattr(runner, name)
+    assert "And there we were." in runner.output
+
+
+@pytest.mark.feature("TST-04")
+def test_an_operator_whose_startup_never_ends_is_waited_for_no_longer_than_the_limit(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.startup(registry=registry)
+    def retry(**_: Any) -> None:
+        raise webop.TemporaryError("The database is not there.", delay=0.1)
+
+    runner = OperatorRunner(["run", "-A"], registry=registry)
+    runner.start_timeout = 1
+    message = r"didn't start in 1 s\. Its output:\n(.|\n)*The database is not there\."
+    with pytest.raises(webop.WebopError, match=message), runner:
+        pass
+    assert runner.exit_code == 0
 
 
 @pytest.mark.feature("TST-07")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
+from webop.handling.checks import check_signature
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -40,7 +41,6 @@ from webop.handling.options import (
     UpdateOptions,
     WebhookOptions,
     check_names,
-    check_signature,
     check_types,
     is_handler,
     parse_operations,
@@ -250,7 +250,7 @@ def _register_activity(activity: Activity, options: ActivityOptions) -> Callable
     check_types(options)
 
     def decorator(fn: F) -> F:
-        check_signature(fn)
+        check_signature(fn, ActivityHandler)
         parsed = {k: v for k, v in options.items() if k not in ("id", "registry")}
         name = build_id(fn, id=options.get("id"))
         handler = ActivityHandler(id=name, fn=fn, activity=activity, **parsed)  # type: ignore[arg-type]
@@ -295,7 +295,7 @@ def _register(
     name = parsed.pop("id", None)
 
     def decorator(fn: F) -> F:
-        check_signature(fn)
+        check_signature(fn, family)
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
         handler = family(id=full_id, fn=fn, selector=selector, **parsed)  # type: ignore[call-arg]
         _append(handler, options.get("registry"))

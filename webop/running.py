@@ -24,6 +24,7 @@ from webop.coordination.coordinator import Coordinator
 from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import TaskGroup, end_if_cancelled
+from webop.handling.checks import check_registry
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
@@ -80,6 +81,9 @@ class Operator:
     Args:
         options: how it is to be run.
         on_ready: called when the startup is done.
+
+    Raises:
+        ConfigurationError: a handler cannot be called as it is declared.
     """
 
     def __init__(
@@ -88,6 +92,8 @@ class Operator:
         self.options = options
         self._on_ready = on_ready
         registry = get_default_registry() if options.registry is None else options.registry
+        for suspicion in check_registry(registry):
+            logger.warning(suspicion)
         settings = options.settings or OperatorSettings.from_environment()
         settings.peering.clusterwide = options.scope.clusterwide
         self.context = OperatorContext(

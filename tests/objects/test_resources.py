@@ -226,6 +226,32 @@ def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
     assert set(selector.find_candidates(CLUSTER)) == candidates
 
 
+@pytest.mark.feature("RES-17")
+@pytest.mark.parametrize(
+    ("args", "names", "suggestion"),
+    [
+        (
+            ("kopf.dev", "v2", "kopfexamples"),
+            {},
+            " The cluster has kopfexamples.v1beta1.kopf.dev",
+        ),
+        (("kopfexamples.example.com",), {}, " The cluster has kopfexamples.v1beta1.kopf.dev"),
+        ((), {"kind": "Pod", "version": "v2"}, " The cluster has pods.v1."),
+        (("deploymentss",), {}, " Did you mean deployments.v1.apps?"),
+        (("deploymentss.apps",), {}, " Did you mean deployments.v1.apps?"),
+        (("deploymentss.example.com",), {}, ""),
+        ((), {"kind": "Deploymnt"}, " Did you mean deployments.v1.apps?"),
+        (("databases.example.com",), {}, ""),
+        (("example.com", EVERYTHING), {}, ""),
+        ((lambda _: 1 / 0,), {}, ""),
+    ],
+)
+def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggestion: str) -> None:
+    said = parse_selector(*args, **names).suggest(CLUSTER)
+    assert said.startswith(suggestion)
+    assert bool(said) is bool(suggestion)
+
+
 @pytest.mark.feature("RES-15")
 @pytest.mark.parametrize(
     ("selector", "is_specific"),

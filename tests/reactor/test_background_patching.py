@@ -315,3 +315,80 @@ async def test_a_patch_of_an_object_that_is_gone_is_forgotten(
         await objects.pass_fence()
     assert "is not written" not in caplog.text
     assert "error of the framework" not in caplog.text
+
+
+@pytest.mark.feature("DMN-27")
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_sync: bool,
+) -> None:
+    leftovers: list[bool] = []
+
+    def change(patch: webop.Patch, number: int) -> None:
+        patch.status["number"] = number
+        patch.fns.append(set_conditions)
+
+    def run_sync(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        for number in range(1, 4):
+            change(patch, number)
+            patch.apply()
+            leftovers.append(bool(patch))
+        stopped.wait()
+
+    async def run_async(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        for number in range(1, 4):
+            change(patch, number)
+            await patch.apply()
+            leftovers.append(bool(patch))
+        await stopped.wait()
+
+    webop.daemon(objects.kind.plural, registry=registry, id="fn")(
+        run_sync if is_sync else run_async
+    )
+    caplog.set_level("DEBUG", "webop")
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda b: (b.get("status") or {}).get("number") == 3)
+        said = [record.message for record in caplog.records if record.levelname != "DEBUG"]
+    assert leftovers == [False] * 3
+    assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
+    assert not [text for text in said if "fn" in text or "atch" in text], said
+
+
+async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon(objects.kind.plural, registry=registry, id="fn")
+    async def fn(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        patch.metadata.labels["x"] = "not a label!"
+        await patch.apply()
+        patch.metadata.labels["x"] = "label"
+        await patch.apply()
+        await stopped.wait()
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait("one", lambda body: body["metadata"].get("labels") == {"x": "label"})
+    assert "not a label!" in caplog.text
+
+
+async def test_other_handlers_are_told_that_their_patch_is_written_in_the_end(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create(objects.kind.plural, registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> str:
+        with pytest.raises(LookupError, match="only in daemons and timers"):
+            await patch.apply()
+        return "told"
+
+    async with run_operator():
+        await objects.create("one")
+        assert (await objects.wait_handled("one"))["status"]["fn"] == "told"

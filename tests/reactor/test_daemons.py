@@ -255,6 +255,26 @@ async def test_a_daemon_sees_its_object_as_it_is_now(
         await eventually(lambda: seen["status"]["b"] == 3, "the new status is seen")
 
 
+async def test_of_two_daemons_with_one_id_the_first_is_called_and_a_warning_says_so(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number in ("first", "second"):
+
+        @webop.daemon(objects.kind.crd_name, registry=registry, id="fn")
+        async def fn(number: str = number, **kwargs: Any) -> None:
+            calls.note(number, kwargs)
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one")
+    assert calls.handlers("one") == ["first"]
+    assert "have the id 'fn'" in caplog.text
+
+
 @pytest.mark.feature("DMN-26", "RST-05")
 async def test_the_result_of_a_daemon_goes_to_the_status(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

@@ -21,6 +21,7 @@ import click
 
 from webop.cli.options import aliased_option, module_option
 from webop.errors import WebopError
+from webop.handling.checks import check_registry
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -82,6 +83,8 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the list is to be all of the output
             registry = load_handlers(paths, modules)
+        for suspicion in check_registry(registry):
+            click.echo(f"Warning: {suspicion}", err=True)
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
     found = [describe_handler(handler) for handler in list_handlers(registry)]

@@ -51,8 +51,8 @@ _NUMBERS = (
 _TYPES: dict[str, tuple[type, str]] = {
     "id": (str, "a string"),
     "errors": (ErrorsMode, "one of webop.ErrorsMode"),
-    "labels": (Mapping, "a mapping of labels to what they are to be"),
-    "annotations": (Mapping, "a mapping of annotations to what they are to be"),
+    "labels": (Mapping, "a mapping of labels to what they must be"),
+    "annotations": (Mapping, "a mapping of annotations to what they must be"),
 }
 
 
@@ -257,34 +257,19 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
         known: the TypedDict of its options.
 
     Raises:
-        TypeError: there is no such option; with the one that was probably meant.
+        TypeError: there are no such options; with those that were probably meant.
     """
     names = known.__annotations__
+    problems = []
     for option in options:
         if option not in names:
             close = difflib.get_close_matches(option, names)
             # "retry" is nearer to "registry" than to "retries" by its letters alone.
             nearest = max(close, key=lambda name: name.startswith(option[:3]), default="")
             advice = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(names)}."
-            raise TypeError(f"There is no option {option!r} of {owner}: {advice}")
-
-
-def check_signature(fn: Callable[..., Any]) -> None:
-    """Check that a handler accepts whatever arguments it is given; of a wrapped one, the wrapper.
-
-    Raises:
-        TypeError: it has no ``**_``, so that each call would fail.
-    """
-    try:
-        parameters = inspect.signature(fn, follow_wrapped=False).parameters.values()
-    except (TypeError, ValueError):  # such as some builtins
-        return
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        name = getattr(fn, "__qualname__", repr(fn))
-        raise TypeError(
-            f"The handler {name}() must accept all keyword arguments, also those that it does not "
-            "use: add **_ to its parameters."
-        )
+            problems.append(f"There is no option {option!r} of {owner}: {advice}")
+    if problems:
+        raise TypeError(" ".join(problems))
 
 
 def is_handler(value: object) -> bool:
@@ -299,6 +284,7 @@ def check_types(options: Mapping[str, Any]) -> None:
     Raises:
         TypeError: an option is of a wrong type.
     """
+    problems = []
     for name, value in options.items():
         if value is None:
             continue
@@ -312,4 +298,6 @@ def check_types(options: Mapping[str, Any]) -> None:
         elif name == "initial_delay":
             is_fine, expected = is_number or callable(value), "a number or a function"
         if not is_fine:
-            raise TypeError(f"{name}= is to be {expected}, not {value!r}.")
+            problems.append(f"{name}= must be {expected}, not {value!r}.")
+    if problems:
+        raise TypeError(" ".join(problems))

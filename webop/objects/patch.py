@@ -91,9 +91,12 @@ class Patch(dict[str, Any]):
         src: initial content; of another patch, its functions too.
         body: what the JSON patch is made against, unless it is given then.
         fns: functions that change a raw body in place.
+
+    Attributes:
+        writer: writes the changes and clears them; None where they are written only in the end.
     """
 
-    __slots__ = ("_body", "_fns")
+    __slots__ = ("_body", "_fns", "writer")
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class Patch(dict[str, Any]):
         fns: Iterable[PatchFn] = (),
     ) -> None:
         super().__init__(src or {})
+        self.writer: Callable[[], Any] | None = None
         self._body = body
         self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
 
@@ -143,6 +147,22 @@ class Patch(dict[str, Any]):
         """Forget all changes, the functions included."""
         super().clear()
         self._fns.clear()
+
+    def apply(self) -> Any:
+        """Write the changes of a daemon or a timer now, not only when it ends; then forget them.
+
+        Async functions must await the result: ``await patch.apply()``; sync ones just call it.
+        What cannot be written is logged and kept, or dropped, as at the end (page "Patching").
+
+        Raises:
+            LookupError: not in a daemon or a timer.
+        """
+        if self.writer is None:
+            raise LookupError(
+                "patch.apply() is possible only in daemons and timers; the patch of other handlers "
+                "is written when they end."
+            )
+        return self.writer()
 
     def as_json_patch(self, body: Mapping[str, Any] | None = None) -> list[JSONPatchOp]:
         """Build the operations that turn the body into what the patch makes of it.

@@ -7,9 +7,10 @@ together to know what to watch (chapter "Resource specification" of the manual).
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
@@ -256,6 +257,23 @@ class Selector:
         if not self.is_specific:
             return matching
         return {resource for resource in matching if not resource.group} or matching
+
+    def suggest(self, resources: Iterable[Resource]) -> str:
+        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing."""
+        if not self.is_specific:
+            return ""
+        known = sorted(resources, key=lambda r: (r.preferred, r.name))
+        if alike := [r for r in known if replace(self, group=None, version=r.version).check(r)]:
+            return f" The cluster has {', '.join(map(str, alike))}."
+        name = str(self.any_name or self.plural or self.kind or self.singular or self.shortcut)
+        names = {
+            name: resource
+            for resource in known
+            for name in (resource.plural, resource.kind, resource.singular)
+            if name and self.group in (None, resource.group)
+        }
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        return f" Did you mean {names[close[0]]}?" if close else ""
 
     def is_ambiguous(self, resources: Iterable[Resource]) -> bool:
         """Tell whether one kind is meant, but several have the name: none is served then."""

@@ -255,7 +255,7 @@ class Observer:
             elif not found and selector.is_specific:
                 self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet; it is served as soon as it is."
-                self._report(selector, text)
+                self._report(selector, text + selector.suggest(resources))
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "%s: in the cluster now, and served.",

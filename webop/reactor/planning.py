@@ -132,11 +132,11 @@ def _select_background(
     if not ctx.handlers.background or cause.is_deleted:
         return {}
     finished = frozenset() if obj.background is None else obj.background.finished
-    return {
-        handler.id: handler
-        for handler in ctx.handlers.background
-        if handler.id not in finished and matches(handler, cause)
-    }
+    wanted: dict[str, BackgroundHandler] = {}
+    for handler in ctx.handlers.background:
+        if handler.id not in finished and matches(handler, cause):
+            wanted.setdefault(handler.id, handler)
+    return wanted
 
 
 def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHandler]) -> None:

@@ -94,6 +94,10 @@ class Run:
             self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
             obj.wake()  # the worker of the object writes what is kept
 
+    def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do the same for a sync function, which waits for it."""
+        asyncio.run_coroutine_threadsafe(self.save(), loop).result()
+
 
 def start_in_background(
     ctx: ResourceContext,
@@ -137,6 +141,8 @@ def start_in_background(
         operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO
     )
     run = Run(ctx, obj, background, handler, stopper, cause, options)
+    loop = asyncio.get_running_loop()
+    cause.patch.writer = run.save if is_async(handler.fn) else lambda: run.save_from_thread(loop)
     item.start(spawn, run_in_background(run))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import difflib
 import inspect
+import itertools
 import logging
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -128,16 +130,27 @@ class Section(BaseModel):
 
 
 def find_setting_problem(exc: BaseException) -> str | None:
-    """Return what is wrong with a value for a setting; None if the error is about anything else."""
+    """Return what is wrong with a value for a setting, and in which line it was set.
+
+    None if the error is about anything else.
+    """
     if isinstance(exc, UnknownSettingError):
-        return str(exc)
+        return f"{exc}{_locate(exc)}"
     if not isinstance(exc, ValidationError) or exc.title not in _list_names(Section):
         return None
     error = exc.errors()[0]
     setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
     why = error["msg"].removeprefix("Value error, ").rstrip(".?")
     end = "?" if error["msg"].endswith("?") else "."
-    return f"{setting} = {error['input']!r} does not fit: {why}{end}"
+    return f"{setting} = {error['input']!r} does not fit: {why}{end}{_locate(exc)}"
+
+
+def _locate(exc: BaseException) -> str:
+    """Return the line outside of this module that has used it."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    users = list(itertools.takewhile(lambda frame: frame.filename != __file__, frames))
+    is_known = 0 < len(users) < len(frames)
+    return f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if is_known else ""
 
 
 def _list_names(kind: type[Section]) -> set[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +26,9 @@ from webop.logs import preserve
 from webop.settings import OperatorSettings
 from webop.testing.registries import replace_default_registry
 from webop.testing.waiting import watched
+
+_PATIENCE = 60.0  # seconds
+_TOLD = 3000  # characters of the output of an operator that does not start
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -39,7 +44,7 @@ class OperatorRunner:
         assert "as expected" in runner.output
 
     The block begins when the startup handlers are done, or the command has ended without. It is
-    left when the operator has stopped.
+    left when the operator has stopped. Within it, the output is that so far.
 
     It serves the cluster that one is logged in to at the moment, as the command line does
     (``KUBECONFIG``). The operator is in the same process: what a test has mocked is mocked for
@@ -52,7 +57,8 @@ class OperatorRunner:
     Args:
         args: for :meth:`click.testing.CliRunner.invoke`: the arguments of the command line.
         reraise: whether leaving the block raises what the command has failed with.
-        timeout: the seconds in which the operator has to stop at the end; None for no limit.
+        timeout: the seconds in which the operator has to stop at the end; by default 60. To start,
+            it has ``start_timeout``, an attribute: the same, but 60 at least.
         registry: the handlers; by default, those of the default registry.
         settings: the settings; by default, those of the environment.
         kwargs: for :meth:`click.testing.CliRunner.invoke`, such as ``env``.
@@ -70,7 +76,8 @@ class OperatorRunner:
         self.args = args
         self.kwargs = kwargs
         self.reraise = reraise
-        self.timeout = timeout
+        self.timeout = _PATIENCE if timeout is None else timeout
+        self.start_timeout = max(self.timeout, _PATIENCE)
         self.registry = registry
         self.settings = settings
         self._stop = threading.Event()
@@ -79,9 +86,14 @@ class OperatorRunner:
         # A daemon, for an operator that hangs must not hang the process after the tests.
         self._thread = threading.Thread(target=self._invoke, name="webop operator", daemon=True)
         self._replacement = contextlib.ExitStack()
+        self._recorder = _Recorder()
 
     def __enter__(self) -> Self:
-        """Run the command, and wait until the operator is ready, or the command has ended."""
+        """Run the command, and wait until the operator is ready, or the command has ended.
+
+        Raises:
+            WebopError: it is not ready in time, or it has run already.
+        """
         if self._thread.ident is not None:
             raise WebopError("This OperatorRunner has run already: make a new one for each run.")
         if watched:
@@ -94,7 +106,12 @@ class OperatorRunner:
         self._replacement.enter_context(replace_default_registry(self.registry))
         watched.add(self._get_failure)
         self._thread.start()
-        self._ready.wait()
+        if not self._ready.wait(self.start_timeout):
+            said = self.output[-_TOLD:]
+            self._finish()
+            raise WebopError(
+                f"The operator didn't start in {self.start_timeout:g} s. Its output:\n{said}"
+            )
         return self
 
     def __exit__(
@@ -109,12 +126,11 @@ class OperatorRunner:
             WebopError: it has not stopped in time.
             BaseException: what it has failed with, if that is to be re-raised.
         """
-        watched.discard(self._get_failure)
-        with self._replacement:
-            self._stop.set()
-            self._thread.join(self.timeout)
+        self._finish()
         if self._thread.is_alive():
-            raise WebopError(f"The operator didn't stop in {self.timeout} s: it is still running.")
+            raise WebopError(
+                f"The operator didn't stop in {self.timeout:g} s: it is still running."
+            )
         failure = self._get_failure() if self.reraise else self.future.exception()
         if failure is not None:
             raise failure from exc
@@ -127,43 +143,61 @@ class OperatorRunner:
     @property
     def exit_code(self) -> int:
         """The exit code of the command."""
-        return self.future.result().exit_code
+        return self._get_result("exit code").exit_code
 
     @property
     def exception(self) -> BaseException | None:
         """What the command has failed with, if it has."""
-        return self.future.result().exception
+        return self._get_result("exception").exception
 
     @property
     def exc_info(self) -> ExcInfo | None:
         """The same as :func:`sys.exc_info` gives it; after an exit by code 0, that of the exit."""
-        info: Any = self.future.result().exc_info
+        info: Any = self._get_result("exception").exc_info
         return info  # type: ignore[no-any-return]
 
     @property
     def output(self) -> str:
-        """All that was written, as a terminal would have shown it."""
-        return self.future.result().output
+        """All that was written so far, as a terminal would have shown it."""
+        return self._recorder.read(-1) if self._is_running else self.future.result().output
 
     @property
     def stdout(self) -> str:
-        """What was printed."""
-        return self.future.result().stdout
+        """What was printed so far."""
+        return self._recorder.read(0) if self._is_running else self.future.result().stdout
 
     @property
     def stderr(self) -> str:
-        """What was logged, and the messages of the command line."""
-        return self.future.result().stderr
+        """What was logged so far, and the messages of the command line."""
+        return self._recorder.read(1) if self._is_running else self.future.result().stderr
 
     @property
     def stdout_bytes(self) -> bytes:
         """What was printed, as it was written."""
-        return self.future.result().stdout_bytes
+        return self._get_result("whole output").stdout_bytes
 
     @property
     def stderr_bytes(self) -> bytes:
         """What was logged, as it was written."""
-        return self.future.result().stderr_bytes
+        return self._get_result("whole output").stderr_bytes
+
+    @property
+    def _is_running(self) -> bool:
+        return not self.future.done()
+
+    def _get_result(self, what: str) -> Result:
+        if self._is_running:
+            raise WebopError(
+                f"There is no {what} yet: look at it after the `with` block of the operator, or "
+                "wait for its own end by runner.future.result(timeout=10)."
+            )
+        return self.future.result()
+
+    def _finish(self) -> None:
+        watched.discard(self._get_failure)
+        with self._replacement:
+            self._stop.set()
+            self._thread.join(self.timeout)
 
     def _get_failure(self) -> BaseException | None:
         """Return what it has failed with by now, if it has."""
@@ -181,7 +215,7 @@ class OperatorRunner:
         )
         try:
             with preserve():
-                result = CliRunner().invoke(
+                result = self._recorder.invoke(
                     _Command(main.name), *self.args, obj=controls, **self.kwargs
                 )
         except BaseException as exc:  # noqa: BLE001  it is raised where it can be seen
@@ -195,6 +229,31 @@ class OperatorRunner:
             self._future.set_result(result)
         finally:
             self._ready.set()  # nobody needs to wait for it any more
+
+
+class _Recorder(CliRunner):
+    """Invokes a command whose output can be read while it runs."""
+
+    _streams: tuple[Any, ...] = ()
+
+    @contextlib.contextmanager
+    def isolation(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Keep the streams; with click before 8.2, the first one has everything."""
+        with super().isolation(*args, **kwargs) as streams:
+            self._streams = tuple(filter(None, streams))
+            yield streams
+
+    def read(self, number: int) -> str:
+        """Return what one of the streams has by now."""
+        if not self._streams:
+            return ""
+        sys.stdout.flush()  # it is that of the command now
+        text: str = (
+            self._streams[min(number, len(self._streams) - 1)]
+            .getvalue()
+            .decode(self.charset, "replace")
+        )
+        return text.replace("\r\n", "\n")
 
 
 class _Command(click.Group):

@@ -1,0 +1,75 @@
+"""The mistakes on the page of troubleshooting draw the messages that it shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.invoking import fail
+from tests.commands import Workshop
+from tests.docs.pages import DOCS
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
+MESSAGES = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
+
+CREATE = "@webop.on.create('pods')\n"
+STARTUP = "@webop.on.startup()\ndef configure(settings, **_):\n    settings."
+FN = "\ndef fn(**_): ..."
+CODE = {
+    "There is no option 'retry'": f"@webop.on.create('pods', retry=5){FN}",
+    "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
+    "value= needs": f"@webop.on.create('pods', value='x'){FN}",
+    "labels={'app'": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
+    "… is given for a resource": f"@webop.on.create{FN}",
+    "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
+    "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
+    "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
+    "There is no stable name": (
+        "class Fn:\n    def __call__(self, **_): ...\nwebop.on.create('pods')(Fn())"
+    ),
+    "There is no setting": f"{STARTUP}admision.server = None",
+    "settings.posting.level": f"{STARTUP}posting.level = 'loud'",
+    "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
+    "Timer 'fn'": f"@webop.timer('pods'){FN}",
+    "The environment variable": f"@webop.on.create('pods'){FN}",
+    "There are no handlers": "",
+    "configmapss": f"@webop.on.event('configmapss'){FN}",
+    "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
+}
+RUNNING = ("There are no handlers", "configmapss", "deployments, version=v2")
+LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
+
+
+def get_code(message: str) -> str:
+    (code,) = (code for beginning, code in CODE.items() if message.startswith(beginning))
+    return f"import webop\n{code}"
+
+
+def test_each_mistake_on_the_page_is_made_by_a_test() -> None:
+    assert len(MESSAGES) == len(CODE)
+    assert all(get_code(message) for message in MESSAGES)
+
+
+@pytest.mark.parametrize("message", LOCAL)
+def test_the_page_shows_what_is_said_to_a_mistake(message: str, tmp_path: Path) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(get_code(message))
+    variables = {"WEBOP_POSTING__LEVLE": "10"} if "variable" in message else {}
+    output = fail("-A", path, folder=tmp_path, env=variables)
+    assert re.search(re.escape(message).replace("…", ".+"), output), output
+
+
+@pytest.mark.parametrize("message", [each for each in MESSAGES if each not in LOCAL])
+async def test_the_page_shows_what_a_running_operator_says_to_a_mistake(
+    message: str, workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    path = workshop.write(get_code(message))
+    async with workshop.start("-A", path, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+        await command.wait_for(message)

@@ -1,0 +1,188 @@
+"""Mistakes in handlers that are certain before the first call: arguments, ids, schedules. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+from typing import Any
+
+from webop.errors import ConfigurationError
+from webop.handling.handlers import (
+    Activity,
+    ActivityHandler,
+    BackgroundHandler,
+    ChangeHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    Reason,
+    ResourceHandler,
+    TimerHandler,
+    WebhookHandler,
+)
+from webop.handling.registry import OperatorRegistry
+
+_ALL = frozenset({"logger", "memo", "param", "retry", "started", "runtime"})
+_OBJECT = _ALL | {
+    *("resource", "patch", "body", "spec", "meta", "status", "uid", "name", "namespace"),
+    *("labels", "annotations"),
+}
+_DIFF = _OBJECT | {"old", "new", "diff"}
+_REVIEW = {
+    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
+    *("headers", "sslpeer"),
+}
+ARGUMENTS: dict[type[Handler], frozenset[str]] = {
+    ActivityHandler: _ALL | {"settings", "activity"},
+    IndexHandler: _OBJECT,
+    EventHandler: _OBJECT | {"type", "event"},
+    BackgroundHandler: _OBJECT | {"stopped"},
+    ChangeHandler: _DIFF | {"reason"},
+    WebhookHandler: _DIFF | _REVIEW,
+}
+"""The arguments of each call of the handlers of a family, beside the indexes of the operator."""
+
+
+def check_signature(
+    fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
+) -> None:
+    """Check that a handler accepts the arguments that it is given; of a wrapped one, the wrapper.
+
+    Raises:
+        TypeError: it does not accept one of them, so that each call would fail.
+    """
+    parameters = _read_parameters(fn)
+    if parameters is None:
+        return
+    for item in parameters:
+        if item.kind is item.POSITIONAL_ONLY and item.default is item.empty:
+            raise TypeError(
+                f"The handler {_name(fn)} takes {item.name!r} by position only, but arguments are "
+                "given by name: remove the / from its parameters."
+            )
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return
+    accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
+    if missing := sorted(_get_arguments(family).union(indexes) - accepted):
+        raise TypeError(
+            f"The handler {_name(fn)} must accept all keyword arguments, also those that it does "
+            f"not use ({', '.join(missing[:3])}{', …' if missing[3:] else ''}): add **_ to its "
+            "parameters."
+        )
+
+
+def check_registry(registry: OperatorRegistry) -> list[str]:
+    """Check all handlers together, when all indexes are known, whose names are arguments.
+
+    Returns:
+        What is likely to be a mistake, in words.
+
+    Raises:
+        ConfigurationError: some handlers cannot be called; with all of them.
+    """
+    activities = [each for activity in Activity for each in registry.select_activities(activity)]
+    objects = [*registry.select_resource_handlers(), *registry.select_webhooks()]
+    indexes = {handler.id for handler in registry.select_indexers()}
+    problems: dict[str, None] = {}  # several decorators of a function have the same ones
+    for handler in (*activities, *objects):
+        problems |= dict.fromkeys(_find_problems(handler, indexes))
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return [*_find_clashes(objects), *_find_idlers(objects)]
+
+
+def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
+    family = type(handler)
+    place = _locate(handler.fn)
+    try:
+        check_signature(handler.fn, family, indexes)
+    except TypeError as exc:
+        yield f"{exc}{place}"
+    given = sorted(_get_arguments(family) | indexes)
+    for item in _read_parameters(handler.fn) or ():
+        is_by_name = item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
+        if is_by_name and item.default is item.empty and item.name not in given:
+            nearest = difflib.get_close_matches(item.name, given, n=1)
+            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(given)}."
+            label = family.__name__.removesuffix("Handler").lower()
+            kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
+            yield (
+                f"The handler {_name(handler.fn)} requires {item.name!r}, but there is no such "
+                f"argument of {kind.value if kind else label} handlers, and no such index: "
+                f"{advice}{place}"
+            )
+
+
+def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+    """Find different functions with one id for one occasion: the progress is kept by the id."""
+    groups: dict[Any, list[ResourceHandler]] = {}
+    for handler in handlers:
+        if isinstance(handler, (BackgroundHandler, ChangeHandler)):
+            is_change = isinstance(handler, ChangeHandler)
+            groups.setdefault((is_change, handler.id, handler.selector), []).append(handler)
+    for group in groups.values():
+        for first, second in combinations(group, 2):
+            if first.fn != second.fn and _list_occasions(first) & _list_occasions(second):
+                yield (
+                    f"Two handlers for {first.selector} have the id {first.id!r}: "
+                    f"{_name(first.fn)}{_locate(first.fn)} and {_name(second.fn)}"
+                    f"{_locate(second.fn)}. Only the first one is called, unless their filters "
+                    "keep them apart. Give one of them another id=, or rename it."
+                )
+
+
+def _list_occasions(handler: ResourceHandler) -> set[Reason | None]:
+    """Return when a handler is called; resuming mixes into creations and updates."""
+    reason: Reason | None = getattr(handler, "reason", None)
+    if not isinstance(handler, ChangeHandler) or reason is not None:
+        return {reason}
+    return {Reason.CREATE, Reason.UPDATE, *([Reason.RESUME] if handler.initial else [])}
+
+
+def _find_idlers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+    for handler in handlers:
+        if isinstance(handler, TimerHandler) and handler.interval is None and handler.idle is None:
+            yield (
+                f"{handler} is called only once for each object: give it interval= or idle= "
+                f"in seconds{_locate(handler.fn)}."
+            )
+
+
+def _get_arguments(family: type[Handler]) -> frozenset[str]:
+    return next(ARGUMENTS[base] for base in family.__mro__ if base in ARGUMENTS)
+
+
+def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """Return the parameters of what is called; None if they are not known for sure."""
+    if hasattr(_find_function(fn), "__signature__"):  # it says so, and may take something else
+        return None
+    try:
+        return list(inspect.signature(fn, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):  # such as some builtins
+        return None
+
+
+def _find_function(fn: Any) -> Any:
+    """Return the function behind a partial, a method, or an instance of a callable class."""
+    while not inspect.isfunction(fn):
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif inspect.isfunction(getattr(type(fn), "__call__", None)):  # noqa: B004
+            fn = type(fn).__call__
+        else:
+            break
+    return fn
+
+
+def _name(fn: Any) -> str:
+    return f"{getattr(_find_function(fn), '__qualname__', repr(fn))}()"
+
+
+def _locate(fn: Any) -> str:
+    code = getattr(inspect.unwrap(_find_function(fn)), "__code__", None)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
