@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -103,6 +104,23 @@ class ConnectionInfo:
         if self.token:
             return f"{self.scheme or 'Bearer'} {self.token}"
         return self.scheme or None
+
+    def as_http_headers(self) -> dict[str, str]:
+        """Return the headers for a client of your own: ``Authorization``, or none."""
+        return {"Authorization": self.authorization} if self.authorization else {}
+
+    def as_aiohttp_basic_auth(self) -> None:
+        """Return nothing: the password is in :meth:`as_http_headers`, as in newer Kopfs."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Build the TLS context for a client of your own.
+
+        Raises:
+            LoginError: a file cannot be read, or a certificate or a key is not usable.
+        """
+        from webop.client.tls import build_ssl_context  # noqa: PLC0415 - needs this module
+
+        return build_ssl_context(self)
 
     @property
     def expires_at(self) -> float:
