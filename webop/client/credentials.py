@@ -19,7 +19,7 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from webop.errors import LoginError
@@ -132,6 +132,17 @@ class ConnectionInfo:
         return self.expiration.timestamp()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AiohttpSession(ConnectionInfo):
+    """One API server with a session of aiohttp, which is used in place of webop's own connections.
+
+    The session has the credentials and the TLS context. It is closed when the API server refuses
+    them, when they expire, and when the operator ends.
+    """
+
+    aiohttp_session: Any  # aiohttp.ClientSession
+
+
 class _Mark(NamedTuple):
     """What the verdict of the API server, or of TLS, depends on: with the same, it is the same.
 
@@ -145,6 +156,7 @@ class _Mark(NamedTuple):
     ca: bytes | None
     certificate: bytes | None
     private_key: bytes | None
+    session: object  # of aiohttp
 
 
 class _Entry(NamedTuple):
@@ -369,6 +381,7 @@ def _mark(info: ConnectionInfo) -> _Mark:
         ca=_get_content(info.ca_path, info.ca_data),
         certificate=_get_content(info.certificate_path, info.certificate_data),
         private_key=_get_content(info.private_key_path, info.private_key_data),
+        session=info.aiohttp_session if isinstance(info, AiohttpSession) else None,
     )
 
 
