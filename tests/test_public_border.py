@@ -43,7 +43,8 @@ DOCUMENTED = {
     # Running
     *("run", "operator", "spawn_tasks", "run_tasks", "create_app", "configure", "LogFormat"),
     *("event", "info", "warn", "exception", "Logger", "ObjectLogger", "LocalObjectLogger"),
-    *("ConnectionInfo", "Vault", "login_via_pykube", "login_via_client"),
+    *("ConnectionInfo", "AiohttpSession", "Vault", "login_via_pykube", "login_via_client"),
+    "login_via_async_client",
     *("login_with_kubeconfig", "login_with_service_account"),
     # Admission
     *("WebhookServer", "WebhookK3dServer", "WebhookMinikubeServer", "WebhookClientConfig"),

@@ -19,8 +19,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from webop import lifecycles, on
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.credentials import AiohttpSession, ConnectionInfo, Vault
 from webop.client.logins import (
+    login_via_async_client,
     login_via_client,
     login_via_pykube,
     login_with_kubeconfig,
@@ -162,6 +163,7 @@ __all__ = [
     "ActivityError",
     "AdmissionCause",
     "AdmissionError",
+    "AiohttpSession",
     "Annotations",
     "AnnotationsDiffBaseStorage",
     "AnnotationsProgressStorage",
@@ -254,6 +256,7 @@ __all__ = [
     "info",
     "label",
     "lifecycles",
+    "login_via_async_client",
     "login_via_client",
     "login_via_pykube",
     "login_with_kubeconfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import logging
@@ -19,6 +20,7 @@ from tests.client.test_lifetimes import build_token
 from webop.client.credentials import ConnectionInfo
 from webop.client.logins import (
     get_default_logins,
+    login_via_async_client,
     login_via_client,
     login_via_pykube,
     login_with_kubeconfig,
@@ -39,6 +41,10 @@ def _no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def log_in_async(**kwargs: Any) -> ConnectionInfo | None:
+    return asyncio.run(login_via_async_client(**kwargs))
+
+
 @pytest.mark.feature("AUT-06", "AUT-07", "REF-17")
 def test_libraries_that_are_not_installed_bring_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pykube", None)
@@ -46,6 +52,9 @@ def test_libraries_that_are_not_installed_bring_nothing(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "kubernetes.config", None)
     assert login_via_pykube(logger=logger) is None
     assert login_via_client(logger=logger) is None
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio.config", None)
+    assert log_in_async(logger=logger) is None
 
 
 @pytest.mark.feature("AUT-01", "AUT-02")
@@ -63,6 +72,10 @@ def test_the_default_logins_depend_on_what_is_installed(
         sys.path_importer_cache.clear()
         assert libraries[name] in get_default_logins()
     assert get_default_logins() == (login_via_pykube, login_via_client)
+    (tmp_path / "kubernetes.py").rename(tmp_path / "kubernetes_asyncio.py")
+    sys.path_importer_cache.clear()
+    assert len(get_default_logins()) == 2
+    assert login_via_client not in get_default_logins()
 
 
 class FakeConfigurationError(Exception):
@@ -162,7 +175,12 @@ def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) 
 
 
 real_libraries = pytest.mark.parametrize(
-    ("library", "login"), [("pykube", login_via_pykube), ("kubernetes", login_via_client)]
+    ("library", "login"),
+    [
+        ("pykube", login_via_pykube),
+        ("kubernetes", login_via_client),
+        ("kubernetes_asyncio", log_in_async),
+    ],
 )
 RealLogin = Callable[..., ConnectionInfo | None]
 

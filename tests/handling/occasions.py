@@ -13,7 +13,7 @@ from webop.handling.handlers import Reason
 from webop.handling.registry import ResourceHandlers, select_webhooks
 from webop.handling.stores import Memo
 from webop.objects.body import Body
-from webop.objects.diffs import diff
+from webop.objects.diffs import Diff, diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 
@@ -97,7 +97,7 @@ def build_review(
         patch=Patch(body=body),
         old=None,
         new=body,
-        diff=(),
+        diff=Diff(),
         operation=operation,
         subresource=subresource,
         dryrun=False,

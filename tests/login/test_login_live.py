@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import httpx
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
@@ -198,6 +199,29 @@ async def test_a_token_file_that_rotates_is_read_again_before_anything_is_refuse
         assert repr(vault) == "<Vault: 1 valid, 0 refused>"
     assert len(moments) == 2
     assert moments[1] < now + 6
+
+
+@pytest.mark.feature("REF-76")
+async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_the_next_one(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+) -> None:
+    sessions: list[aiohttp.ClientSession] = []
+
+    @webop.on.login(registry=registry)
+    async def log_in(**_: Any) -> webop.AiohttpSession:
+        found = dataclasses.replace(info, token=info.token if sessions else "wrong")
+        connector = aiohttp.TCPConnector(ssl=found.as_ssl_context())
+        session = aiohttp.ClientSession(connector=connector, headers=found.as_http_headers())
+        sessions.append(session)
+        return webop.AiohttpSession(server=webop_cluster.server, aiohttp_session=session)
+
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await handle(objects, handled, "one")
+    assert [session.closed for session in sessions] == [True, True]
 
 
 def alter_token(token: str, key: bytes, **claims: int) -> str:

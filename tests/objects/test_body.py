@@ -89,6 +89,13 @@ def test_what_is_absent_is_empty_or_none(raw: Any) -> None:
         body.spec["x"]
 
 
+def test_views_of_a_body_are_live_and_a_copy_of_it_is_not() -> None:
+    body = Body({"spec": {"x": 1}})
+    spec, copied = Spec(body), copy.copy(body)
+    body.replace({"spec": {"x": 2}})
+    assert (spec["x"], copied.spec["x"]) == (2, 1)
+
+
 @pytest.mark.feature("DMN-25", "KWA-20")
 def test_all_views_show_the_new_state_when_it_is_replaced() -> None:
     body = Body(build_raw())

@@ -19,12 +19,13 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -104,6 +105,23 @@ class ConnectionInfo:
             return f"{self.scheme or 'Bearer'} {self.token}"
         return self.scheme or None
 
+    def as_http_headers(self) -> dict[str, str]:
+        """Return the headers for a client of your own: ``Authorization``, or none."""
+        return {"Authorization": self.authorization} if self.authorization else {}
+
+    def as_aiohttp_basic_auth(self) -> None:
+        """Return nothing: the password is in :meth:`as_http_headers`, as in newer Kopfs."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Build the TLS context for a client of your own.
+
+        Raises:
+            LoginError: a file cannot be read, or a certificate or a key is not usable.
+        """
+        from webop.client.tls import build_ssl_context  # noqa: PLC0415 - needs this module
+
+        return build_ssl_context(self)
+
     @property
     def expires_at(self) -> float:
         """The expiration as a Unix timestamp; infinity if there is none. Naive times are UTC."""
@@ -112,6 +130,17 @@ class ConnectionInfo:
         if self.expiration.tzinfo is None:
             return self.expiration.replace(tzinfo=dt.UTC).timestamp()
         return self.expiration.timestamp()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AiohttpSession(ConnectionInfo):
+    """One API server with a session of aiohttp, which is used in place of webop's own connections.
+
+    The session has the credentials and the TLS context. It is closed when the API server refuses
+    them, when they expire, and when the operator ends.
+    """
+
+    aiohttp_session: Any  # aiohttp.ClientSession
 
 
 class _Mark(NamedTuple):
@@ -127,6 +156,7 @@ class _Mark(NamedTuple):
     ca: bytes | None
     certificate: bytes | None
     private_key: bytes | None
+    session: object  # of aiohttp
 
 
 class _Entry(NamedTuple):
@@ -351,6 +381,7 @@ def _mark(info: ConnectionInfo) -> _Mark:
         ca=_get_content(info.ca_path, info.ca_data),
         certificate=_get_content(info.certificate_path, info.certificate_data),
         private_key=_get_content(info.private_key_path, info.private_key_data),
+        session=info.aiohttp_session if isinstance(info, AiohttpSession) else None,
     )
 
 

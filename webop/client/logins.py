@@ -11,6 +11,7 @@ brought, webop reads the kubeconfig itself: either that works, or it says what i
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import inspect
 import os
@@ -118,6 +119,8 @@ def get_default_logins() -> tuple[Login, ...]:
     a kubeconfig.
     """
     libraries: dict[str, Login] = {"pykube": login_via_pykube, "kubernetes": login_via_client}
+    if find_spec("kubernetes") is None:
+        libraries["kubernetes_asyncio"] = login_via_async_client_in_thread
     installed = tuple(login for name, login in libraries.items() if find_spec(name) is not None)
     return installed or (login_with_service_account, login_with_kubeconfig)
 
@@ -191,6 +194,51 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     config = kubernetes.client.Configuration.get_default_copy()
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
     headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    return _read_configuration(config, headers, _detect_plugin_expiration(config))
+
+
+async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
+    """Log in with what the library kubernetes_asyncio finds; None if it is not installed.
+
+    The default configuration of the library is loaded by that, as if the user had done it.
+
+    Raises:
+        LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
+    """
+    try:
+        import kubernetes_asyncio.config  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    loader = None
+    try:
+        kubernetes_asyncio.config.load_incluster_config()
+        logger.debug("The async client library has found a service account.")
+    except kubernetes_asyncio.config.ConfigException:
+        try:
+            place = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
+            logger.debug("The async client library has found a kubeconfig.")
+        except Exception as exc:  # noqa: BLE001 - of the library, whatever it is
+            return await asyncio.to_thread(_read_instead, exc)
+    config = kubernetes_asyncio.client.Configuration.get_default_copy()
+    answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
+    expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
+    return await asyncio.to_thread(_read_configuration, config, headers, expiry, config.proxy)
+
+
+def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
+    """Do it in a thread, as the others are done."""
+    return asyncio.run(login_via_async_client(**kwargs))
+
+
+def _read_configuration(
+    config: Any,
+    headers: list[str | None],
+    expiry: dt.datetime | None,
+    proxy_url: str | None = None,
+) -> ConnectionInfo:
+    """Return what a client library has in its configuration."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
     info = ConnectionInfo(
         server=config.host,
@@ -202,9 +250,8 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         token=token or None,
         certificate_path=config.cert_file,
         private_key_path=config.key_file,
-        expiration=choose_earliest(
-            _detect_plugin_expiration(config), _detect_expiration(token, config.cert_file)
-        ),
+        proxy_url=proxy_url,
+        expiration=choose_earliest(expiry, _detect_expiration(token, config.cert_file)),
     )
     # What goes wrong with exec plugins, the library only logs, and goes on as nobody.
     is_nobody = not (info.authorization or info.certificate_path)
@@ -233,7 +280,11 @@ def _detect_plugin_expiration(config: Any) -> dt.datetime | None:
     if not inspect.isfunction(hook):
         return None
     loader = inspect.getclosurevars(hook).nonlocals.get("self")
-    expiry = getattr(loader, "expiry", None)
+    return _keep_future(getattr(loader, "expiry", None))
+
+
+def _keep_future(expiry: object) -> dt.datetime | None:
+    """Return the expiration, if there is one in the future."""
     if not isinstance(expiry, dt.datetime):
         return None
     expiry = expiry if expiry.tzinfo else expiry.replace(tzinfo=dt.UTC)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from webop.client.credentials import AiohttpSession
+
 if TYPE_CHECKING:
     import httpx
 
@@ -79,11 +81,15 @@ TransportFactory = Callable[["ConnectionInfo"], "Transport | httpx.AsyncBaseTran
 
 
 def build_transport(info: ConnectionInfo) -> Transport:
-    """Make a pool of connections for one set of credentials.
+    """Make a pool of connections for one set of credentials, or take what it comes with.
 
     Raises:
         LoginError: the TLS credentials or the proxy are not usable.
     """
+    if isinstance(info, AiohttpSession):
+        from webop.client.aiohttp_sessions import SessionTransport  # noqa: PLC0415 - optional
+
+        return SessionTransport(info)
     from webop.client.connections import ConnectionPool  # noqa: PLC0415 - not for mocks
 
     return ConnectionPool(info)

@@ -155,14 +155,18 @@ class View(Mapping[str, Any]):
 
 
 class _Stanza(View):
-    """A stanza at the top of the document; an absent one is an empty mapping."""
+    """A stanza at the top of the document; an absent one is an empty mapping.
+
+    Args:
+        body: the document that it is a stanza of; of a :class:`Body`, as it is at any time.
+    """
 
     __slots__ = ()
 
     _key: str
 
-    def __init__(self, cell: list[Mapping[str, Any]]) -> None:
-        self._cell = cell
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._cell = body._cell if isinstance(body, Body) else [body]  # noqa: SLF001  a view too
 
     def _read(self) -> Mapping[str, Any]:
         stanza = self._cell[0].get(self._key)
@@ -190,6 +194,9 @@ class _LabelsView(_Stanza):
 
     _key = "labels"
 
+    def __init__(self, meta: Meta) -> None:
+        self._cell = meta._cell  # noqa: SLF001  a view too
+
     def _read(self) -> Mapping[str, Any]:
         return _get_stanza(_get_stanza(self._cell[0], "metadata"), self._key)
 
@@ -209,8 +216,8 @@ class Meta(_Stanza):
     _labels: Labels | None
     _annotations: Annotations | None
 
-    def __init__(self, cell: list[Mapping[str, Any]]) -> None:
-        self._cell = cell
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__(body)
         self._labels = self._annotations = None
 
     @property
@@ -232,14 +239,14 @@ class Meta(_Stanza):
     def labels(self) -> Labels:
         """A live view of the labels."""
         if self._labels is None:
-            self._labels = _LabelsView(self._cell)
+            self._labels = _LabelsView(self)
         return self._labels
 
     @property
     def annotations(self) -> Annotations:
         """A live view of the annotations."""
         if self._annotations is None:
-            self._annotations = _AnnotationsView(self._cell)
+            self._annotations = _AnnotationsView(self)
         return self._annotations
 
     @property
@@ -280,6 +287,10 @@ class Body(View):
         self._cell = [raw if isinstance(raw, dict) else get_raw(raw)]
         self._metadata = self._spec = self._status = None
 
+    def __copy__(self) -> Body:
+        """Copy the present state: the copy does not show newer ones."""
+        return type(self)(self)
+
     @property
     def raw(self) -> Mapping[str, Any]:
         """The raw document; not to be changed."""
@@ -293,21 +304,21 @@ class Body(View):
     def spec(self) -> Spec:
         """A live view of ``spec``."""
         if self._spec is None:
-            self._spec = Spec(self._cell)
+            self._spec = Spec(self)
         return self._spec
 
     @property
     def status(self) -> Status:
         """A live view of ``status``."""
         if self._status is None:
-            self._status = Status(self._cell)
+            self._status = Status(self)
         return self._status
 
     @property
     def metadata(self) -> Meta:
         """A live view of ``metadata``."""
         if self._metadata is None:
-            self._metadata = Meta(self._cell)
+            self._metadata = Meta(self)
         return self._metadata
 
     @property

@@ -6,9 +6,9 @@ the handler where it has one (tutorial "Diffing the fields" of the manual).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self
 
 from webop.objects.fields import FieldPath, is_mapping, resolve
 
@@ -25,7 +25,7 @@ class DiffOperation(StrEnum):
 
 
 class DiffItem(NamedTuple):
-    """A difference of one field; equal to and unpacked as a tuple of four.
+    """A difference of one field; unpacked as a tuple of four, and equal to it or to such a list.
 
     Attributes:
         operation: what has happened.
@@ -47,8 +47,41 @@ class DiffItem(NamedTuple):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def __eq__(self, other: object) -> bool:
+        return _equals(self, other)
 
-Diff: TypeAlias = Sequence[DiffItem]
+    def __ne__(self, other: object) -> bool:
+        return not _equals(self, other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class Diff(tuple[DiffItem, ...]):
+    """All differences between two states; equal to tuples and lists of the same items.
+
+    Args:
+        items: what :class:`DiffItem` can be made of.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, items: Iterable[Iterable[Any]] = ()) -> Self:
+        """Make the items of tuples or lists of four."""
+        made = (item if type(item) is DiffItem else DiffItem(*item) for item in items)
+        return super().__new__(cls, made)
+
+    def __eq__(self, other: object) -> bool:
+        return _equals(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not _equals(self, other)
+
+    __hash__ = tuple.__hash__
+
+
+def _equals(values: tuple[Any, ...], other: object) -> bool:
+    return isinstance(other, Sequence) and tuple(values) == tuple(other)
 
 
 def diff(old: Any, new: Any) -> Diff:
@@ -57,9 +90,7 @@ def diff(old: Any, new: Any) -> Diff:
     Mappings are compared key by key, everything else (lists too) as a whole. The order is that
     of the new state, what was removed from a mapping comes after what remained in it.
     """
-    if old == new:
-        return ()
-    return tuple(_iter_diff(old, new, ()))
+    return Diff(_iter_diff(old, new, ()))
 
 
 def _iter_diff(old: Any, new: Any, path: FieldPath) -> Iterator[DiffItem]:
@@ -79,14 +110,14 @@ def _iter_diff(old: Any, new: Any, path: FieldPath) -> Iterator[DiffItem]:
         yield DiffItem(DiffOperation.CHANGE, path, old, new)
 
 
-def reduce(diff: Diff, path: FieldPath) -> Diff:
+def reduce(diff: Sequence[DiffItem], path: FieldPath) -> Diff:
     """Keep what concerns a field, with paths relative to it.
 
     A parent of the field that was added, changed or removed as a whole counts as far as the
     field itself differs by it.
     """
     if not path:
-        return diff
+        return Diff(diff)
     depth = len(path)
     reduced: list[DiffItem] = []
     for item in diff:
@@ -96,4 +127,4 @@ def reduce(diff: Diff, path: FieldPath) -> Diff:
         elif field == path[: len(field)]:
             rest = path[len(field) :]
             reduced.extend(_iter_diff(resolve(item.old, rest), resolve(item.new, rest), ()))
-    return tuple(reduced)
+    return Diff(reduced)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -62,6 +62,10 @@ class Resource:
             and self.group == other.group
             and self.version == other.version
         )
+
+    def __iter__(self) -> Iterator[str]:
+        """Unpack it as the arguments of a decorator: ``@webop.on.event(*resource)``."""
+        return iter((self.group, self.version, self.plural))
 
     def __repr__(self) -> str:
         return self.name

@@ -201,7 +201,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
         patch=Patch(body=body),
         old=old,
         new=new,
-        diff=() if old == new else diff(old, new),
+        diff=diff(old, new),
         reason=reason,
         initial=initial,
     )

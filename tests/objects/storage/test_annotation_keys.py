@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.keys import (
     AnnotationNaming,
-    build_keys,
     find_managed_prefixes,
-    mark_key,
 )
+from webop.objects.storage.progress import AnnotationsProgressStorage
 
 DEFAULT = "kopf.zalando.org"
 DEPLOYMENT = {"kind": "Deployment", "name": "d", "uid": "u"}
@@ -44,10 +44,10 @@ RULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{,61}[A-Za-z0-9])?")
     ],
 )
 def test_names_are_those_that_kopf_makes(prefix: str, key: str, names: list[str]) -> None:
-    expected = tuple(f"{prefix}/{name}" for name in names)
+    expected = [f"{prefix}/{name}" for name in names]
 
-    assert build_keys(prefix, key, v1=True) == expected
-    assert build_keys(prefix, key, v1=False) == expected[:1]
+    assert AnnotationNaming(prefix=prefix, v1=True).make_keys(key) == expected
+    assert AnnotationNaming(prefix=prefix, v1=False).make_keys(key) == expected[:1]
 
 
 @pytest.mark.feature("CFG-67", "HND-06", "SUB-15")
@@ -56,18 +56,19 @@ def test_names_are_those_that_kopf_makes(prefix: str, key: str, names: list[str]
     ["lambda:/app/handlers.py:15", "_private", "outer.<locals>.<lambda>", "créer", "__"],
 )
 def test_names_that_kubernetes_would_refuse_are_made_acceptable(key: str) -> None:
-    (name,) = build_keys(DEFAULT, key, v1=True)
+    naming = AnnotationNaming(prefix=DEFAULT, v1=True)
+    (name,) = naming.make_keys(key)
 
     assert name.startswith(f"{DEFAULT}/")
     assert RULE.fullmatch(name.removeprefix(f"{DEFAULT}/"))
-    assert name != build_keys(DEFAULT, key + "x", v1=True)[0]
+    assert name != naming.make_keys(key + "x")[0]
 
 
 @pytest.mark.feature("CFG-67")
 def test_an_older_name_that_kubernetes_would_refuse_is_not_made() -> None:
     prefix = "p" * 60 + ".example.com"
 
-    assert build_keys(prefix, "update", v1=True) == (f"{prefix}/update",)
+    assert AnnotationNaming(prefix=prefix, v1=True).make_keys("update") == [f"{prefix}/update"]
 
 
 @pytest.mark.feature("CFG-71")
@@ -83,8 +84,26 @@ def test_an_older_name_that_kubernetes_would_refuse_is_not_made() -> None:
     ],
 )
 def test_keys_differ_for_replica_sets_of_deployments(body: Any, key: str) -> None:
-    assert mark_key("x", body) == key
-    assert AnnotationNaming(prefix="p", v1=True).make_keys("x", body=body) == (f"p/{key}",)
+    assert AnnotationNaming(prefix="p", v1=True).mark_key("x", body=body) == key
+    assert AnnotationNaming(prefix="p", v1=True).make_keys("x", body=body) == [f"p/{key}"]
+
+
+def test_storages_of_ones_own_choose_the_names() -> None:
+    class Storage(AnnotationsProgressStorage):
+        def make_safe_key(self, key: str) -> str:
+            return super().make_safe_key(key).lower()
+
+        def mark_key(self, key: str, *, body: Any) -> str:
+            return f"{key}-{body.meta.name}"
+
+    storage, body, patch = Storage(prefix="p"), Body({"metadata": {"name": "ex"}}), Patch()
+    storage.store(key="createFn", record={"retries": 1}, body=body, patch=patch)
+    assert patch.meta.annotations["p/createfn-ex"] == '{"retries":1}'
+
+    body = Body({"metadata": {"name": "ex", **patch["metadata"]}})
+    assert storage.fetch(key="createFn", body=body) == {"retries": 1}
+    storage.prefix = "q"
+    assert storage.fetch(key="createFn", body=body) is None
 
 
 @pytest.mark.feature("CFG-66", "D-61")

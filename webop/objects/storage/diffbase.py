@@ -25,7 +25,14 @@ from webop.objects.fields import (
 )
 from webop.objects.storage import codec
 from webop.objects.storage.codec import EssenceDigest, StoredEssence
-from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, find_managed_prefixes
+from webop.objects.storage.keys import (
+    DEFAULT_PREFIX,
+    DROPPED_IF_EMPTY,
+    AnnotationNaming,
+    EssenceCleaning,
+    NamedField,
+    find_managed_prefixes,
+)
 from webop.pacing import Once
 
 if TYPE_CHECKING:
@@ -47,12 +54,9 @@ _TOO_LARGE: Final = (
     "This is so for all such objects of the kind. To have it otherwise, put StatusDiffBaseStorage "
     "into settings.persistence.diffbase_storage, or name the large fields in its ignored_fields."
 )
-_DROPPED_IF_EMPTY: Final = frozenset(
-    {("status",), ("metadata",), ("metadata", "labels"), ("metadata", "annotations")}
-)
 
 
-class DiffBaseStorage(ABC):
+class DiffBaseStorage(EssenceCleaning, ABC):
     """Keeps the last handled state; to be inherited by storages of one's own.
 
     The essence shares its parts with the raw body, which must not be changed. A class from
@@ -66,7 +70,9 @@ class DiffBaseStorage(ABC):
 
     def __init__(self, ignored_fields: Iterable[FieldSpec] | None = None) -> None:
         super().__init__()
-        self.ignored_fields = [parse_field(field) for field in ignored_fields or ()]
+        self.ignored_fields = list(ignored_fields or ())
+        for field in self.ignored_fields:
+            parse_field(field)  # to complain where the mistake is made
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -101,8 +107,8 @@ class DiffBaseStorage(ABC):
             essence["metadata"] = metadata
         for field in extra_fields or ():
             _include(raw, essence, parse_field(field))
-        for path in self.ignored_fields:
-            essence = build_without(essence, path)
+        for field in self.ignored_fields:
+            essence = build_without(essence, parse_field(field))
         return cast("BodyEssence", clone(essence) if self._gives_copies else essence)
 
     @abstractmethod
@@ -125,7 +131,7 @@ def _include(raw: Mapping[str, Any], essence: dict[str, Any], path: FieldPath) -
     if path == ("metadata",) and isinstance(value, dict):
         # It changes with each write, that of the essence included: a handler would never rest.
         value = {key: val for key, val in value.items() if key != "resourceVersion"}
-    if value or path not in _DROPPED_IF_EMPTY:
+    if value or path not in DROPPED_IF_EMPTY:
         ensure(essence, path, value)
 
 
@@ -159,14 +165,14 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         document = cast("dict[str, Any]", super().build(body=body, extra_fields=extra_fields))
         annotations = resolve(document, _ANNOTATIONS)
         if annotations:  # the managed ones are not in it, but those of extra fields can be
-            for name in self.make_keys(self.key, body=get_raw(body)):
+            for name in self.make_keys(self.key, body=body):
                 if name in annotations:
                     document = build_without(document, (*_ANNOTATIONS, name))
         return cast("BodyEssence", document)
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
         """Return the essence from the annotation, or its digest."""
-        for place, document in self._read_states(self.key, get_raw(body)):
+        for place, document in self._read_states(self.key, body):
             try:
                 return codec.expand(document)
             except ValueError as exc:
@@ -177,7 +183,7 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         """Put the essence into the patch, as text with a line end for a clean ``kubectl get``."""
         text = codec.encode(essence) + "\n"
         raw = get_raw(body)
-        names = self.make_keys(self.key, body=raw)
+        names = list(self.make_keys(self.key, body=body))
         room = codec.ANNOTATIONS_LIMIT - codec.RESERVE - codec.measure_others(raw, patch, names)
         size = codec.measure(text)
         if codec.measure(names[0]) + size > room:
@@ -214,6 +220,8 @@ class StatusDiffBaseStorage(DiffBaseStorage):
         ignored_fields: what is left out of the essence.
     """
 
+    field = NamedField()
+
     def __init__(
         self,
         *,
@@ -222,7 +230,8 @@ class StatusDiffBaseStorage(DiffBaseStorage):
         ignored_fields: Iterable[FieldSpec] | None = None,
     ) -> None:
         super().__init__(ignored_fields=ignored_fields)
-        self.field = parse_field(field.format(name=name) if isinstance(field, str) else field)
+        self.name = name
+        self.field = field
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the field itself."""

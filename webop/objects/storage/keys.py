@@ -13,13 +13,32 @@ import hashlib
 import re
 import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from webop.objects.fields import ensure, resolve
+from webop.objects.body import get_raw
+from webop.objects.fields import (
+    ABSENT_FIELD,
+    FieldPath,
+    FieldSpec,
+    ensure,
+    parse_field,
+    remove,
+    resolve,
+)
 from webop.objects.storage.codec import build_place, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from webop.objects.body import Body, BodyEssence
+
+DROPPED_IF_EMPTY: Final = (
+    ("metadata", "labels"),
+    ("metadata", "annotations"),
+    ("metadata",),
+    ("status",),
+)
+"""What is not in an essence if there is nothing in it."""
 
 DEFAULT_PREFIX: Final = "kopf.zalando.org"
 MARKER: Final = "kopf-managed"
@@ -35,49 +54,6 @@ _SAFE: Final = str.maketrans("/<>", ".__")
 # working-with-objects/annotations/#syntax-and-character-set
 _is_valid: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?").fullmatch
 _INVALID: Final = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@lru_cache(maxsize=8192)
-def build_keys(prefix: str, key: str, *, v1: bool) -> tuple[str, ...]:
-    """Build the annotations' names for a key: the present form, and the older if it differs."""
-    safe = key.translate(_SAFE)
-    name = _shorten(safe, _NAME_LIMIT, key)
-    if not _is_valid(name):
-        # Kubernetes would refuse it, so it is in no object by now. These are ids of lambdas, of
-        # functions with a leading underscore or with letters beyond ASCII.
-        suffix = _build_suffix(key)
-        words = _INVALID.sub("_", key).strip("-_.")[: _NAME_LIMIT - len(suffix)]
-        return (f"{prefix}/{words or 'id'}{suffix}",)
-    legacy = _shorten(safe, _NAME_LIMIT - len(prefix) - 1, safe) if v1 else name
-    if legacy == name or not _is_valid(legacy):
-        return (f"{prefix}/{name}",)
-    return (f"{prefix}/{name}", f"{prefix}/{legacy}")
-
-
-def _shorten(name: str, room: int, hashed: str) -> str:
-    if len(name) <= room:
-        return name
-    # With prefixes near the limit the room gets negative, and the slice counts from the end.
-    suffix = _build_suffix(hashed)
-    return f"{name[: room - len(suffix)]}{suffix}"
-
-
-def _build_suffix(key: str) -> str:
-    digest = hashlib.blake2b(key.encode("utf-8"), digest_size=4).digest()
-    return "-" + base64.b64encode(digest, altchars=b"-.").decode("ascii").rstrip("=-.")
-
-
-def mark_key(key: str, body: Mapping[str, Any]) -> str:
-    """Make the key differ for replica sets of deployments.
-
-    The deployment controller copies the annotations of a deployment to its replica sets, with
-    the state of the deployment's handlers among them, if both kinds are handled.
-    """
-    if body.get("kind") != "ReplicaSet":
-        return key
-    owners = resolve(body, ("metadata", "ownerReferences")) or ()
-    is_owned = any(owner.get("kind") == "Deployment" for owner in owners)
-    return f"{key}-ofDRS" if is_owned else key
 
 
 def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
@@ -98,8 +74,47 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{prefix}/" for prefix in prefixes)
 
 
+class EssenceCleaning:
+    """What storages do to the essences of objects. Both methods change what they get."""
+
+    @staticmethod
+    def remove_annotations(essence: BodyEssence, keys_to_remove: Collection[str]) -> None:
+        """Remove annotations by their full names."""
+        metadata = essence.get("metadata", {})
+        annotations = metadata.get("annotations", {})
+        if not annotations.keys().isdisjoint(keys_to_remove):
+            kept = {key: val for key, val in annotations.items() if key not in keys_to_remove}
+            metadata["annotations"] = kept
+
+    @staticmethod
+    def remove_empty_stanzas(essence: BodyEssence) -> None:
+        """Remove labels, annotations, metadata and status if there is nothing in them."""
+        document = cast("dict[str, Any]", essence)
+        for path in DROPPED_IF_EMPTY:
+            if not resolve(document, path, ABSENT_FIELD):
+                remove(document, path)
+
+
+class NamedField:
+    """The field of a storage; in one that is set as a string, ``{name}`` is the storage's name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = f"_{name}"
+
+    def __get__(self, storage: Any, owner: type) -> FieldPath:
+        path: FieldPath = getattr(storage, self._attribute)
+        return path
+
+    def __set__(self, storage: Any, field: FieldSpec) -> None:
+        spec = field.format(name=storage.name) if isinstance(field, str) else field
+        setattr(storage, self._attribute, parse_field(spec))
+
+
 class AnnotationNaming:
-    """What storages in annotations have in common: a prefix, names, and the marker."""
+    """What storages in annotations have in common: a prefix, names, and the marker.
+
+    Storages of one's own can override how names are made.
+    """
 
     def __init__(self, *, prefix: str, v1: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -114,17 +129,64 @@ class AnnotationNaming:
         self.prefix = prefix
         self.v1 = v1
 
-    def make_keys(self, key: str, *, body: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    def make_keys(self, key: str, *, body: Mapping[str, Any] | None = None) -> list[str]:
         """Return the full names of the annotations of a key, the present form first."""
-        key = key if body is None else mark_key(key, body)
-        return build_keys(self.prefix, key, v1=self.v1)
+        key = key if body is None else self.mark_key(key, body=body)
+        return list(_build_names(self, key, self.prefix, self.v1))
 
-    def _read_states(
-        self, key: str, raw: Mapping[str, Any]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def mark_key(self, key: str, *, body: Mapping[str, Any]) -> str:
+        """Make the key differ for replica sets of deployments.
+
+        The deployment controller copies the annotations of a deployment to its replica sets, with
+        the state of the deployment's handlers among them, if both kinds are handled.
+        """
+        if body.get("kind") != "ReplicaSet":
+            return key
+        owners = resolve(body, ("metadata", "ownerReferences")) or ()
+        is_owned = any(owner.get("kind") == "Deployment" for owner in owners)
+        return f"{key}-ofDRS" if is_owned else key
+
+    def make_v2_key(self, key: str, max_length: int = _NAME_LIMIT) -> str:
+        """Return the full name of a key in the present form, with the name limited in length."""
+        name = self._shorten(self.make_safe_key(key), max_length, key)
+        if not _is_valid(name):
+            # Kubernetes would refuse it, so it is in no object by now. These are ids of lambdas, of
+            # functions with a leading underscore or with letters beyond ASCII.
+            suffix = self.make_suffix(key)
+            words = _INVALID.sub("_", key).strip("-_.")[: max_length - len(suffix)]
+            name = f"{words or 'id'}{suffix}"
+        return f"{self.prefix}/{name}"
+
+    def make_v1_key(self, key: str, max_length: int = _NAME_LIMIT) -> str:
+        """Return the full name of a key in the older form, all of it limited in length.
+
+        It is the present form if Kubernetes would refuse the older one.
+        """
+        safe = self.make_safe_key(key)
+        name = self._shorten(safe, max_length - len(self.prefix) - 1, safe)
+        return f"{self.prefix}/{name}" if _is_valid(name) else self.make_v2_key(key)
+
+    def make_safe_key(self, key: str) -> str:
+        """Replace what handlers' ids have, but names of annotations cannot."""
+        return key.translate(_SAFE)
+
+    def make_suffix(self, key: str) -> str:
+        """Return the hash that the name of a key ends with if the key is cut."""
+        digest = hashlib.blake2b(key.encode("utf-8"), digest_size=4).digest()
+        return "-" + base64.b64encode(digest, altchars=b"-.").decode("ascii").rstrip("=-.")
+
+    def _shorten(self, name: str, room: int, hashed: str) -> str:
+        if len(name) <= room:
+            return name
+        # With prefixes near the limit the room gets negative, and the slice counts from the end.
+        suffix = self.make_suffix(hashed)
+        return f"{name[: room - len(suffix)]}{suffix}"
+
+    def _read_states(self, key: str, body: Body) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the readable annotations of a key, the present form first, with their places."""
+        raw = get_raw(body)
         annotations = resolve(raw, ("metadata", "annotations")) or {}
-        for name in self.make_keys(key, body=raw):
+        for name in self.make_keys(key, body=body):
             text = annotations.get(name)
             if text is not None:
                 place = build_place(f"the annotation {name}", raw)
@@ -141,3 +203,15 @@ class AnnotationNaming:
         path = ("metadata", "annotations", f"{self.prefix}/{MARKER}")
         if resolve(body, path) is None and resolve(patch, path) is None:
             ensure(patch, path, "yes")
+
+
+@lru_cache(maxsize=8192)
+def _build_names(
+    naming: AnnotationNaming,
+    key: str,
+    _prefix: str,
+    has_older: bool,  # noqa: FBT001
+) -> tuple[str, ...]:
+    name = naming.make_v2_key(key)
+    older = naming.make_v1_key(key) if has_older else name
+    return (name,) if older == name else (name, older)

@@ -20,7 +20,6 @@ from webop.objects.fields import (
     clone,
     ensure,
     is_mapping,
-    parse_field,
     remove,
     resolve,
 )
@@ -31,7 +30,12 @@ from webop.objects.storage.codec import (
     measure,
     measure_others,
 )
-from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming
+from webop.objects.storage.keys import (
+    DEFAULT_PREFIX,
+    AnnotationNaming,
+    EssenceCleaning,
+    NamedField,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -61,7 +65,7 @@ class ProgressRecord(TypedDict, total=False):
     seen: str
 
 
-class ProgressStorage(ABC):
+class ProgressStorage(EssenceCleaning, ABC):
     """Keeps the progress of handlers; to be inherited by storages of one's own.
 
     Records are independent: none is merged with another or with what it was before.
@@ -105,10 +109,10 @@ class ProgressStorage(ABC):
         """
         return cast("BodyEssence", self._own(essence))
 
-    def flush(self) -> None:  # noqa: B027  # documented as optional to override
+    def flush(self) -> None:  # documented as optional to override
         """Write what is held back, if anything is."""
 
-    def fit(self, *, body: Body, patch: Patch) -> None:  # noqa: B027  # optional to override
+    def fit(self, *, body: Body, patch: Patch) -> None:  # optional to override
         """Make room in a complete patch, just before it is written, if the records need it.
 
         Args:
@@ -144,27 +148,27 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the annotation."""
-        found = next(self._read_states(key, get_raw(body)), None)
+        found = next(self._read_states(key, body), None)
         return None if found is None else cast("ProgressRecord", found[1])
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         """Put the record into the patch."""
         text = self._encode(record, _MESSAGE_LIMITS[0])
         raw = get_raw(body)
-        for name in self.make_keys(key, body=raw):
+        for name in self.make_keys(key, body=body):
             ensure(patch, (*_ANNOTATIONS, name), text)
         self.store_marker(body=raw, patch=patch)
 
     def purge(self, *, key: str, body: Body, patch: Patch) -> None:
         """Delete the annotation, if it is there."""
         raw = get_raw(body)
-        for name in self.make_keys(key, body=raw):
+        for name in self.make_keys(key, body=body):
             _purge((*_ANNOTATIONS, name), raw, patch)
 
     def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
         """Set the annotation for touching, if it is not of that value already."""
         raw = get_raw(body)
-        for name in self.make_keys(self.touch_key, body=raw):
+        for name in self.make_keys(self.touch_key, body=body):
             path = (*_ANNOTATIONS, name)
             if resolve(raw, path) != value:
                 ensure(patch, path, value)
@@ -230,6 +234,9 @@ class StatusProgressStorage(ProgressStorage):
         touch_field: what only serves to change the object.
     """
 
+    field = NamedField()
+    touch_field = NamedField()
+
     def __init__(
         self,
         *,
@@ -238,8 +245,9 @@ class StatusProgressStorage(ProgressStorage):
         touch_field: FieldSpec = "status.{name}.dummy",
     ) -> None:
         super().__init__()
-        self.field = _parse_named(field, name)
-        self.touch_field = _parse_named(touch_field, name)
+        self.name = name
+        self.field = field
+        self.touch_field = touch_field
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the field."""
@@ -352,10 +360,6 @@ class SmartProgressStorage(MultiProgressStorage):
                 _ReadOnlyStatusProgressStorage(name=name, field=field, touch_field=touch_field),
             ]
         )
-
-
-def _parse_named(field: FieldSpec, name: str) -> FieldPath:
-    return parse_field(field.format(name=name) if isinstance(field, str) else field)
 
 
 def _shorten(record: ProgressRecord, limit: int) -> ProgressRecord:

@@ -1,0 +1,425 @@
+"""Public names do what those of Kopf do when operators use them by themselves.
+
+Each line below is an expression that is evaluated twice: with ``kopf`` as Kopf, and as webop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import webop
+
+kopf = pytest.importorskip("kopf", reason="Kopf comes with the extra 'dev'.")
+
+META: dict[str, Any] = {
+    "name": "n",
+    "namespace": "ns",
+    "uid": "u",
+    "labels": {"l": "1"},
+    "creationTimestamp": "t",
+    "annotations": {
+        "a": "2",
+        "kopf.zalando.org/h": '{"retries":1,"started":"t"}',
+        "kopf.zalando.org/touch-dummy": "d",
+        "op.dev/h": '{"retries":2}',
+        "kubectl.kubernetes.io/last-applied-configuration": "x",
+    },
+}
+STATUS = {"y": 2, "kopf": {"progress": {"h": {"retries": 1}}, "dummy": "d"}}
+BODY = {
+    "apiVersion": "g/v1",
+    "kind": "K",
+    "metadata": META,
+    "spec": {"x": 1, "list": [1]},
+    "status": STATUS,
+}
+ESSENCES = {
+    "kopf.zalando.org/last-handled-configuration": '{"spec":{"x":1}}\n',
+    "op.dev/last": "{}",
+}
+HANDLED = {
+    **BODY,
+    "metadata": {**META, "annotations": {**META["annotations"], **ESSENCES}},
+    "status": {**STATUS, "kopf": {"last-handled-configuration": '{"spec":{"x":3}}'}},
+}
+OWNED = {
+    **BODY,
+    "kind": "ReplicaSet",
+    "metadata": {**META, "ownerReferences": [{"kind": "Deployment"}]},
+}
+ITEM = ("add", ("x",), None, 1)
+
+
+def fill(patch: Any, fn: Any) -> dict[str, Any]:
+    fn(patch)
+    return dict(patch)
+
+
+def change(essence: Any, fn: Any, *args: Any) -> Any:
+    fn(essence, *args)
+    return essence
+
+
+def revive(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def split(expressions: str) -> list[str]:
+    return [line.strip() for line in expressions.strip().splitlines()]
+
+
+def evaluate(expression: str, module: ModuleType, maker: str = "None") -> Any:
+    names = {**globals(), "kopf": module}
+    try:
+        return eval(expression, {**names, "s": eval(maker, names)})
+    except Exception as exc:  # noqa: BLE001  whatever it is
+        return f"raises {type(exc).__name__}"
+
+
+def compare(expression: str, maker: str = "None") -> None:
+    expected = evaluate(expression, kopf, maker)
+    found = evaluate(expression, webop, maker)
+    assert found == expected
+    assert type(found).__name__ == type(expected).__name__
+
+
+DIFFS = """
+    kopf.Diff([ITEM]) == [ITEM]
+    kopf.Diff([ITEM]) == (ITEM,)
+    kopf.Diff([ITEM]) == [list(ITEM)]
+    kopf.Diff([ITEM]) != [list(ITEM)]
+    kopf.Diff([ITEM]) == [('add', ['x'], None, 1)]
+    [ITEM] == kopf.Diff([ITEM])
+    (ITEM,) == kopf.Diff([ITEM])
+    kopf.Diff([]) == ()
+    kopf.Diff([]) == {}
+    kopf.Diff([]) == None
+    bool(kopf.Diff([]))
+    kopf.Diff([('add', 'x')])
+    kopf.Diff(None)
+    repr(kopf.Diff([ITEM, kopf.DiffItem('remove', ('y', 'z'), 1, None)]))
+    len(kopf.Diff(iter([ITEM])))
+    kopf.Diff([ITEM])[0].op
+    kopf.Diff([ITEM])[0:1]
+    kopf.Diff([ITEM])[0]
+    ITEM in kopf.Diff([ITEM])
+    list(ITEM) in kopf.Diff([ITEM])
+    kopf.Diff([ITEM]).index(ITEM)
+    kopf.Diff([ITEM]).count(list(ITEM))
+    hash(kopf.Diff([ITEM])) == hash(kopf.Diff([kopf.DiffItem(*ITEM)]))
+    hash(kopf.Diff([('add', ('x',), None, [1])]))
+    copy.copy(kopf.Diff([ITEM])) == [ITEM]
+    copy.deepcopy(kopf.Diff([ITEM])) == [ITEM]
+    type(revive(kopf.Diff([ITEM]))).__name__
+    type(revive(kopf.Diff([ITEM]))[0]).__name__
+    revive(kopf.Diff([ITEM])) == [ITEM]
+    [op for op, field, old, new in kopf.Diff([ITEM])]
+    isinstance(kopf.Diff([]), collections.abc.Sequence)
+    dataclasses.make_dataclass('D', [('d', kopf.Diff, kopf.Diff([]))])().d == ()
+    kopf.DiffItem(*ITEM) == ITEM
+    kopf.DiffItem(*ITEM) == list(ITEM)
+    list(ITEM) == kopf.DiffItem(*ITEM)
+    kopf.DiffItem(*ITEM) != list(ITEM)
+    kopf.DiffItem(*ITEM) == 'add'
+    kopf.DiffItem(*ITEM) == None
+    repr(kopf.DiffItem(kopf.DiffOperation.ADD, ('x',), None, 1))
+    kopf.DiffItem(operation='add', field=('x',), old=None, new=1)._asdict()
+    kopf.DiffItem(*ITEM)._replace(new=2).new
+    kopf.DiffItem._fields
+    kopf.DiffItem('add', ('x',))
+    hash(kopf.DiffItem(*ITEM)) == hash(ITEM)
+    revive(kopf.DiffItem(*ITEM)) == ITEM
+    [(op.name, op.value, str(op), repr(op), f'{op}') for op in kopf.DiffOperation]
+    json.dumps(kopf.DiffOperation('add'))
+"""
+BODIES = """
+    dict(kopf.Body(BODY)) == BODY
+    BODY == kopf.Body(BODY)
+    kopf.Body(BODY) == kopf.Body(BODY)
+    kopf.Body()
+    kopf.Body({})['spec']
+    kopf.Body({}).spec == {}
+    kopf.Body({}).spec['x']
+    kopf.Body({}).meta.name
+    kopf.Body({}).metadata.labels == {}
+    bool(kopf.Body({}).spec)
+    repr(kopf.Body(BODY)) == repr(BODY)
+    str(kopf.Body(BODY).spec)
+    hash(kopf.Body(BODY))
+    kopf.Body(BODY)['spec'] is BODY['spec']
+    {**kopf.Body(BODY).spec}
+    kopf.Body(kopf.Body(BODY)).spec['x']
+    kopf.Body(BODY).spec.update(x=1)
+    setattr(kopf.Body(BODY), 'spec', {})
+    copy.copy(kopf.Body(BODY)) == BODY
+    copy.copy(kopf.Body(BODY).spec) == BODY['spec']
+    copy.deepcopy(kopf.Body(BODY)) == BODY
+    copy.deepcopy(kopf.Body(BODY))['spec'] is BODY['spec']
+    copy.deepcopy(kopf.Body(BODY).spec) == BODY['spec']
+    revive(kopf.Body(BODY)) == BODY
+    revive(kopf.Body(BODY)).spec['x']
+    revive(kopf.Body(BODY).meta).labels['l']
+    json.dumps(kopf.Body(BODY))
+    kopf.Meta(BODY)['name']
+    kopf.Meta(kopf.Body(BODY)).name
+    kopf.Meta(BODY).labels == {'l': '1'}
+    kopf.Meta(BODY).annotations['a']
+    kopf.Meta(BODY).creation_timestamp
+    kopf.Meta(BODY).deletion_timestamp
+    (kopf.Meta(BODY).uid, kopf.Meta(BODY).namespace)
+    kopf.Meta({}) == {}
+    kopf.Meta({}).name
+    kopf.Meta({'name': 'x'}).name
+    kopf.Meta()
+    repr(kopf.Meta({'metadata': {'name': 'x'}}))
+    kopf.Meta({'metadata': {'name': 'x'}}) == {'name': 'x'}
+    kopf.Spec(BODY) == BODY['spec']
+    kopf.Spec(kopf.Body(BODY)) == BODY['spec']
+    kopf.Spec({'spec': {'x': 1}})['x']
+    kopf.Spec({'x': 1}) == {}
+    kopf.Spec({})['x']
+    kopf.Spec({}).get('x', 5)
+    list(kopf.Spec({'spec': {'x': 1}}).items())
+    kopf.Status({'status': {'x': 1}}) == kopf.Spec({'spec': {'x': 1}})
+    repr(kopf.Status({'status': {'x': 1}}))
+    revive(kopf.Status({'status': {'x': 1}})) == {'x': 1}
+    kopf.Labels({})
+    kopf.Annotations({})
+    kopf.HandlerId('x')
+    kopf.FieldPath(['a', 'b'])
+    kopf.BodyEssence(spec={'x': 1})
+    kopf.RawBody(apiVersion='v1')
+    kopf.RawEvent(type='ADDED', object={})
+    kopf.ObjectReference(name='x')
+    kopf.OwnerReference(name='x')
+    kopf.ProgressRecord(retries=1)
+    kopf.UserInfo(username='x')
+    kopf.WebhookClientConfig(url='x')
+    kopf.WebhookClientConfigService(name='x')
+    sorted(kopf.WebhookClientConfigService.__annotations__)
+    sorted(typing.get_args(kopf.Operation))
+    kopf.build_object_reference(kopf.Body(BODY))
+    kopf.build_owner_reference(kopf.Body(BODY))
+    kopf.build_owner_reference({}, controller=None)
+"""
+PATCHES = """
+    kopf.Patch() == {}
+    bool(kopf.Patch())
+    bool(kopf.Patch(fns=[len]))
+    kopf.Patch({'a': 1}) == {'a': 1}
+    kopf.Patch(src={})
+    repr(kopf.Patch())
+    repr(kopf.Patch({'a': 1}))
+    repr(kopf.Patch({}, fns=[len]))
+    kopf.Patch(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
+    copy.copy(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
+    copy.deepcopy(kopf.Patch({'a': 1})) == {'a': 1}
+    dict(revive(kopf.Patch({'spec': {'a': 1}})).spec)
+    fill(kopf.Patch(), lambda p: p.spec.update(x=1, y=2))
+    fill(kopf.Patch(), lambda p: p.meta.labels.update(x='y'))
+    fill(kopf.Patch(), lambda p: p.metadata.annotations.update(x=None))
+    fill(kopf.Patch(), lambda p: p.status.setdefault('c', []).append(1))
+    fill(kopf.Patch({'spec': {'x': 1, 'y': 2}}), lambda p: p.spec.pop('x'))
+    fill(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear())
+    kopf.Patch().spec.pop('x')
+    kopf.Patch().spec == {}
+    kopf.Patch().spec['x']
+    kopf.Patch().spec.get('x')
+    len(kopf.Patch().meta.labels)
+    repr(kopf.Patch({'spec': {'x': 1}}).spec)
+    kopf.Patch({'spec': {'x': 2}}).as_json_patch(BODY)
+    kopf.Patch({'spec': {'x': 2}}, kopf.Body(BODY)).as_json_patch()
+    kopf.Patch({'spec': {'x': 2}}).as_json_patch()
+    kopf.Patch().as_json_patch()
+    kopf.Patch({'spec': {'x': 1}}).as_json_patch(BODY)
+    kopf.Patch({'spec': {'x': None}}).as_json_patch(BODY)
+    kopf.Patch({'metadata': {'labels': {'a/b~c': 'x'}}}).as_json_patch(BODY)
+    kopf.Patch(fns=[lambda b: b['spec'].update(x=3)]).as_json_patch(BODY)
+"""
+OTHERS = """
+    kopf.Memo(a=1).a
+    kopf.Memo({'a': 1})['a']
+    repr(kopf.Memo(a=1))
+    kopf.Memo().x
+    hasattr(kopf.Memo(), 'x')
+    fill(kopf.Memo(), lambda m: setattr(m, 'x', 1))
+    fill(kopf.Memo(x=1), lambda m: delattr(m, 'x'))
+    fill(kopf.Memo(), lambda m: delattr(m, 'x'))
+    type(copy.copy(kopf.Memo(a=1))).__name__
+    type(kopf.Memo(a=1).copy()).__name__
+    copy.deepcopy(kopf.Memo(a=[1])).a
+    revive(kopf.Memo(a=1)).a
+    json.dumps(kopf.Memo(a=1))
+    kopf.Index()
+    kopf.Store()
+    issubclass(kopf.Index[str, int].__origin__, collections.abc.Mapping)
+    issubclass(kopf.Store[str].__origin__, collections.abc.Collection)
+    sorted(kopf.Index.__abstractmethods__)
+    sorted(kopf.Store.__abstractmethods__)
+    [mode.name for mode in kopf.ErrorsMode]
+    [(reason.name, reason.value, str(reason)) for reason in kopf.Reason]
+    [reason.name for reason in kopf.DaemonStoppingReason]
+    [format.name for format in kopf.LogFormat]
+    kopf.TemporaryError().delay
+    kopf.TemporaryError('x', 5).delay
+    str(kopf.TemporaryError('x', delay=5))
+    kopf.TemporaryError('x').args
+    repr(kopf.TemporaryError('x'))
+    revive(kopf.TemporaryError('x', 5)).delay
+    copy.copy(kopf.TemporaryError('x', 5)).delay
+    kopf.PermanentError('x', 1).args
+    revive(kopf.PermanentError('x')).args
+    kopf.AdmissionError('x').code
+    revive(kopf.AdmissionError('x', 400)).code
+    str(kopf.AdmissionError('x', 400))
+    issubclass(kopf.AdmissionError, kopf.PermanentError)
+    issubclass(kopf.HandlerTimeoutError, kopf.PermanentError)
+    issubclass(kopf.HandlerRetriesError, kopf.PermanentError)
+    str(kopf.LoginError('x'))
+    kopf.Resource('g', 'v1', 'ks') == kopf.Resource('g', 'v1', 'ks', kind='K')
+    kopf.Resource('g', 'v1', 'ks') == ('g', 'v1', 'ks')
+    hash(kopf.Resource('g', 'v1', 'ks')) == hash(('g', 'v1', 'ks'))
+    tuple(kopf.Resource('g', 'v1', 'ks'))
+    repr(kopf.Resource('g', 'v1', 'ks'))
+    str(kopf.Resource('', 'v1', 'pods'))
+    kopf.Resource('g', 'v1')
+    setattr(kopf.Resource('g', 'v1', 'ks'), 'kind', 'X')
+    dataclasses.replace(kopf.Resource('g', 'v1', 'ks'), kind='X').kind
+    sorted(field.name for field in dataclasses.fields(kopf.Resource))
+    revive(kopf.Resource('g', 'v1', 'ks', namespaced=True)).namespaced
+    kopf.Resource('g', 'v1', 'ks', namespaced=True).get_url(namespace='ns', name='n')
+    kopf.Resource('g', 'v1', 'ks', namespaced=True).get_url(name='n')
+    kopf.Resource('g', 'v1', 'ks', namespaced=True).get_url(subresource='status')
+    kopf.Resource('g', 'v1', 'ks').get_url(server='https://h/', params={'a': 'b c'})
+    kopf.Resource('g', 'v1', 'ks', namespaced=False).get_url(name='n')
+    kopf.Resource('', 'v1', 'pods').get_url()
+    kopf.EVERYTHING.name
+    [member.name for member in type(kopf.PRESENT)]
+    copy.deepcopy(kopf.PRESENT) is kopf.PRESENT
+    revive(kopf.ABSENT) is kopf.ABSENT
+    revive(kopf.EVERYTHING) is kopf.EVERYTHING
+    kopf.ConnectionInfo()
+    kopf.ConnectionInfo(server='s') == kopf.ConnectionInfo(server='s')
+    len({kopf.ConnectionInfo(server='s'), kopf.ConnectionInfo(server='s')})
+    dataclasses.replace(kopf.ConnectionInfo(server='s'), token='t').token
+    sorted(field.name for field in dataclasses.fields(kopf.ConnectionInfo))
+    kopf.ConnectionInfo(server='s', ca_path='x', ca_data='y')
+    kopf.ConnectionInfo(server='s').as_http_headers()
+    kopf.ConnectionInfo(server='s', token='t').as_http_headers()
+    kopf.ConnectionInfo(server='s', scheme='S', token='t').as_http_headers()
+    kopf.ConnectionInfo(server='s', scheme='S').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='u', password='p').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='u').as_http_headers()
+    kopf.ConnectionInfo(server='s').as_ssl_context().check_hostname
+    kopf.ConnectionInfo(server='s', insecure=True).as_ssl_context().verify_mode.name
+    revive(kopf.ConnectionInfo(server='s', token='t')).token
+    len(kopf.SmartProgressStorage().storages)
+    kopf.MultiProgressStorage()
+    sorted(kopf.ProgressStorage.__abstractmethods__)
+    sorted(kopf.DiffBaseStorage.__abstractmethods__)
+"""
+NAMES = """
+    (s.prefix, s.v1)
+    [*s.make_keys('create_fn')]
+    [*s.make_keys('a/b.c')]
+    [*s.make_keys('h' * 50)]
+    [*s.make_keys('h' * 80)]
+    s.make_keys('h') + []
+    [*s.make_keys('x', body=kopf.Body(OWNED))]
+    s.mark_key('x', body=kopf.Body(OWNED))
+    s.mark_key('x', body=kopf.Body(BODY))
+    s.make_safe_key('a/b<c>.d')
+    s.make_v1_key('a/b')
+    s.make_v1_key('h' * 50)
+    s.make_v1_key('h' * 50, max_length=40)
+    s.make_v2_key('a/b')
+    s.make_v2_key('h' * 80)
+    s.make_v2_key('h' * 80, 40)
+    s.make_suffix('x')
+"""
+CLEANING = """
+    change({'metadata': {'annotations': {'a': '1', 'b': '2'}}}, s.remove_annotations, {'a', 'q'})
+    change({'metadata': {'annotations': {'a': '1'}}}, s.remove_annotations, ['a'])
+    change({}, s.remove_annotations, ['a'])
+    change({'metadata': {'annotations': {}, 'labels': {}}, 'spec': {}}, s.remove_empty_stanzas)
+    change({'metadata': {'annotations': {}, 'labels': {'a': 'b'}}}, s.remove_empty_stanzas)
+    change({'status': {}}, s.remove_empty_stanzas)
+    change({}, s.remove_empty_stanzas)
+"""
+PROGRESS = """
+    s.fetch(key='h', body=kopf.Body(BODY))
+    s.fetch(key='nope', body=kopf.Body(BODY))
+    copy.deepcopy(s).fetch(key='h', body=kopf.Body(BODY))
+    revive(s).fetch(key='h', body=kopf.Body(BODY))
+    fill(kopf.Patch(), lambda p: s.store(key='h', record={}, body=kopf.Body({}), patch=p))
+    fill(kopf.Patch(), lambda p: s.store(key='h', record={'retries': 1, 'success': None}, body=kopf.Body(BODY), patch=p))
+    fill(kopf.Patch(), lambda p: s.store(key='h/sub', record={'retries': 1}, body=kopf.Body(OWNED), patch=p))
+    fill(kopf.Patch(), lambda p: s.purge(key='h', body=kopf.Body(BODY), patch=p))
+    fill(kopf.Patch(), lambda p: s.purge(key='nope', body=kopf.Body(BODY), patch=p))
+    fill(kopf.Patch(), lambda p: (s.store(key='n', record={}, body=kopf.Body(BODY), patch=p), s.purge(key='n', body=kopf.Body(BODY), patch=p)))
+    fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='v'))
+    fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='d'))
+    fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value=None))
+    s.clear(essence=copy.deepcopy(BODY))
+    s.clear(essence={})
+    s.flush()
+"""  # noqa: E501
+PROGRESS_FIELDS = """
+    (s.field, s.touch_field)
+    change(s, lambda s: setattr(s, 'field', 'status.{name}.here')).field
+    change(s, lambda s: setattr(s, 'touch_field', ['status', 'x'])).touch_field
+"""
+DIFFBASE = """
+    s.build(body=kopf.Body(BODY))
+    s.build(body=kopf.Body({}))
+    s.build(body=kopf.Body(BODY), extra_fields=['status.y', 'metadata.name', ('nope',)])
+    s.fetch(body=kopf.Body(BODY))
+    s.fetch(body=kopf.Body(HANDLED))
+    revive(s).fetch(body=kopf.Body(HANDLED))
+    copy.deepcopy(s).fetch(body=kopf.Body(HANDLED))
+    fill(kopf.Patch(), lambda p: s.store(body=kopf.Body(BODY), patch=p, essence={'spec': {'x': 1}}))
+    fill(kopf.Patch(), lambda p: s.store(body=kopf.Body(OWNED), patch=p, essence={}))
+    s.ignored_fields
+    change(s, lambda s: s.ignored_fields.append('spec.x')).build(body=kopf.Body(BODY))
+"""
+DIFFBASE_FIELD = "change(s, lambda s: setattr(s, 'field', 'status.{name}.here')).field"
+PROGRESS_STORAGES = (
+    "kopf.SmartProgressStorage()",
+    "kopf.MultiProgressStorage([kopf.StatusProgressStorage()])",
+    "kopf.AnnotationsProgressStorage()",
+    "kopf.AnnotationsProgressStorage(prefix='op.dev', v1=False, verbose=True, touch_key='t')",
+    "kopf.StatusProgressStorage()",
+    "kopf.StatusProgressStorage(name='op', field='status.{name}.p', touch_field='status.t')",
+)
+DIFFBASE_STORAGES = (
+    "kopf.MultiDiffBaseStorage([kopf.StatusDiffBaseStorage()])",
+    "kopf.AnnotationsDiffBaseStorage()",
+    "kopf.AnnotationsDiffBaseStorage(prefix='op.dev', key='last', ignored_fields=['spec.x'])",
+    "kopf.StatusDiffBaseStorage()",
+    "kopf.StatusDiffBaseStorage(name='op', ignored_fields=[('spec', 'list')])",
+)
+USES = (
+    *itertools.product(PROGRESS_STORAGES, split(PROGRESS + CLEANING)),
+    *itertools.product(PROGRESS_STORAGES[4:], split(PROGRESS_FIELDS)),
+    *itertools.product(DIFFBASE_STORAGES, split(DIFFBASE + CLEANING)),
+    *itertools.product(DIFFBASE_STORAGES[3:], split(DIFFBASE_FIELD)),
+    *itertools.product(PROGRESS_STORAGES[2:4] + DIFFBASE_STORAGES[1:3], split(NAMES)),
+)
+"""A storage, and what is done with it."""
+
+
+@pytest.mark.feature("REF-66", "REF-67", "REF-69", "REF-71", "REF-76", "REF-80", "EVT-13")
+@pytest.mark.parametrize("expression", split(DIFFS + BODIES + PATCHES + OTHERS))
+def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
+    compare(expression)
+
+
+@pytest.mark.feature("REF-51", "REF-52", "REF-53", "REF-54", "REF-56", "REF-57", "REF-58", "CFG-67")
+@pytest.mark.parametrize(("storage", "expression"), USES)
+def test_storages_are_used_as_those_of_kopf(storage: str, expression: str) -> None:
+    compare(expression, storage)
