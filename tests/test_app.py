@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,27 @@ async def test_wrong_variables_of_the_environment_are_told_to_the_server(
     assert reason in message["message"]
     with pytest.raises(ConfigurationError):
         await lifespan.task
+
+
+async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[str] = []
+    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+
+    @webop.on.create("kopfexamples", registry=registry)
+    def fn(nam: str, **_: Any) -> None: ...
+
+    reason = r"fn\(\) requires 'nam', .* did you mean 'name'\? .*test_app\.py, line"
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    message = await lifespan.pass_through("startup")
+    assert message["type"] == "lifespan.startup.failed"
+    assert re.search(reason, message["message"])
+    with pytest.raises(ConfigurationError):
+        await lifespan.task
+    with pytest.raises(ConfigurationError, match=reason):
+        await webop.operator(registry=registry, clusterwide=True)
+    assert calls == []
 
 
 @pytest.mark.feature("ADM-48")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
-MESSAGES = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
+FAILURE = "… failed with an exception and will try again in 60 seconds: "
+ROWS = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
+FAILURES = [row.removeprefix(FAILURE) for row in ROWS if row.startswith(FAILURE)]
+MESSAGES = [row for row in ROWS if not row.startswith(FAILURE)]
 
 CREATE = "@webop.on.create('pods')\n"
 STARTUP = "@webop.on.startup()\ndef configure(settings, **_):\n    settings."
@@ -43,18 +47,28 @@ CODE = {
     "configmapss": f"@webop.on.event('configmapss'){FN}",
     "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
+CALLS = {
+    "'size'": "spec['size']",
+    "'Spec'": "spec['size'] = 1",
+    "'StanzaPatch'": "patch.status.phase = 'Ready'",
+    "patch.apply()": "patch.apply()",
+}
 RUNNING = ("There are no handlers", "configmapss", "deployments, version=v2")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 
+def find_code(message: str, codes: dict[str, str]) -> str:
+    (code,) = (code for beginning, code in codes.items() if message.startswith(beginning))
+    return code
+
+
 def get_code(message: str) -> str:
-    (code,) = (code for beginning, code in CODE.items() if message.startswith(beginning))
-    return f"import webop\n{code}"
+    return f"import webop\n{find_code(message, CODE)}"
 
 
 def test_each_mistake_on_the_page_is_made_by_a_test() -> None:
     assert len(MESSAGES) == len(CODE)
-    assert all(get_code(message) for message in MESSAGES)
+    assert len(FAILURES) == len(CALLS)
 
 
 @pytest.mark.parametrize("message", LOCAL)
@@ -73,3 +87,20 @@ async def test_the_page_shows_what_a_running_operator_says_to_a_mistake(
     path = workshop.write(get_code(message))
     async with workshop.start("-A", path, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
         await command.wait_for(message)
+
+
+async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(
+    workshop: Workshop, webop_cluster: LocalCluster, webop_namespace: str
+) -> None:
+    code = "import webop\n"
+    for number, message in enumerate(FAILURES):
+        line = find_code(message, CALLS)
+        code += f"@webop.on.create('configmaps', id='fn{number}')\n"
+        code += f"def fn(spec, patch, **_):\n    {line}\n"
+    path = workshop.write(code)
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start("-n", webop_namespace, path, KUBECONFIG=kubeconfig) as command:
+        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
+        await asyncio.to_thread(webop_cluster.apply, config, namespace=webop_namespace)
+        for number, message in enumerate(FAILURES):
+            await command.wait_for(f"Handler 'fn{number}'{FAILURE[1:]}{message}")

@@ -74,6 +74,7 @@ def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
     assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
 
 
+@pytest.mark.feature("HND-28")
 @pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
 def test_a_handler_that_does_not_accept_all_arguments_is_told_at_import(
     decorator: Decorator,
