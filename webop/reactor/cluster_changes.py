@@ -33,13 +33,12 @@ NAMESPACES = Resource(
 )
 
 
-async def may_watch(client: Client, resource: Resource, *, level: int = logging.WARNING) -> bool:
+async def may_watch(client: Client, resource: Resource) -> bool:
     """Tell whether the permissions suffice; if not, log what does not work without them."""
     try:
-        async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
-            await anext(pages)
+        await _list_one(client, resource)
     except APIForbiddenError as exc:
-        logger.log(level, "%s Changes of %s go unnoticed.", exc, resource.plural)
+        logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
         return False
     except APIError as exc:
         logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
@@ -52,8 +51,15 @@ async def wait_for_permission(client: Client, resource: Resource) -> None:
     is_permitted = False
     while not is_permitted:
         await asyncio.sleep(backoff.next() or 0)
-        is_permitted = await may_watch(client, resource, level=logging.DEBUG)
+        with contextlib.suppress(APIError):
+            await _list_one(client, resource)
+            is_permitted = True
     logger.info("Changes of %s are noticed from now on.", resource.plural)
+
+
+async def _list_one(client: Client, resource: Resource) -> None:
+    async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
+        await anext(pages)
 
 
 class _Look(NamedTuple):
