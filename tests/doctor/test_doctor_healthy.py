@@ -46,11 +46,11 @@ async def test_an_operator_with_a_url_is_found_in_order(
     names = ", ".join(map(repr, site.names))
     path = doctor.workshop.write(HANDLERS.format(names=names))
     async with site.run(registry):
-        report = await doctor.examine("--managed", site.name, path)
+        report = await doctor.examine("--managed", site.name, "--no-startup", path)
         text = await doctor.speak("--managed", site.name)
     assert report.code == text.code == 0, report.output
     # The sentinel is a webhook of the test's own: the file has no such handler.
-    assert [line.subject for line in report.of("warning")] == ["unknown", "unknown"]
+    assert [line.subject for line in report.of("warning")] == ["startup", "unknown", "unknown"]
     for kind, name in (("Validating", "check"), ("Mutating", "default")):
         assert report.find("replicas", kind).text.startswith("1 alive")
         assert "accepts connections" in report.find("address", kind).text

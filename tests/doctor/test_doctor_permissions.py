@@ -78,16 +78,24 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     everywhere = list_handler_needs(handlers, [PODS, NODES], (), settings)
     assert [(need.subject, need.verbs, need.level) for need in everywhere] == [
         ("nodes", ("list", "watch"), "failure"),
+        ("nodes in large numbers", ("get",), "warning"),
         ("pods", ("list", "watch", "patch"), "failure"),
+        ("pods in large numbers", ("get",), "warning"),
         ("customresourcedefinitions", ("list", "watch"), "warning"),
-        ("namespaces", ("list", "watch"), "warning"),
         ("events", ("create", "patch"), "warning"),
+    ]
+    somewhere = list_handler_needs(handlers, [PODS, NODES], ("ns",), settings)
+    assert [(need.subject, need.namespaces, need.level) for need in somewhere[-2:]] == [
+        ("namespaces", (), "note"),
+        ("events", ("ns", "default"), "warning"),  # those about nodes are in "default"
     ]
     settings.scanning.disabled, settings.posting.enabled = True, False
     somewhere = list_handler_needs(handlers, [PODS, NODES], ("ns",), settings)
     assert [(need.subject, need.role) for need in somewhere] == [
         ("nodes", "ClusterRole"),
+        ("nodes in large numbers", "ClusterRole"),
         ("pods", "Role in ns"),
+        ("pods in large numbers", "Role in ns"),
     ]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webop.cli.options import CLIControls, module_option
+from webop.cli.options import CLIControls, choose_scope, module_option
 from webop.errors import WebopError
 
 if TYPE_CHECKING:
@@ -52,15 +52,30 @@ def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) 
     help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
 )
 @click.option(
+    "-A", "--all-namespaces", "clusterwide", is_flag=True, help="The same as without --namespace."
+)
+@click.option(
     "-n",
     "--namespace",
     "namespaces",
     multiple=True,
     metavar="NAMESPACE",
     callback=_check_names,
-    help="Where the operator works, and objects are looked for; repeatable.",
+    help="Where the operator works, as for 'webop run', and objects are looked for; repeatable.",
 )
+@click.option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
+@click.option(
+    "-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'."
+)
+@click.option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
+@click.option(
+    "--startup/--no-startup",
+    "calls_startup",
+    default=True,
+    show_default=True,
+    help="Call the startup handlers for the settings, and then the cleanup handlers.",
+)
 @click.option(
     "--probe/--no-probe",
     "is_probing",
@@ -86,8 +101,13 @@ def doctor(
     paths: tuple[str, ...],
     managed: str | None,
     account: str | None,
+    clusterwide: bool,
     namespaces: tuple[str, ...],
+    lease_name: str | None,
+    peering_name: str | None,
+    standalone: bool,
     modules: tuple[str, ...],
+    calls_startup: bool,
     is_probing: bool,
     form: str,
 ) -> None:
@@ -95,13 +115,15 @@ def doctor(
 
     Whether its webhooks are kept by live replicas, lead to somebody who is there, and trust the
     certificate; whether the API server can call them; and whether RBAC suffices. With the files
-    in PATHS, also whether these handlers are those that are asked. The files are imported,
-    nothing in them is called.
+    in PATHS, also whether these handlers are those that are asked, and whether RBAC suffices for
+    all that they and the settings need. The files are imported. Their startup handlers are called
+    for the settings, then the cleanup handlers; --no-startup leaves that out. Nothing else is.
 
     \b
         webop doctor                            all operators of the cluster
         webop doctor --managed auto.example.com handlers.py
         webop doctor --as system:serviceaccount:default:operator handlers.py
+        webop doctor --as ACCOUNT -n team-a --lease my-operator handlers.py
         kubectl exec deploy/operator -- webop doctor --managed auto.example.com
 
     The API server is let call the webhooks by dry runs: handlers get dryrun=True, and nothing is
@@ -123,6 +145,11 @@ def doctor(
             with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
                 registry = load_handlers(paths, modules, registry)
         settings = controls.settings or OperatorSettings.from_environment()
+        _, namespaces = choose_scope(ctx, clusterwide, namespaces)
+        settings.leadership.lease_name = lease_name or settings.leadership.lease_name
+        settings.peering.standalone |= standalone
+        if peering_name is not None:
+            settings.peering.name, settings.peering.mandatory = peering_name, True
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
     options = Options(
@@ -131,6 +158,7 @@ def doctor(
         namespaces=namespaces,
         is_probing=is_probing,
         registry=registry,
+        calls_startup=calls_startup,
     )
     examination = Examination(options, settings)
     asyncio.run(examination.run())

@@ -93,12 +93,12 @@ def get_secret_name(service: str) -> str:
     return f"{service}-webhook-certs"
 
 
-async def fetch_secret(visit: Visit, namespace: str, service: str) -> Json | None:
-    """Read the Secret with the certificates for a Service; empty if there is none.
+async def fetch_secret(visit: Visit, namespace: str, name: str) -> Json | None:
+    """Read the Secret with the certificates of a webhook server; empty if there is none.
 
     None stands for one that may not be read.
     """
-    path = f"/api/v1/namespaces/{namespace}/secrets/{get_secret_name(service)}"
+    path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
     try:
         return await visit.read(path) or {}
     except APIForbiddenError:
@@ -149,7 +149,8 @@ async def _check_service(
     if backing.external_name or "KUBERNETES_SERVICE_HOST" in os.environ:
         shown = await check_shown(route, host, bundle, visit.now, is_required=is_required)
         return [*findings, *shown]
-    secret = await fetch_secret(visit, *route.service)
+    namespace, service = route.service
+    secret = await fetch_secret(visit, namespace, get_secret_name(service))
     material = read_material(secret) if secret else None
     if material is None:
         text = f"{route} cannot be connected to from here"

@@ -7,7 +7,10 @@ it, where it leads, what it trusts, whether the API server can call it → the h
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from webop.admission.managed.clock import ServerClock
 from webop.client.api import Client
@@ -20,20 +23,34 @@ from webop.doctor.addresses import (
     get_secret_name,
     list_services,
 )
-from webop.doctor.findings import Finding, Section, approve, describe_names, fail, note, warn
+from webop.doctor.findings import (
+    Finding,
+    Section,
+    approve,
+    complain,
+    describe_names,
+    fail,
+    note,
+    warn,
+)
 from webop.doctor.matching import check_handlers
 from webop.doctor.permissions import (
     Need,
     check_permissions,
+    find_home,
     list_configuration_needs,
     list_handler_needs,
+    list_lease_needs,
+    list_peering_needs,
     list_secret_needs,
 )
 from webop.doctor.probing import Probing
 from webop.doctor.records import Configuration, check_replicas, fetch_configurations, list_names
+from webop.doctor.startup import call_startup
 from webop.doctor.visit import Options, Visit, describe_place, log_in, open_client
 from webop.errors import APIConnectionError, APIError, LoginError
 from webop.handling.handlers import Activity
+from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
 _SERVER = "API server"
@@ -50,12 +67,17 @@ class Examination:
     def __init__(self, options: Options, settings: OperatorSettings) -> None:
         self._options = options
         self._settings = settings
+        self._declared = settings.admission.managed  # before the startup handlers
         self.sections: list[Section] = []
 
     async def run(self) -> None:
         """Do it all; what is wrong with the cluster is in the sections, and never raised."""
         try:
             vault = await log_in()
+            server = (await vault.get()).server
+            startup = await call_startup(self._options, self._settings, server)
+            if startup is not None:
+                self._add("Settings", [startup])
             async with open_client(vault) as client:
                 await self._examine(await self._begin(client, vault))
         except LoginError as exc:
@@ -116,9 +138,9 @@ class Examination:
         await self._examine_configurations(visit, configurations)
         self._add("Handlers", self._compare(visit, names, configurations))
         needs = await self._list_needs(visit, names, configurations)
-        if needs:
-            whose = visit.options.account or visit.username or "this account"
-            self._add(f"Permissions of {whose}", await check_permissions(visit, needs))
+        whose = visit.options.account or visit.username or "this account"
+        unknown = _list_unknown(visit)
+        self._add(f"Permissions of {whose}", [*await check_permissions(visit, needs), *unknown])
 
     async def _fetch(self, visit: Visit, names: Sequence[str]) -> list[Configuration]:
         """Read the configurations; those of the other kind need not be there."""
@@ -128,11 +150,12 @@ class Examination:
             if isinstance(found, Finding):
                 self._add(_CONFIGURATIONS, [found])
             elif not any(configuration.is_there for configuration in found):
-                absent = fail(
+                absent = complain(
                     "existence",
                     f"there are no webhook configurations {name}: nothing is checked",
                     f"Start the operator with settings.admission.managed = '{name}'; if it runs, "
                     "see its log for what it lacks. Other names: --managed NAME.",
+                    is_failure=name in (visit.options.managed, self._declared),
                 )
                 self._add(_CONFIGURATIONS, [absent])
             else:
@@ -175,14 +198,57 @@ class Examination:
     async def _list_needs(
         self, visit: Visit, names: Sequence[str], configurations: Sequence[Configuration]
     ) -> list[Need]:
-        needs = [need for name in names for need in list_configuration_needs(name)]
+        registry = visit.options.registry
+        handlers = [] if registry is None else registry.select_resource_handlers()
+        webhooks = [] if registry is None else registry.select_webhooks()
+        needs: list[Need] = []
+        if visit.options.managed or registry is None or webhooks:
+            needs += [need for name in names for need in list_configuration_needs(name)]
         records = [record for found in configurations for record in found.records]
-        for namespace, service in list_services(records):
-            state = describe_state(await fetch_secret(visit, namespace, service))
-            needs += list_secret_needs(namespace, get_secret_name(service), state)
-        if visit.options.registry is not None:
-            handlers = visit.options.registry.select_resource_handlers()
-            needs += list_handler_needs(
-                handlers, visit.resources, visit.options.namespaces, visit.settings
-            )
+        home = find_home(visit.options.account) or visit.namespace
+        secrets = [(where, get_secret_name(service)) for where, service in list_services(records)]
+        kept = _find_secret(visit.settings.admission.server, home) if webhooks else []
+        for place in dict.fromkeys((*secrets, *kept)):
+            state = describe_state(await fetch_secret(visit, *place))
+            is_optional = state.is_absent and place not in kept
+            needs += list_secret_needs(*place, replace(state, is_absent=is_optional))
+        known, places = visit.resources, visit.options.namespaces
+        if registry is not None:
+            needs += list_handler_needs(handlers, known, places, visit.settings)
+        if handlers:
+            needs += list_lease_needs(visit.settings, home)
+            needs += list_peering_needs(visit.settings, known, places)
         return needs
+
+
+def _find_secret(server: Any, home: str) -> list[tuple[str, str]]:
+    """Return the namespace and the name of the Secret that a webhook server keeps, if any."""
+    if not isinstance(server, WebhookServiceServer) or server.certfile or server.pkeyfile:
+        return []
+    service = server.service or os.environ.get("WEBOP_SERVICE", "")
+    return [(server.namespace or home, server.secret or get_secret_name(service))]
+
+
+def _list_unknown(visit: Visit) -> Iterator[Finding]:
+    """Return the kinds that are not in the cluster: the rights to them are not known."""
+    registry = visit.options.registry
+    handlers = [] if registry is None else registry.select_resource_handlers()
+    for selector in dict.fromkeys(handler.selector for handler in handlers):
+        if selector and selector.is_specific and not selector.select(visit.resources):
+            yield warn(
+                str(selector),
+                "not in the cluster: the rights to it are not checked",
+                "Create its definition (kubectl apply -f CRD.yaml), and run this again.",
+            )
+    peering = visit.settings.peering
+    places = visit.options.namespaces
+    if (
+        handlers
+        and peering.mandatory
+        and not list_peering_needs(visit.settings, visit.resources, places)
+    ):
+        yield fail(
+            f"peering {peering.name}",
+            "there is no kind for it in the cluster: the operator will be paused",
+            "kubectl apply -f manifests/peering.yaml, from webop's repository.",
+        )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from webop.admission.managed.configurations import GROUP, KINDS
+from webop.coordination.peers import build_kinds
+from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, note, warn
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError, APIStatusError
@@ -19,7 +21,7 @@ from webop.handling.handlers import BackgroundHandler, ChangeHandler, ResourceHa
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings
 
-_ACCOUNT_PREFIX = "system:serviceaccount:"
+ACCOUNT_PREFIX = "system:serviceaccount:"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _REVIEWING = (
     "{apiGroups: [authorization.k8s.io], resources: [subjectaccessreviews], verbs: [create]}"
@@ -116,21 +118,62 @@ def list_handler_needs(
     for resource in sorted(verbs, key=lambda resource: resource.name):
         plural, where = resource.plural, namespaces if resource.namespaced else ()
         needs.append(Need(plural, resource.group, (plural,), verbs[resource], where))
+        # States that wait for their turn are dropped from memory if they are very many.
+        waiting = f"{plural} in large numbers"
+        needs.append(Need(waiting, resource.group, (plural,), ("get",), where, level=Level.WARNING))
         if "patch" in verbs[resource] and "status" in resource.subresources:
             status, level = f"{plural}/status", Level.WARNING  # not all handlers write to it
             needs.append(Need(status, resource.group, (status,), ("patch",), where, level=level))
     watched = []
     if not settings.scanning.disabled:
-        watched.append(("apiextensions.k8s.io", "customresourcedefinitions"))
-        if not namespaces:
-            watched.append(("", "namespaces"))
-    for group, plural in watched:
-        needs.append(Need(plural, group, (plural,), ("list", "watch"), level=Level.WARNING))
+        watched.append(("apiextensions.k8s.io", "customresourcedefinitions", Level.WARNING))
+        if namespaces:  # they are named, so they are served without it, too
+            watched.append(("", "namespaces", Level.NOTE))
+    for group, plural, level in watched:
+        needs.append(Need(plural, group, (plural,), ("list", "watch"), level=level))
     if settings.posting.enabled:
-        verbs_of_events = ("create", "patch")
-        needs.append(
-            Need("events", "", ("events",), verbs_of_events, namespaces, level=Level.WARNING)
-        )
+        verbs_of_events, where = ("create", "patch"), namespaces
+        if where and not all(resource.namespaced for resource in verbs):
+            where = tuple(dict.fromkeys((*where, "default")))
+        needs.append(Need("events", "", ("events",), verbs_of_events, where, level=Level.WARNING))
+    return needs
+
+
+def list_lease_needs(settings: OperatorSettings, home: str) -> list[Need]:
+    """Return what it takes to be elected by a Lease, if there is to be one.
+
+    Args:
+        settings: those of the operator.
+        home: the namespace of its credentials.
+    """
+    leadership = settings.leadership
+    if leadership.lease_name is None:
+        return []
+    group, resources, name = LEASES.group, (LEASES.plural,), leadership.lease_name
+    where, subject = (leadership.lease_namespace or home,), f"Lease {name}"
+    verbs, watching = ("get", "create", "update"), ("list", "watch")
+    return [
+        Need(subject, group, resources, verbs, where, name),
+        Need(f"{subject}, quickly", group, resources, watching, where, name, Level.WARNING),
+    ]
+
+
+def list_peering_needs(
+    settings: OperatorSettings, resources: Collection[Resource], namespaces: tuple[str, ...]
+) -> list[Need]:
+    """Return what it takes to meet other operators, if the cluster has a kind for it."""
+    peering = settings.peering
+    if peering.standalone:
+        return []
+    kinds = build_kinds(clusterwide=not namespaces)
+    level = Level.FAILURE if peering.mandatory else Level.WARNING
+    needs = []
+    for kind in (resource for resource in resources if resource in kinds):
+        where, subject = namespaces if kind.namespaced else (), f"peering {peering.name}"
+        written = f"{kind.plural}/status" if "status" in kind.subresources else kind.plural
+        for plural, verbs in ((kind.plural, ("list", "watch")), (written, ("patch",))):
+            title = f"{subject} ({', '.join(verbs)})"
+            needs.append(Need(title, kind.group, (plural,), verbs, where, peering.name, level))
     return needs
 
 
@@ -145,11 +188,17 @@ def build_review(attributes: Mapping[str, str], account: str | None) -> tuple[st
     return f"{_REVIEWS}/{kind.lower()}s", body
 
 
+def find_home(account: str | None) -> str:
+    """Return the namespace of a service account; empty for others."""
+    if account is None or not account.startswith(ACCOUNT_PREFIX):
+        return ""
+    return account.removeprefix(ACCOUNT_PREFIX).partition(":")[0]
+
+
 def list_groups(account: str) -> list[str]:
     """Return the groups that the API server puts a user into by itself."""
     groups = ["system:authenticated"]
-    if account.startswith(_ACCOUNT_PREFIX):
-        namespace = account.removeprefix(_ACCOUNT_PREFIX).partition(":")[0]
+    if namespace := find_home(account):
         groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
     return groups
 

@@ -106,9 +106,11 @@ def has_required(records: Iterable[Record]) -> bool:
 
 async def list_names(visit: Visit) -> list[str] | Finding:
     """Return the names of the operator's configurations; or what prevents to know them."""
-    given = visit.options.managed or visit.settings.admission.managed
-    if given:
-        return [given]
+    registry = visit.options.registry
+    if visit.options.managed:
+        return [visit.options.managed]
+    if visit.settings.admission.managed and (registry is None or registry.select_webhooks()):
+        return [visit.settings.admission.managed]
     names: dict[str, None] = {}
     try:
         for resource in KINDS.values():
@@ -121,7 +123,6 @@ async def list_names(visit: Visit) -> list[str] | Finding:
             "this account may not list them",
             f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}.",
         )
-    registry = visit.options.registry
     if not names and registry is not None and not registry.select_webhooks():
         return note(_SUBJECT, "none, and these handlers have no webhooks")
     if not names:

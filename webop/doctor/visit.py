@@ -40,6 +40,7 @@ class Options:
         namespaces: where to look for objects, and where the operator works; empty for everywhere.
         is_probing: whether requests (dry run) are sent that the webhooks are asked about.
         registry: the handlers of the operator; None if they are not given.
+        calls_startup: whether the startup handlers are called, for what they set.
     """
 
     managed: str | None = None
@@ -47,6 +48,7 @@ class Options:
     namespaces: tuple[str, ...] = ()
     is_probing: bool = True
     registry: OperatorRegistry | None = None
+    calls_startup: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
