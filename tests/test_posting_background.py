@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import pytest
 
@@ -175,6 +177,57 @@ async def test_what_the_api_server_cannot_take_is_posted_later(
     assert [(event["reason"], event["count"]) for event in posted.events] == [("R1", 2), ("R2", 1)]
     assert posted.requests == ["POST"] * 3
     assert not caplog.records
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+@pytest.mark.parametrize(
+    "backoffs",
+    [[0.01, 0.01], iter([0, 0]), itertools.repeat(0.01)],
+    ids=["list", "once", "endless"],
+)
+async def test_an_event_is_tried_again_after_the_pauses_that_are_chosen_for_it(
+    posted: Recorder, backoffs: Iterable[float]
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)] * 2
+    webop.exception(BODY, reason="R1", exc=ValueError("boo"), backoffs=backoffs)
+    (event,) = await posted.wait()
+    assert event["reason"] == "R1"
+    assert posted.requests == ["POST"] * 3
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+@pytest.mark.parametrize(("backoffs", "attempts"), [((), 1), (0, 2), ([0, 0], 3)])
+async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_used_up(
+    posted: Recorder,
+    backoffs: float | list[float],
+    attempts: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)] * attempts
+    webop.warn(BODY, reason="R1", backoffs=backoffs)
+    await eventually(lambda: caplog.messages)
+    assert caplog.messages == [
+        "1 Kubernetes Event was not posted: 1 failed. The last failure: boo",
+    ]
+    assert posted.requests == ["POST"] * attempts
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+async def test_other_events_do_not_wait_for_the_pauses_that_are_chosen_for_one(
+    posted: Recorder,
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)]
+    webop.event(BODY, type="Normal", reason="R1", backoffs=600)
+    webop.info(BODY, reason="R2")
+    (event,) = await posted.wait()
+    assert event["reason"] == "R2"
+
+
+@pytest.mark.feature("REF-74")
+@pytest.mark.parametrize("backoffs", ["5", -1, [1, "2"], True])
+async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        webop.info(BODY, reason="R", backoffs=backoffs)
 
 
 @pytest.mark.feature("KEV-09")

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from webop.objects.body import ObjectReference
+from webop.pacing import Backoff
 from webop.settings import PostingSettings
 
 _TYPES = frozenset({"Normal", "Warning", "Error"})
@@ -37,13 +38,19 @@ _REPORT_INTERVAL = 60.0  # seconds
 
 
 class Message(NamedTuple):
-    """Something to be told about an object; ``moment`` is in seconds of the Unix time."""
+    """Something to be told about an object.
+
+    Attributes:
+        moment: in seconds of the Unix time.
+        backoff: the pauses between the attempts to post it; None for the usual ones.
+    """
 
     reference: ObjectReference
     type: str
     reason: str
     text: str
     moment: float
+    backoff: Backoff | None = None
 
 
 class Loss(enum.Enum):
@@ -100,6 +107,7 @@ class Entry:
     name: str = ""  # empty until the first request
     is_posted: bool = False  # whether the Event is in the cluster, as far as is known
     is_waiting: bool = False  # whether a request is under way to be picked
+    backoff: Backoff | None = None  # of the last message
 
 
 class Losses:
@@ -187,6 +195,7 @@ class Correlator:
         entry.count += 1
         entry.last, entry.seen = message.moment, now
         entry.text = message.text  # the same, unless it is a combined Event
+        entry.backoff = message.backoff
         if not entry.is_waiting:
             self._enqueue(entry, now)
 
@@ -201,14 +210,17 @@ class Correlator:
         entry.is_waiting = False
         return entry
 
-    def put_back(self, entry: Entry) -> None:
-        """Take an Event that could not be sent as the next one to pick."""
+    def put_back(self, entry: Entry, until: float | None = None) -> None:
+        """Take an Event that could not be sent as the next one to pick, or not before a time."""
         if entry.is_waiting:  # there is news of it already; it goes earlier than it would
             self._queue = deque(item for item in self._queue if item is not entry)
             self._held = [item for item in self._held if item[2] is not entry]
             heapq.heapify(self._held)
         entry.is_waiting = True
-        self._queue.appendleft(entry)
+        if until is None:
+            self._queue.appendleft(entry)
+        else:
+            heapq.heappush(self._held, (until, next(self._serial), entry))
 
     def compute_pause(self, now: float) -> float | None:
         """Return the seconds until :meth:`pick` has something; None if not before a message."""
@@ -245,8 +257,8 @@ class Correlator:
             self.losses.note(Loss.OBJECT, now)
         else:
             stream.bucket.take()
-            _, kind, reason, text, moment = message
-            entry = Entry(stream, kind, reason, text, moment, moment, now)
+            _, kind, reason, text, moment, backoff = message
+            entry = Entry(stream, kind, reason, text, moment, moment, now, backoff=backoff)
             entry.is_combined = key == _build_combined_key(message)
             entry.is_waiting = True
             stream.entries[key] = entry

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import re
 import sys
@@ -37,6 +38,7 @@ from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.pacing import Backoff
 from webop.settings import OperatorSettings, PostingSettings
+from webop.settings.sections import check_delays
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -48,6 +50,7 @@ EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespa
 _MESSAGE_LIMIT = 1024  # core/v1 Event: longer messages are refused
 _TIMEOUT = 30.0  # seconds, of one request
 _PAUSES = (1, 2, 4, 8, 16, 30)  # seconds, between the attempts to send one Event
+_MAX_RETRIES = 100  # of one Event, if the pauses are chosen by the user
 
 _VERSION_OF_MODEL = re.compile(r"^[A-Za-z]*?V\d+((alpha|beta)\d+)?(?=[A-Z])")
 
@@ -125,7 +128,8 @@ class Poster:
 
     Guarantees:
         - :meth:`put` never waits and never fails for reasons of the cluster.
-        - The Events of one object are sent in the order of its messages.
+        - The Events of one object are sent in the order of its messages, but for those that are
+          tried again after pauses of their own.
         - Whatever is not posted is told in one line a minute, with figures.
 
     Caveats:
@@ -185,14 +189,17 @@ class Poster:
 
     async def _send(self, client: Client, entry: Entry) -> None:
         """Send an Event as it is now; if the API server cannot take it, make a pause."""
+        backoff = entry.backoff or self._backoff
         try:
             await self._perform(client, entry)
         except (APIConnectionError, APIServerError, APITooManyRequestsError) as exc:
-            pause = choose_pause(self._backoff, exc, limit=_PAUSES[-1])
+            pause = choose_pause(backoff, exc, limit=_PAUSES[-1])
             if pause is not None:
+                # Nobody else waits for the pauses that a user has chosen for one Event.
+                until = None if backoff is self._backoff else time.monotonic() + pause
                 with self._lock:
-                    self._correlator.put_back(entry)
-                await asyncio.sleep(pause)
+                    self._correlator.put_back(entry, until)
+                await asyncio.sleep(pause if until is None else 0)
                 return
             self._note(Loss.FAILURE, str(exc))
         except (APIError, LoginError) as exc:
@@ -201,7 +208,7 @@ class Poster:
         except Exception as exc:
             logger.debug("Failed to post an event: %r", entry, exc_info=True)
             self._note(Loss.FAILURE, repr(exc))
-        self._backoff.reset()
+        backoff.reset()
 
     async def _perform(self, client: Client, entry: Entry) -> None:
         namespace = _get_namespace(entry)
@@ -235,49 +242,91 @@ class Poster:
 current_poster: ContextVar[Poster] = ContextVar("current_poster")
 
 
-def event(objs: Any, *, type: str, reason: str, message: str = "") -> None:  # noqa: A002
-    """Post an Event of any type and reason about one object or several (KEV-01, KEV-04)."""
+Delays = float | Iterable[float] | None
+
+
+def event(
+    objs: Any,
+    *,
+    type: str,  # noqa: A002
+    reason: str,
+    message: str = "",
+    backoffs: Delays = None,
+) -> None:
+    """Post an Event of any type and reason about one object or several (KEV-01, KEV-04).
+
+    Args:
+        objs: one object, or several of them.
+        type: such as Normal or Warning.
+        reason: a word for programs.
+        message: a sentence for people.
+        backoffs: seconds between the attempts if the API server cannot take it: as many retries
+            as there are items, 100 at most. Other Events do not wait for that.
+
+    Raises:
+        ValueError: the backoffs are not seconds.
+    """
     poster = current_poster.get(None)
     if poster is None or not poster.settings.posting.enabled:
         return
+    delays: Any = backoffs
+    if isinstance(backoffs, Iterable) and not isinstance(backoffs, (str, bytes)):
+        delays = list(itertools.islice(backoffs, _MAX_RETRIES))
+    if delays is not None:
+        check_delays(delays)
     for obj in _iter_objects(objs):
+        backoff = None if delays is None else Backoff(delays, is_endless=False)
         reference = build_object_reference(obj)
-        _post(reference, type=str(type), reason=str(reason), message=str(message))
+        _post(reference, type=str(type), reason=str(reason), message=str(message), backoff=backoff)
 
 
-def info(objs: Any, *, reason: str, message: str = "") -> None:
-    """Post an Event of the type Normal (KEV-02)."""
-    _announce(objs, logging.INFO, type="Normal", reason=reason, message=message)
+def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
+    """Post an Event of the type Normal, as :func:`event` does (KEV-02)."""
+    _announce(objs, logging.INFO, type="Normal", reason=reason, message=message, backoffs=backoffs)
 
 
-def warn(objs: Any, *, reason: str, message: str = "") -> None:
-    """Post an Event of the type Warning (KEV-02)."""
-    _announce(objs, logging.WARNING, type="Warning", reason=reason, message=message)
+def warn(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
+    """Post an Event of the type Warning, as :func:`event` does (KEV-02)."""
+    level = logging.WARNING
+    _announce(objs, level, type="Warning", reason=reason, message=message, backoffs=backoffs)
 
 
 def exception(
-    objs: Any, *, reason: str = "", message: str = "", exc: BaseException | None = None
+    objs: Any,
+    *,
+    reason: str = "",
+    message: str = "",
+    exc: BaseException | None = None,
+    backoffs: Delays = None,
 ) -> None:
     """Post an Event of the type Error about an exception, the current one by default (KEV-03)."""
     exc = sys.exc_info()[1] if exc is None else exc
     reason = reason or ("" if exc is None else type(exc).__name__)
     text = " ".join(part for part in (message, "" if exc is None else str(exc)) if part)
-    _announce(objs, logging.ERROR, type="Error", reason=reason, message=text)
+    level = logging.ERROR
+    _announce(objs, level, type="Error", reason=reason, message=text, backoffs=backoffs)
 
 
-def _announce(objs: Any, level: int, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+def _announce(objs: Any, level: int, **options: Any) -> None:
     poster = current_poster.get(None)
     if poster is not None and poster.settings.posting.level <= level:
-        event(objs, type=type, reason=reason, message=message)
+        event(objs, **options)
 
 
-def _post(reference: ObjectReference, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+def _post(
+    reference: ObjectReference,
+    *,
+    type: str,  # noqa: A002
+    reason: str,
+    message: str,
+    backoff: Backoff | None = None,
+) -> None:
     poster = current_poster.get(None)
     group = reference.get("apiVersion", "").rpartition("/")[0]
     is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
     if poster is None or not reference.get("uid") or is_event:
         return  # Events are not about Events (KEV-07)
-    poster.put(Message(reference, type, reason, message, time.time()))
+    poster.put(Message(reference, type, reason, message, time.time(), backoff))
 
 
 def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:

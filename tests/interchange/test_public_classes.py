@@ -5,6 +5,7 @@ Each line below is an expression that is evaluated twice: with ``kopf`` as Kopf,
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import pickle
 from types import ModuleType
@@ -315,6 +316,10 @@ OTHERS = """
     kopf.ConnectionInfo(server='s', scheme='S').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u', password='p').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u').as_http_headers()
+    kopf.AiohttpSession(server='s', aiohttp_session='x').aiohttp_session
+    kopf.AiohttpSession(server='s')
+    kopf.AiohttpSession('s', 'x')
+    len({kopf.AiohttpSession(server='s', aiohttp_session='x', priority=5) for _ in 'ab'})
     kopf.ConnectionInfo(server='s').as_ssl_context().check_hostname
     kopf.ConnectionInfo(server='s', insecure=True).as_ssl_context().verify_mode.name
     revive(kopf.ConnectionInfo(server='s', token='t')).token
@@ -423,3 +428,51 @@ def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
 @pytest.mark.parametrize(("storage", "expression"), USES)
 def test_storages_are_used_as_those_of_kopf(storage: str, expression: str) -> None:
     compare(expression, storage)
+
+
+NOT_THERE = {
+    "OperatorSettings": {"batching"},  # of each instance
+    "WebhookAutoServer": {"guess_host"},
+    "WebhookAutoTunnel": {"guess_host"},
+}
+"""Members of classes that are not in the manual, and not in webop's classes."""
+FUNCTIONS = [
+    (place, name)
+    for place in ("", "on", "lifecycles")
+    for name, value in vars(getattr(kopf, place) if place else kopf).items()
+    if not name.startswith("_")
+    and (inspect.isfunction(value) or inspect.isclass(value))
+    and (name in kopf.__all__ or value.__module__ == f"kopf.{place}")
+]
+
+
+@pytest.mark.feature("REF-76")
+@pytest.mark.parametrize("name", kopf.__all__)
+def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str) -> None:
+    expected = getattr(kopf, name)
+    if inspect.isclass(expected):
+        members = {member for member in dir(expected) if not member.startswith("_")}
+        assert members - set(dir(getattr(webop, name))) == NOT_THERE.get(name, set())
+    assert name in webop.__all__
+
+
+@pytest.mark.feature("REF-76")
+@pytest.mark.parametrize(("place", "name"), FUNCTIONS)
+def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: str) -> None:
+    def get_options(module: Any) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(getattr(module, name)).parameters)
+
+    try:
+        expected = get_options(getattr(kopf, place) if place else kopf)
+    except ValueError:
+        return  # of a class that has no signature, such as an error
+    found = get_options(getattr(webop, place) if place else webop)
+    takes_any = any(option.kind is option.VAR_KEYWORD for option in found.values())
+    missing = {
+        option
+        for option, parameter in expected.items()
+        if parameter.kind in {parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        and not option.startswith("_")
+        and option not in found
+    }
+    assert takes_any or missing <= {"queueing"}  # as settings; the manual says batching

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
-def _check_delays(value: Any) -> Any:
+def check_delays(value: Any) -> Any:
     """Refuse what is no delay; iterables may be infinite or stateful, and are iterated at use."""
     is_number = isinstance(value, int | float)
     is_series = isinstance(value, Iterable) and not isinstance(value, str | bytes)
@@ -60,7 +60,7 @@ def _check_server(value: Any) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(_check_seconds), Field(ge=0, allow_inf_nan=False)]
-Delays = Annotated[float | Iterable[float], PlainValidator(_check_delays)]
+Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
 
