@@ -49,7 +49,7 @@ async def test_an_app_logs_as_the_command_does(
     with bare():
         async with serve(registry=registry) as site:
             await site.review()
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert re.fullmatch(FULL, line)
 
 
@@ -75,7 +75,7 @@ async def test_files_with_handlers_may_set_it_up_for_the_app(
     with bare():
         async with serve(registry=registry, modules=[str(path)]) as site:
             await site.review()
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert json.loads(line)["message"] == "said"
 
 
