@@ -228,7 +228,7 @@ async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
         "[ns/kex] [1ca13837] Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
         "(1 warning, patched)."
     )
-    assert "hidden" not in "".join(lines)
+    assert "hidden" not in line
 
 
 async def test_a_failure_that_is_ignored_is_told(read: Read) -> None:
