@@ -256,7 +256,7 @@ def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_tracebac
     (tmp_path / "handlers.py").write_text(text)
     server = start(**{"WEBOP_MODULES": "handlers.py", **variables})
     assert server.finish() != 0
-    assert re.search(rf"ERROR:\s+Error: .*{reason}", server.read_log()), server.read_log()
+    assert re.search(rf"ERROR:\s+(?!Error: ).*{reason}", server.read_log()), server.read_log()
     assert "Traceback" not in server.read_log()
 
 
@@ -328,3 +328,23 @@ def test_a_plain_webhook_server_is_ignored_with_one_line_and_others_serve_beside
     ignored = "settings.admission.server is ignored: the ASGI server serves the webhooks"
     assert log.count(ignored) == is_ignored
     assert ("'auto.example.com' are not managed" in log) is is_ignored
+
+
+BLOCKING = """
+import time
+import webop
+
+@webop.on.validate("kopfexamples")
+async def check(**_):
+    time.sleep(1)
+"""
+
+
+def test_a_handler_that_blocks_the_loop_of_the_server_is_named(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(BLOCKING)
+    server = start(WEBOP_MODULES="handlers.py", WEBOP_PROCESS__BLOCKED_LOOP_THRESHOLD="0.2")
+    assert server.post(build_review()).json()["response"]["allowed"]
+    server.wait_for("Webhook 'check' blocks the event loop for .* so far")
+    server.stop()

@@ -31,6 +31,7 @@ from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
+from webop.handling.watchdog import watching_loop
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
@@ -125,6 +126,11 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
+        with watching_loop(self.context.settings.process):
+            await self._live()
+
+    async def _live(self) -> None:
+        """Run the startup handlers, serve, run the cleanup handlers."""
         restore_loggers()  # the modules of the operator may have configured logging,
         await run_activity(self.context, Activity.STARTUP)
         restore_loggers()  # or its startup handlers

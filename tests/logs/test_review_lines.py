@@ -225,8 +225,10 @@ async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
         await site.review()
     lines = read()
     assert [line for line in lines if "Allowed" in line or "Patching" in line] == [
-        "[ns/kex] [1ca13837] Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
-        "(1 warning, patched).",
+        (
+            "[ns/kex] [1ca13837] Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
+            "(1 warning, patched)."
+        ),
         '[ns/kex] [1ca13837] Patching with: [{"op":"add","path":"/spec/size","value":5}]',
     ]
 

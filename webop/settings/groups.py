@@ -40,6 +40,9 @@ class ProcessSettings(Section):
 
     ultimate_exiting_timeout: Seconds | None = 10 * 60
     """From the signal to stop until the process kills itself; None for never."""
+    blocked_loop_threshold: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """After how long a handler that blocks the event loop is logged, with its stack; None for
+    never."""
 
 
 class PostingSettings(Section):

@@ -1,0 +1,133 @@
+"""Notices that the event loop is blocked, and by which handler: from a thread of its own.
+
+Once per ``settings.process.blocked_loop_threshold``, it looks at what the thread of the loop is
+doing. If that is in a coroutine, it asks the loop for a sign of life; without one in that time, it
+reports the handler and the stack. So an idle loop is not even woken; whatever blocks for twice the
+threshold is surely found, and nothing that blocks for less than it. Any kind of loop will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from webop.handling.execute import attempt
+from webop.handling.invocation import Invocation, current_invocation
+from webop.pacing import Once
+from webop.posting import ObjectLogger
+from webop.settings import ProcessSettings
+
+logger = logging.getLogger(__name__)
+
+_OFF_POLLING = 5.0  # seconds; between looks at the setting while it is off
+_FRAMES = 12  # of the stack, if no handler is in it
+
+
+@contextlib.contextmanager
+def watching_loop(settings: ProcessSettings) -> Iterator[None]:
+    """Watch the running event loop as long as the block lasts."""
+    watchdog = Watchdog(asyncio.get_running_loop(), settings)
+    threading.Thread(target=watchdog.run, name="webop-watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
+
+
+class Watchdog:
+    """Watches one event loop from another thread.
+
+    Args:
+        loop: the loop, which runs in the present thread.
+        settings: they count as they are at each look.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ProcessSettings) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._answered = threading.Event()
+        self._logged = Once()
+
+    def stop(self) -> None:
+        """End soon; called in the loop, so this is a sign of life, too."""
+        self._stopped.set()
+        self._answered.set()
+
+    def run(self) -> None:
+        """Watch until stopped, or until the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            while not self._stopped.is_set():
+                threshold = self._settings.blocked_loop_threshold
+                if threshold is not None:
+                    self._look(threshold)
+                self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
+
+    def _look(self, threshold: float) -> None:
+        """Ask a busy loop for a sign of life; if there is none, report why, and wait for it.
+
+        If this thread comes late itself, and no CPU was used meanwhile, the process was stopped, or
+        had no CPU. If CPU was used, the loop has not let other threads run.
+        """
+        if not any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame, _ in self._walk_stack()):
+            return
+        began, used = time.monotonic(), time.process_time()
+        self._answered.clear()
+        self._loop.call_soon_threadsafe(self._answered.set)
+        if self._answered.wait(threshold) or self._stopped.is_set() or not self._loop.is_running():
+            return
+        seconds = time.monotonic() - began
+        if seconds > 2 * threshold and time.process_time() - used < seconds / 2:
+            return
+        invocation, stack = self._inspect()
+        who = "The event loop is blocked"
+        extra = {}
+        if invocation is not None:
+            who = f"{invocation.handler} blocks the event loop"
+            log = invocation.cause.logger
+            extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
+        is_news = self._logged.is_new(who, int(began // 60))  # it may do so for many objects
+        level = logging.WARNING if is_news else logging.DEBUG
+        logger.log(
+            level,
+            "%s for %.1f s so far; no other handlers, reviews and probes are served meanwhile. "
+            "Await what takes long, or make it a sync handler. It is here:\n%s",
+            who,
+            seconds,
+            stack,
+            extra=extra,
+        )
+        self._answered.wait()
+        seconds = time.monotonic() - began
+        logger.log(min(level, logging.INFO), "%s no more, after %.1f s.", who, seconds)
+
+    def _walk_stack(self) -> list[tuple[FrameType, int]]:
+        """Return the frames of the loop's thread and their lines, the innermost one first."""
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
+        return [] if frame is None else list(traceback.walk_stack(frame))
+
+    def _inspect(self) -> tuple[Invocation | None, str]:
+        """Return the handler that the loop is in, if there is one, and the stack from there on."""
+        frames = self._walk_stack()
+        codes = [frame.f_code for frame, _ in frames]
+        invocation: Any = None
+        if attempt.__code__ in codes:
+            index = codes.index(attempt.__code__)
+            invocation = frames[index][0].f_locals.get("invocation")
+            del frames[index:]
+        else:  # in a task of a handler, as far as contexts are known (Python 3.12)
+            context: Any = getattr(asyncio.current_task(self._loop), "get_context", dict)()
+            invocation = context.get(current_invocation)
+            del frames[_FRAMES:]
+        summary = traceback.StackSummary.extract(reversed(frames))
+        return invocation, "".join(summary.format()).rstrip()
