@@ -168,8 +168,10 @@ async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
         await objects.pass_fence()
     assert [call["retry"] for call in calls.of("one")] == [0, 1, 2, 3, 4, 5]
     gaps = timeline.measure_gaps("one")
-    assert all(0.29 < gap < 0.6 for gap in gaps[:3]), gaps
-    assert all(0.59 < gap < 1.2 for gap in gaps[3:]), gaps
+    assert all(gap > 0.29 for gap in gaps[:3]), gaps
+    assert all(gap > 0.59 for gap in gaps[3:]), gaps
+    assert min(gaps) < 0.59  # the shortest, as the machine may be busy
+    assert max(gaps) < 10
 
 
 @pytest.mark.feature("DMN-20", "D-46", "DMN-22", "KWA-10")
