@@ -53,7 +53,7 @@ def test_options_set_what_they_are_about(args: list[str], path: str, value: Any)
 def test_handlers_find_the_priority_in_the_context_of_the_command(
     tmp_path: Path, args: list[str], priority: int | None
 ) -> None:
-    path = tmp_path / "handlers.py"
+    path = tmp_path / "asks_for_the_priority.py"
     path.write_text(
         "import click\nraise ValueError(f'{click.get_current_context().params[\"priority\"]=}')"
     )

@@ -62,7 +62,7 @@ def test_the_default_logins_depend_on_what_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     libraries = {"pykube": login_via_pykube, "kubernetes": login_via_client}
-    for name in libraries:
+    for name in (*libraries, "kubernetes_asyncio"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     sys.path_importer_cache.clear()
