@@ -191,6 +191,7 @@ KEX = Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample", singular="k
         (("kopf.dev", webop.EVERYTHING), {}),
         ((webop.EVERYTHING,), {}),
         ((lambda resource: resource.plural == "kopfexamples",), {}),
+        ((lambda kw: kw.plural == "kopfexamples",), {}),
     ],
 )
 def test_resources_are_named_in_all_ways_of_the_manual(

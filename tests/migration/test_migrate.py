@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -183,9 +184,29 @@ def test_a_folder_without_an_operator_is_not_said_to_fit(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
-    exit_code, lines = migrate(tmp_path, "def\n")
-    assert "handlers.py' cannot be read: invalid syntax" in lines[0]
+    exit_code, lines = migrate(tmp_path, "import kopf\ndef\n")
+    assert lines[0].startswith("handlers.py:2: must change: This cannot be read as Python: invalid")
     assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
+)
+def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
+    tmp_path: Path, code: str
+) -> None:
+    exit_code, lines = migrate(tmp_path, PLAIN + QUIET, another_py=code)
+    assert lines[0].startswith("another.py:1: differs: This cannot be read as Python: ")
+    assert lines[-2:] == ["Nothing stands in the way.", LAST]
+    assert exit_code == 0
+
+
+def test_links_to_nowhere_and_pipes_are_not_read(tmp_path: Path) -> None:
+    for name in ("dead.py", "requirements.txt"):
+        (tmp_path / name).symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    assert migrate(tmp_path, PLAIN + QUIET) == (0, ["Nothing stands in the way.", LAST])
 
 
 def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def doctor(
         has_failed,
     )
     from webop.doctor.visit import Options  # noqa: PLC0415
+    from webop.handling.checks import check_registry  # noqa: PLC0415
     from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
@@ -144,6 +145,8 @@ def doctor(
         if paths or modules:
             with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
                 registry = load_handlers(paths, modules, registry)
+        if registry is not None:
+            check_registry(registry)
         settings = controls.settings or OperatorSettings.from_environment()
         _, namespaces = choose_scope(ctx, clusterwide, namespaces)
         settings.leadership.lease_name = lease_name or settings.leadership.lease_name

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from webop.errors import WebopError
-
 
 @click.command(short_help="Report what must change in an operator for Kopf.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
@@ -25,10 +23,7 @@ def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.migration.examination import examine  # noqa: PLC0415  only now: --help is to be quick
 
-    try:
-        findings, importing = examine(paths)
-    except WebopError as exc:
-        raise click.ClickException(str(exc)) from exc
+    findings, importing = examine(paths)
     for item in findings:
         place = f"{item.path}:{item.line}: " if item.line else ""
         click.echo(f"{place}{'must change' if item.must_change else 'differs'}: {item.text}")

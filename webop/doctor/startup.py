@@ -15,6 +15,7 @@ from webop.doctor.visit import Options
 from webop.errors import ActivityError
 from webop.handling.activities import run_activity
 from webop.handling.handlers import Activity
+from webop.own_threads import OwnThreads
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
 from webop.settings import OperatorSettings
@@ -42,6 +43,7 @@ async def call_startup(options: Options, settings: OperatorSettings, server: str
         return warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)
     scope = Scope(not options.namespaces, options.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
+    settings.execution.executor = OwnThreads("webop-startup")  # no call keeps the command running
     is_in_pod = (options.account or "").startswith(ACCOUNT_PREFIX)
     with contextlib.redirect_stdout(sys.stderr), _posing_as_pod(server if is_in_pod else ""):
         try:

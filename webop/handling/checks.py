@@ -157,7 +157,8 @@ def _get_arguments(family: type[Handler]) -> frozenset[str]:
 
 def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
     """Return the parameters of what is called; None if they are not known for sure."""
-    if hasattr(_find_function(fn), "__signature__"):  # it says so, and may take something else
+    function = _find_function(fn)
+    if hasattr(function, "__signature__") or _is_proxy(function):  # may take something else
         return None
     try:
         return list(inspect.signature(fn, follow_wrapped=False).parameters.values())
@@ -167,7 +168,7 @@ def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
 
 def _find_function(fn: Any) -> Any:
     """Return the function behind a partial, a method, or an instance of a callable class."""
-    while not inspect.isfunction(fn):
+    while not (inspect.isfunction(fn) or _is_proxy(fn)):
         if isinstance(fn, functools.partial):
             fn = fn.func
         elif inspect.ismethod(fn):
@@ -177,6 +178,11 @@ def _find_function(fn: Any) -> Any:
         else:
             break
     return fn
+
+
+def _is_proxy(fn: Any) -> bool:
+    """Tell whether it shows itself as another object, as wrappers made by wrapt do."""
+    return fn.__class__ is not type(fn)
 
 
 def _name(fn: Any) -> str:

@@ -30,7 +30,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
 
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
-_REST = frozenset({"_", "kwargs", "kw"})
 _KWARGS = frozenset(
     {
         *("body", "spec", "meta", "status", "name", "namespace", "uid", "labels", "annotations"),
@@ -274,8 +273,9 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
 
 def is_handler(value: object) -> bool:
     """Tell whether a value is a handler for sure: a function of what only handlers are given."""
-    names = list(inspect.signature(value).parameters) if inspect.isfunction(value) else []
-    return bool(names) and ((len(names) == 1 and names[0] in _REST) or names[0] in _KWARGS)
+    items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
+    first = next(iter(items), None)
+    return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _KWARGS)
 
 
 def check_types(options: Mapping[str, Any]) -> None:

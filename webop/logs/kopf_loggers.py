@@ -28,10 +28,13 @@ def restore_loggers() -> None:
 
     It knows the children of ``kopf`` by their names, and would switch off ours.
     """
-    if logging.getLogger("webop").disabled and not logging.getLogger("kopf").disabled:
-        for name, logger in list(logging.Logger.manager.loggerDict.items()):
-            if isinstance(logger, logging.Logger) and f"{name}.".startswith("webop."):
-                logger.disabled = False
+    if not logging.getLogger("webop").disabled:
+        return
+    for name, logger in list(logging.Logger.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and f"{name}.".startswith("webop."):
+            suffix = name.removeprefix("webop")
+            theirs = logging.getLogger(f"kopf{suffix}" if suffix in _NAMES else "kopf")
+            logger.disabled = logger.disabled and theirs.disabled
 
 
 class _Permission(logging.Filter):
@@ -40,7 +43,8 @@ class _Permission(logging.Filter):
     def __init__(self, theirs: logging.Logger) -> None:
         super().__init__()
         self._theirs = theirs
+        self._top = logging.getLogger("kopf")  # disabled by logging.config: so are those not named
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether the record passes; since Python 3.12, filters may replace it."""
-        return not self._theirs.disabled and self._theirs.filter(record)
+        return (not self._theirs.disabled or self._top.disabled) and self._theirs.filter(record)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import webop
-from webop.errors import ConfigurationError
 from webop.migration.findings import Finding
 from webop.settings import OperatorSettings
 
@@ -29,20 +28,23 @@ class CodeReader(ast.NodeVisitor):
         self._aliases: set[str] = set()
 
     def read(self, path: Path) -> None:
-        """Read a file.
+        """Read a file; one that is no Python of today matters only if Kopf is named in it.
 
         Raises:
-            ConfigurationError: it is no Python.
+            OSError: it cannot be read.
         """
-        try:
-            tree = ast.parse(path.read_bytes(), str(path))
-        except (SyntaxError, ValueError) as exc:
-            raise ConfigurationError(f"{str(path)!r} cannot be read: {exc}") from None
+        source = path.read_bytes()
         self._path, self._aliases = path, set()
-        for node in ast.walk(tree):  # what is imported below is used above, in functions
-            if isinstance(node, ast.Import):
-                self._read_import(node)
-        self.visit(tree)
+        try:
+            tree = ast.parse(source, str(path))
+            for node in ast.walk(tree):  # what is imported below is used above, in functions
+                if isinstance(node, ast.Import):
+                    self._read_import(node)
+            self.visit(tree)
+        except (SyntaxError, ValueError, RecursionError) as exc:
+            text = f"This cannot be read as Python: {exc}"
+            line = getattr(exc, "lineno", None) or 1
+            self.findings.append(Finding(path, line, text, must_change=b"kopf" in source))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Check the names that are imported from Kopf."""

@@ -11,16 +11,16 @@ from webop.migration.pins import read_pins
 
 
 def examine(paths: Iterable[Path]) -> tuple[list[Finding], set[Path]]:
-    """Return what there is to say, file by file, and the files that import Kopf.
-
-    Raises:
-        ConfigurationError: a file is named as Python, and is none.
-    """
+    """Return what there is to say, file by file, and the files that import Kopf."""
     reader = CodeReader()
     for path in list_files(paths):
-        if path.suffix == ".py":
-            reader.read(path)
-        reader.findings += read_pins(path)
+        try:
+            if path.suffix == ".py":
+                reader.read(path)
+            reader.findings += read_pins(path)
+        except OSError as exc:
+            text = f"This cannot be read: {exc.strerror}"
+            reader.findings.append(Finding(path, 1, text, must_change=False))
     if reader.importing and not reader.sets_event_loggers:
         text = (
             "Messages of handlers become Events, in Kopf only with settings.posting.loggers: "

@@ -20,7 +20,10 @@ class Finding(NamedTuple):
 
 
 def list_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield files, and those in folders; no hidden ones there, and no virtual environments."""
+    """Yield files, and those in folders; no hidden ones there, and no virtual environments.
+
+    What is no plain file is left out: links to nowhere, pipes.
+    """
     for path in paths:
         if path.is_file():
             yield path
@@ -32,4 +35,5 @@ def list_files(paths: Iterable[Path]) -> Iterator[Path]:
                 and name not in _SKIPPED
                 and not Path(folder, name, "pyvenv.cfg").exists()
             )
-            yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+            visible = (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+            yield from filter(Path.is_file, visible)
