@@ -46,5 +46,16 @@ def alias_kopf() -> None:
             del sys.modules[name]  # Kopf itself: what has imported it keeps it
 
 
+def advise_about_kopf() -> str:
+    """Say what to do if Kopf itself was imported: it registers handlers for itself."""
+    kopf = sys.modules.get(_ALIAS)
+    if kopf is None or kopf is sys.modules.get(_OWN):
+        return ""
+    return (
+        " The code imports Kopf, and webop does not call the handlers registered with it: write "
+        "'import webop as kopf', or add --aliased."
+    )
+
+
 def _get_own_name(name: str) -> str:
     return _OWN + name.removeprefix(_ALIAS)

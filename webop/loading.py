@@ -109,6 +109,8 @@ def _explain(source: str, exc: BaseException) -> str:
 def _advise(exc: BaseException) -> str:
     if isinstance(exc, ImportError) and "no known parent package" in str(exc):
         return ". Files have no package: import it as a module (-m package.module)"
+    if isinstance(exc, ModuleNotFoundError) and exc.name == "kopf":
+        return ". Write 'import webop as kopf', or add --aliased"
     return ""
 
 

@@ -286,8 +286,8 @@ def _register(
     check_names(f"{label} handlers", options, known)
     if is_handler(resource[0]):
         raise TypeError(
-            f"{resource[0]} is given for a resource. Decorators of {label} handlers need one, in "
-            "parentheses, such as ('kopfexamples')."
+            f"{resource[0].__name__}() is given for a resource. Decorators of {label} handlers "
+            "need one, in parentheses, such as ('kopfexamples')."
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)

@@ -55,3 +55,15 @@ def test_private_modules_of_kopf_are_named_with_where_to_look(tmp_path: Path) ->
     assert "webop has no module for 'kopf._cogs'" in done.stderr
     assert "'webop migrate' names what to import instead" in done.stderr
     assert "line 1: from kopf._cogs.structs import bodies" in done.stderr
+
+
+def test_handlers_registered_with_kopf_are_not_silently_missing(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text(
+        "import kopf\n@kopf.on.create('pods')\ndef fn(**_): ...\n"
+    )
+    done = run(tmp_path, "handlers", "handlers.py")
+    assert done.stdout == (
+        "There are no handlers. The code imports Kopf, and webop does not call the handlers "
+        "registered with it: write 'import webop as kopf', or add --aliased.\n"
+    )
+    assert run(tmp_path, "handlers", "--aliased", "handlers.py").stdout.count("fn") == 1

@@ -31,7 +31,7 @@ CODE = {
     "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
     "value= needs": f"@webop.on.create('pods', value='x'){FN}",
     "labels={'app'": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
-    "… is given for a resource": f"@webop.on.create{FN}",
+    "fn() is given for a resource": f"@webop.on.create{FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
@@ -43,7 +43,13 @@ CODE = {
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn'": f"@webop.timer('pods'){FN}",
     "The environment variable": f"@webop.on.create('pods'){FN}",
-    "There are no handlers": "",
+    "… No module named 'kopf'": (
+        "import sys\n"
+        "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
+        "import kopf"
+    ),
+    "There are no handlers. Name": "",
+    "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
     "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
@@ -53,7 +59,7 @@ CALLS = {
     "'StanzaPatch'": "patch.status.phase = 'Ready'",
     "patch.apply()": "patch.apply()",
 }
-RUNNING = ("There are no handlers", "configmapss", "deployments, version=v2")
+RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, version=v2")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 
@@ -86,7 +92,7 @@ async def test_the_page_shows_what_a_running_operator_says_to_a_mistake(
 ) -> None:
     path = workshop.write(get_code(message))
     async with workshop.start("-A", path, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
-        await command.wait_for(message)
+        await command.wait_for(message.rpartition("…")[2])
 
 
 async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(

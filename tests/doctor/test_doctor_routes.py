@@ -84,10 +84,13 @@ async def test_a_connection_is_tried() -> None:
     with take_port() as port:
         assert await connect("127.0.0.1", port) == ""
     assert await connect("127.0.0.1", find_free_port()) == "connection refused"
-    assert "no host of that name" in await connect("nowhere.invalid", 443)
+    problem = await connect("nowhere.invalid", 443)
+    assert "no host of that name" in problem
     route = Route("host", 443)
     assert check_connection(route, "").level == "ok"
     assert check_connection(route, "connection refused").level == "warning"
+    assert "Start the operator" in check_connection(route, "connection refused").remedy
+    assert "correct host=" in check_connection(route, problem).remedy
 
 
 def test_hosts_of_virtual_machines_are_known_only_there() -> None:

@@ -80,7 +80,8 @@ class Balancer:
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._connect(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # else streams log a traceback
+                await self._connect(reader, writer)
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from webop.aliasing import advise_about_kopf
 from webop.cli.options import aliased_option, module_option
 from webop.errors import WebopError
 from webop.handling.checks import check_registry
@@ -94,7 +95,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         click.echo(build_table([_HEADINGS, *_build_rows(found)], width))
     else:
-        click.echo("There are no handlers.")
+        click.echo(f"There are no handlers.{advise_about_kopf()}")
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:

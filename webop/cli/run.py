@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from webop.aliasing import advise_about_kopf
 from webop.cli.layout import SectionCommand, SectionOption, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
@@ -155,7 +156,8 @@ def run(
                 "want that, else --namespace (-n)."
             )
         if not len(registry):
-            logger.warning("There are no handlers. Name files or modules: webop run handlers.py")
+            advice = advise_about_kopf() or " Name files or modules: webop run handlers.py"
+            logger.warning("There are no handlers.%s", advice)
         settings = controls.settings
         if lease_name is not None:
             settings = settings or OperatorSettings.from_environment()

@@ -50,6 +50,11 @@ _ABSENT = (
     "Start the operator. If it runs, it may be that only API servers can reach it: see below "
     "whether they do."
 )
+_NO_HOST = "there is no host of that name, as seen from here"
+_UNKNOWN = (
+    "Nothing to do if API servers can resolve the name: see below whether they do. Otherwise, "
+    "correct host= of the webhook server."
+)
 _RENEW = (
     "The operator puts in its own within a minute of its start: start it, or look into its log. "
     "With certificates of your own, give cafile= to the webhook server."
@@ -281,7 +286,7 @@ async def connect(host: str, port: int) -> str:
     except TimeoutError:
         return "no answer in time"
     except socket.gaierror:
-        return "there is no host of that name, as seen from here"
+        return _NO_HOST
     except (OSError, UnicodeError) as exc:
         return describe_os_error(exc)
     writer.transport.abort()
@@ -292,7 +297,8 @@ def check_connection(route: Route, problem: str) -> Finding:
     """Judge an attempt to connect to a URL. Pure."""
     if not problem:
         return approve("address", f"{route} accepts connections")
-    return warn("address", f"{route}, tried from here: {problem}", _ABSENT)
+    advice = _UNKNOWN if problem == _NO_HOST else _ABSENT
+    return warn("address", f"{route}, tried from here: {problem}", advice)
 
 
 def is_elsewhere(host: str) -> bool:

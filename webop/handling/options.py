@@ -11,7 +11,8 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from types import FunctionType
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
 
 from webop.handling.handlers import (
     ErrorsMode,
@@ -271,7 +272,7 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
         raise TypeError(" ".join(problems))
 
 
-def is_handler(value: object) -> bool:
+def is_handler(value: object) -> TypeGuard[FunctionType]:
     """Tell whether a value is a handler for sure: a function of what only handlers are given."""
     items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
     first = next(iter(items), None)
