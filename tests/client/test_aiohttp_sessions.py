@@ -7,7 +7,9 @@ import zlib
 from collections.abc import Callable
 
 import aiohttp
+import aiohttp.web
 import pytest
+from aiohttp.test_utils import TestServer
 
 from tests.client.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
 from tests.client.fake_server import FakeServer
@@ -15,7 +17,7 @@ from tests.client.test_transport import FAULTS, serving, wait_until
 from webop.client.api import Client
 from webop.client.credentials import AiohttpSession, Vault
 from webop.client.transport import Request, build_transport
-from webop.errors import APIConnectionError
+from webop.errors import APIConnectionError, APINotFoundError
 
 
 def build_info(server: FakeServer, session: aiohttp.ClientSession) -> AiohttpSession:
@@ -68,6 +70,15 @@ async def test_a_session_that_cannot_connect_says_why() -> None:
     async with Client(Vault({"test": info}), Networking()) as client:
         with pytest.raises(APIConnectionError, match=r"aiohttp: .*127\.0\.0\.1"):
             await client.request("GET", PATH)
+
+
+async def test_refusals_are_answers_also_if_the_session_raises_them_itself() -> None:
+    session = aiohttp.ClientSession(raise_for_status=True)
+    async with TestServer(aiohttp.web.Application()) as server:
+        info = AiohttpSession(server=str(server.make_url("")), aiohttp_session=session)
+        async with Client(Vault({"test": info}), Networking()) as client:
+            with pytest.raises(APINotFoundError):
+                await client.request("GET", PATH)
 
 
 async def test_a_session_that_the_user_has_closed_says_so() -> None:

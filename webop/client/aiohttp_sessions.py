@@ -73,6 +73,7 @@ class SessionTransport:
                 headers=headers,
                 data=request.content,
                 allow_redirects=False,
+                raise_for_status=False,  # whatever the session does by default
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=request.connect_timeout),
             )
         return SessionAnswer(response, is_decoded=self._session.auto_decompress)
