@@ -203,8 +203,9 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     code = f"import webop\n@webop.on.create({names})\ndef created(**_): ...\n"
     path = doctor.workshop.write(code)
     account = f"system:serviceaccount:{namespace}:nobody"
-    arguments = ("--managed", site.name, "--no-probe", "--as", account, "-n", namespace, path)
-    report = await doctor.examine(*arguments)
+    # Without peering, as other tests on this cluster may define its kinds.
+    options = ("--managed", site.name, "--no-probe", "--standalone", "-n", namespace)
+    report = await doctor.examine(*options, "--as", account, path)
     assert report.code == 1
     title = f"Permissions of {account}"
     rules = {line.subject: line.remedy for line in report.of("failure", title)}
