@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,10 @@ def test_variables_that_mean_nothing_are_told_once(variable: str, nearest: str) 
     assert f"{nearest}?" in line
 
 
-def test_an_operator_without_handlers_is_told_how_to_get_some() -> None:
+def test_an_operator_without_handlers_is_told_how_to_get_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "kopf", raising=False)  # other tests import it
     stop_flag = threading.Event()
     stop_flag.set()
     controls = CLIControls(registry=webop.OperatorRegistry(), stop_flag=stop_flag)

@@ -171,7 +171,7 @@ async def test_an_answer_is_there_before_the_deadline_whatever_the_handler_does(
         await client.get("/")  # for the connection
         start = loop.time()
         response = await client.post(path, json=REVIEW)
-        assert 0.25 <= loop.time() - start < 0.45  # some time for a busy machine
+        assert 0.25 <= loop.time() - start < 1  # some time for a busy machine
         assert response.status_code == 504
         assert response.json()["kind"] == "Status"
         assert re.search(message, response.json()["message"])

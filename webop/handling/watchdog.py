@@ -1,8 +1,8 @@
 """Notices that the event loop is blocked, and by which handler: from a thread of its own.
 
 Once per ``settings.process.blocked_loop_threshold``, it looks at what the thread of the loop is
-doing. If that is in a coroutine, it asks the loop for a sign of life; without one in that time, it
-reports the handler and the stack. So an idle loop is not even woken; whatever blocks for twice the
+doing. Unless that is waiting, it asks the loop for a sign of life; without one in that time, it
+reports the handler and the stack. So an idle loop is rarely woken; whatever blocks for twice the
 threshold is surely found, and nothing that blocks for less than it. Any kind of loop will do.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
+import selectors
 import sys
 import threading
 import time
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _OFF_POLLING = 5.0  # seconds; between looks at the setting while it is off
 _FRAMES = 12  # of the stack, if no handler is in it
+
+# Where an idle loop waits: asyncio's in a selector, uvloop's below the function that runs it.
+_IDLE = frozenset({selectors.__file__, asyncio.runners.__file__, asyncio.base_events.__file__})
 
 
 @contextlib.contextmanager
@@ -79,7 +82,8 @@ class Watchdog:
         If this thread comes late itself, and no CPU was used meanwhile, the process was stopped, or
         had no CPU. If CPU was used, the loop has not let other threads run.
         """
-        if not any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame, _ in self._walk_stack()):
+        top = sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
+        if top is None or top.f_code.co_filename in _IDLE:
             return
         began, used = time.monotonic(), time.process_time()
         self._answered.clear()
@@ -113,8 +117,14 @@ class Watchdog:
 
     def _walk_stack(self) -> list[tuple[FrameType, int]]:
         """Return the frames of the loop's thread and their lines, the innermost one first."""
-        frame = sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
-        return [] if frame is None else list(traceback.walk_stack(frame))
+        # Nothing else is done in this loop: in Python 3.11, the callers of a frame that has ended
+        # meanwhile are garbage.
+        frames = []
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001
+        while isinstance(frame, FrameType):
+            frames.append(frame)
+            frame = frame.f_back
+        return [(frame, frame.f_lineno) for frame in frames]
 
     def _inspect(self) -> tuple[Invocation | None, str]:
         """Return the handler that the loop is in, if there is one, and the stack from there on."""
