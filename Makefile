@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test parity reference lint format bench wild rollout leadership fuzz docs clean
