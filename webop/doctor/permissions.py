@@ -140,7 +140,7 @@ def list_handler_needs(
 
 
 def list_lease_needs(settings: OperatorSettings, home: str) -> list[Need]:
-    """Return what it takes to be elected by a Lease, if there is to be one.
+    """Return the rights that the election by a Lease needs, if there is one.
 
     Args:
         settings: those of the operator.

@@ -18,7 +18,7 @@ _VERSION_CALLS = {"distribution", "get_distribution", "require", "version"}
 
 
 class CodeReader(ast.NodeVisitor):
-    """Collects what is to be said about one file after another."""
+    """Collects the findings about one file after another."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from webop.client.events import parse_number
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
@@ -331,5 +332,4 @@ def get_uid(raw: dict[str, Any]) -> str:
 
 def parse_version(raw: dict[str, Any]) -> int:
     """Return the resource version as a number: they can be compared since Kubernetes 1.35."""
-    version = raw.get("metadata", {}).get("resourceVersion", "")
-    return int(version) if version.isdecimal() else 0
+    return parse_number(raw.get("metadata", {}).get("resourceVersion"))
