@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from tests.operating import eventually
+from webop.client.events import parse_version
 from webop.handling.threads import Pool
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import Tracked, parse_version
+from webop.reactor.tracking import Tracked
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from webop.client.events import CHANGES, get_key, parse_event, parse_number
+from webop.client.events import CHANGES, get_uid, parse_event, parse_number, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class EarlyChanges:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[WatchEvent] = asyncio.Queue(_READ_AHEAD)
         self._task: asyncio.Task[None] | None = None
-        self._versions: dict[object, int] = {}
+        self._versions: dict[str, int] = {}
 
     def begin(self, opening: AbstractAsyncContextManager[LineStream], attempt: Attempt) -> None:
         """Read the changes of a stream in the background."""
@@ -68,15 +68,14 @@ class EarlyChanges:
         while not self._queue.empty():
             event = self._queue.get_nowait()
             raw = event[1]
-            self._versions[get_key(raw)] = parse_number(raw["metadata"].get("resourceVersion"))
+            self._versions[get_uid(raw)] = parse_version(raw)
             yield event
 
     def has_brought(self, raw: dict[str, Any]) -> bool:
         """Tell whether this state of an object, or a newer one, has been taken."""
         if not self._versions:
             return False
-        version = parse_number(raw["metadata"].get("resourceVersion"))
-        return 0 < version <= self._versions.get(get_key(raw), 0)
+        return 0 < parse_version(raw) <= self._versions.get(get_uid(raw), 0)
 
     async def _read(
         self, opening: AbstractAsyncContextManager[LineStream], attempt: Attempt

@@ -47,12 +47,18 @@ def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str
     return kind, raw, version
 
 
-def get_key(raw: dict[str, Any]) -> object:
-    """Return what tells an object from all others of its kind."""
-    metadata = raw["metadata"]
-    return metadata.get("uid") or (metadata.get("namespace"), metadata["name"])
-
-
 def parse_number(version: str | None) -> int:
     """Return a version as a number (comparable since Kubernetes 1.35); 0 if it is none."""
     return int(version) if version and version.isdecimal() else 0
+
+
+def get_uid(raw: dict[str, Any]) -> str:
+    """Return what identifies an object; aggregated APIs may have objects without a uid."""
+    metadata = raw["metadata"]
+    uid: str | None = metadata.get("uid")
+    return uid or f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def parse_version(raw: dict[str, Any]) -> int:
+    """Return the resource version as a number: they can be compared since Kubernetes 1.35."""
+    return parse_number(raw.get("metadata", {}).get("resourceVersion"))

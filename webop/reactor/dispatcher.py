@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from webop.client.events import get_uid, parse_version
 from webop.errors import WebopError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import Pool, find_abandoned
@@ -22,7 +23,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import Left, Phase, Tracked, get_uid, parse_version
+from webop.reactor.tracking import Left, Phase, Tracked
 
 logger = logging.getLogger(__name__)
 

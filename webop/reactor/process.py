@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from webop.client.events import get_uid
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
@@ -29,7 +30,7 @@ from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import Pending, Tracked, get_uid
+from webop.reactor.tracking import Pending, Tracked
 from webop.reactor.writing import (
     Failure,
     find_pause,

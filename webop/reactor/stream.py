@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from functools import partial
 
+from webop.client.events import get_uid
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.handling.cancellation import WorkerGroup
 from webop.handling.cluster_view import Origin
@@ -18,7 +19,6 @@ from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.gate import Gate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
-from webop.reactor.tracking import get_uid
 
 _HUNG_TIMEOUT = 5.0  # seconds; for what was cancelled
 

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from webop.client.events import parse_number
+from webop.client.events import parse_version
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
@@ -321,15 +321,3 @@ class Tracked:
         if self.work is None or not self.work.paused_until:
             return 0
         return max(0, self.work.paused_until - asyncio.get_running_loop().time())
-
-
-def get_uid(raw: dict[str, Any]) -> str:
-    """Return what identifies an object; aggregated APIs may have objects without a uid."""
-    metadata = raw["metadata"]
-    uid: str | None = metadata.get("uid")
-    return uid or f"{metadata.get('namespace', '')}/{metadata['name']}"
-
-
-def parse_version(raw: dict[str, Any]) -> int:
-    """Return the resource version as a number: they can be compared since Kubernetes 1.35."""
-    return parse_number(raw.get("metadata", {}).get("resourceVersion"))

@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any
 
 from webop.client.calls import encode_body
+from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
 from webop.errors import (
     APIConflictError,
@@ -33,7 +34,7 @@ from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import NOTHING, Pending, Tracked, get_uid, parse_version
+from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
 
