@@ -29,14 +29,15 @@ class ClusterView:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
         groups: API groups to discover, even if no handler is for them.
         indexed: the objects in the indexes; they stay there from one watch to the next one.
-        left: what the next watch must know of the objects of one that has ended, by their uids.
+        left: what the next watch must know of the objects of one that has ended, by the API version
+            and by their uids.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.indexed: dict[Origin, Indexed] = {}
-        self.left: dict[Origin, dict[str, Any]] = {}
+        self.left: dict[Origin, dict[str, dict[str, Any]]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from webop.client.api import Client
 from webop.client.discovery import discover
@@ -282,7 +283,8 @@ class Observer:
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
         # Or it was watched before credentials were lost.
-        is_late |= (resource.group, resource.plural, namespace) in self._operator.cluster_view.left
+        left = self._operator.cluster_view.left
+        is_late |= bool(left.get((resource.group, resource.plural, namespace)))
         room = self._open_room(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -302,6 +304,8 @@ class Observer:
         async def run_in_order() -> None:
             if former:
                 await asyncio.wait([stream.task for stream in former])
+            origins = [each.origin for each in self._streams.values()]
+            stream.is_alone = origins.count(stream.origin) == 1
             await keep_running(stream.run, name=f"watch of {stream}")
 
         self._streams[stream.key] = stream
@@ -342,7 +346,7 @@ class Observer:
                 del indexed[origin]
         left = self._operator.cluster_view.left
         for origin in left.keys() - feeds:
-            for uid in left.pop(origin):
+            for uid in chain.from_iterable(left.pop(origin).values()):
                 self._operator.memos.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
