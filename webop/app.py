@@ -1,7 +1,7 @@
 """The ASGI app: reviews, probes, and the operator as its lifespan.
 
 ``uvicorn webop.app:app`` is configured by the environment: ``WEBOP_MODULES=handlers.py,pkg.mod``,
-``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, and each setting as
+``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
 ``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /`` says what is
 served.
@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from webop.aliasing import alias_kopf
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
@@ -311,6 +312,8 @@ def build_options(
             namespaces and some are asked for.
     """
     if (target := get_default_registry()) not in loaded:
+        if _is_on(environment, "WEBOP_ALIASED"):
+            alias_kopf()
         sources = options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))
         load_sources(to_list(sources))
         loaded.add(target)
@@ -331,12 +334,15 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
         patterns = tuple(to_list(options.get("namespaces") or ()))
     else:
         patterns = tuple(_split(environment.get("WEBOP_NAMESPACES", "")))
-        everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower()
-        if patterns and everywhere in ("1", "true", "yes", "on"):
+        if patterns and _is_on(environment, "WEBOP_ALL_NAMESPACES"):
             raise ConfigurationError(
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
+
+
+def _is_on(environment: Mapping[str, str], variable: str) -> bool:
+    return environment.get(variable, "").lower() in ("1", "true", "yes", "on")
 
 
 def _split(text: str, separator: str | None = None) -> list[str]:
