@@ -51,6 +51,7 @@ CODE = {
     "There are no handlers. Name": "",
     "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
+    "deployments, group=app": f"@webop.on.event('app', 'deployments'){FN}",
     "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
 CALLS = {
@@ -59,7 +60,7 @@ CALLS = {
     "'StanzaPatch'": "patch.status.phase = 'Ready'",
     "patch.apply()": "patch.apply()",
 }
-RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, version=v2")
+RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 

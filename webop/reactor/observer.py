@@ -169,7 +169,7 @@ class Observer:
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
         }
-        self._operator.cluster_view.update(found.resources | kept)
+        self._operator.cluster_view.update(found.resources | kept, found.groups)
         self._report_broken(found.broken)
         self._adjust()
         if not self.scanned.is_set():
@@ -244,6 +244,7 @@ class Observer:
         """Match the selectors with the resources; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
         resources = self._operator.cluster_view.resources
+        groups = self._operator.cluster_view.served_groups
         self._missing.clear()
         for handler in self._operator.registry.select_resource_handlers():
             selector = handler.selector
@@ -256,7 +257,7 @@ class Observer:
             elif not found and selector.is_specific:
                 self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet; it is served as soon as it is."
-                self._report(selector, text + selector.suggest(resources))
+                self._report(selector, text + selector.suggest(resources, groups))
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "%s: in the cluster now, and served.",
