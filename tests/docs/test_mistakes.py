@@ -40,6 +40,7 @@ CODE = {
     ),
     "There is no setting": f"{STARTUP}admision.server = None",
     "settings.posting.level": f"{STARTUP}posting.level = 'loud'",
+    "webop.WebhookServer()": f"{STARTUP}admission.server = webop.WebhookServer(prot=9443)",
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn'": f"@webop.timer('pods'){FN}",
     "The environment variable": f"@webop.on.create('pods'){FN}",
