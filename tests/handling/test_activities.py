@@ -156,7 +156,7 @@ async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_nam
             r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
         ),
         (
-            lambda: webop.WebhookMinikubeServer("localhost"),  # type: ignore[misc]
+            lambda: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\): takes 1 positional argument but 2 were given\. \(.*line",
         ),
         (
