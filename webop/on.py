@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from webop.handling.checks import check_signature
+from webop.handling.checks import check_signature, is_handler
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -41,7 +41,6 @@ from webop.handling.options import (
     UpdateOptions,
     WebhookOptions,
     check_names,
-    is_handler,
     parse_options,
     spell_out,
 )

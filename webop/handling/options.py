@@ -13,8 +13,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import FunctionType
-from typing import Annotated, Any, Literal, TypedDict, TypeGuard, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -48,13 +47,6 @@ ResourcePart = str | Marker | Callable[..., bool] | None
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 _PLAIN = {"dictionary": "a mapping", "frozenset": "a list", "list": "a list"}
 _LONGEST = 200  # characters of a value that are shown
-_KWARGS = frozenset(
-    {
-        *("body", "spec", "meta", "status", "name", "namespace", "uid", "labels", "annotations"),
-        *("logger", "patch", "memo", "param", "retry", "started", "runtime", "event", "type"),
-        *("old", "new", "diff", "reason", "stopped", "warnings", "dryrun", "userinfo"),
-    }
-)
 
 Text = Annotated[str, must_be("a string")]
 Flag = Annotated[bool, must_be("True or False")]
@@ -195,7 +187,7 @@ class WebhookOptions(EventOptions, total=False):
     operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
     """The same for several operations; by default all of them"""
     subresource: Text | None
-    """Which subresource; ``"*"`` for the object itself and all of them"""
+    """Which subresource, such as ``"status"``; ``"*"`` for the object itself and all of them"""
     persistent: Flag | None
     """Whether the webhook stays in the cluster when the last replica has ended"""
     side_effects: Flag | None
@@ -336,10 +328,3 @@ def check_names(owner: str, options: Iterable[str], known: Any) -> None:
             problems.append(f"There is no option {option!r} of {owner}: {advice}")
     if problems:
         raise TypeError(" ".join(problems))
-
-
-def is_handler(value: object) -> TypeGuard[FunctionType]:
-    """Tell whether a value is a handler for sure: a function of what only handlers are given."""
-    items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
-    first = next(iter(items), None)
-    return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _KWARGS)
