@@ -353,5 +353,25 @@ def test_the_exemption_does_not_exceed_the_number_of_conditions() -> None:
     assert len(webhook["matchConditions"]) == 64
     assert webhook["matchConditions"][-1] == {
         "name": "c63",
-        "expression": '(true\n) && request.userInfo.username != "u"',
+        "expression": '(true\n) && (request.userInfo.username != "u")',
     }
+
+
+def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start() -> None:
+    secrets = webop.Resource("", "v1", "secrets", kind="Secret")
+    registry = webop.OperatorRegistry()
+    webop.on.validate("secrets", id="guard", registry=registry)(fn)
+    webop.on.validate("kopfexamples", id="check", registry=registry)(fn)
+    guard, check = build_configuration(
+        reason=VALIDATING,
+        name="auto.kopf.dev",
+        handlers=registry.select_webhooks(),
+        resources=[KEX, secrets],
+        client_config={"url": "https://host"},
+        exemptions=Exemptions(secret=("ns", "certs")),
+    )["webhooks"]
+    (condition,) = guard["matchConditions"]
+    assert condition["name"] == "not-the-certificate"
+    assert 'request.namespace != "ns"' in condition["expression"]
+    assert 'request.name != "certs"' in condition["expression"]
+    assert "matchConditions" not in check
