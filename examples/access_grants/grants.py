@@ -5,9 +5,9 @@ grants anything to themselves, and nothing for longer than a working day. After 
 keeps a RoleBinding for as long as the grant lasts.
 
 What guards access must not have gaps. The webhooks are persistent: while no replica is there,
-grants are refused. The schema has the rules that it can express. And whatever got into the cluster in
-spite of both (before the first start, or while somebody had deleted the webhooks) is checked again
-before access is opened.
+grants are refused. The schema has the rules that it can express. And whatever got into the cluster
+in spite of both (before the first start, or while somebody had deleted the webhooks) is checked
+again before access is opened.
 """
 
 from __future__ import annotations
