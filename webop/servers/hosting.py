@@ -92,6 +92,7 @@ class Hosting:
         is_stopping: set by the operator when it begins to stop: every answer closes its
             connection then, while new ones are still accepted.
         expiry: set by the server: until when its certificate is valid; None if not known.
+        secret: set by the server: the namespace and the name of the Secret that it needs to start.
     """
 
     limits: ServingLimits = field(default_factory=DefaultLimits)
@@ -99,6 +100,7 @@ class Hosting:
     confirm: Callable[[WebhookClientConfig], Awaitable[None]] = _confirm_at_once
     is_stopping: bool = False
     expiry: dt.datetime | None = None
+    secret: tuple[str, str] | None = None
 
 
 current_hosting: ContextVar[Hosting] = ContextVar("current_hosting")

@@ -165,9 +165,11 @@ class WebhookServiceServer(WebhookServer):
             joined = join_bundles(bundle, extra)
             await self._hosting.confirm(self._build_config(self._listening_port, joined))
 
+        sharing = self._build_sharing()
+        self._hosting.secret = (sharing.namespace, sharing.secret)
         shared = SharedCertificate(
             cluster,
-            self._build_sharing(),
+            sharing,
             load=load,
             confirm=confirm,
             check=self._expiry.check,
