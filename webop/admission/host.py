@@ -126,7 +126,8 @@ class WebhookHost:
                 if self.manager is not None:
                     self.manager.announce(config)
         self._is_listening = False
-        raise WebopError("The webhook server has exited, and so does the operator.")
+        kind = "The webhook server has exited."
+        raise WebopError("The webhook server has exited, and so does the operator.", kind=kind)
 
     async def retire(self) -> None:
         """Be not ready any more, but serve, until nobody sends reviews here any more.
