@@ -262,9 +262,9 @@ class OperatorApp:
         try:
             return _respond(await self.operator.probe())
         except ActivityError as exc:
-            return _respond({"error": str(exc)}, 500)
-        except TypeError as exc:
-            return _respond({"error": f"The results of the probes are not for JSON: {exc}."}, 500)
+            return _respond({"error": exc.kind}, 500)
+        except TypeError:
+            return _respond({"error": "The results of the probes are not for JSON."}, 500)
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""
