@@ -146,7 +146,9 @@ async def test_idle_connections_are_closed_on_exit(app: ReviewEndpoint, secure: 
     pair = build_certificate_self_signed(["localhost"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_key_material(context, pair.cert, pair.key)
-    async with Listener(app, "127.0.0.1", 0, ssl_context=context if secure else None) as listener:
+    async with Listener(
+        app, "127.0.0.1", 0, ssl_context=(lambda: context) if secure else None
+    ) as listener:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1",
             listener.port,
@@ -166,7 +168,7 @@ async def test_a_client_that_does_not_read_does_not_block_the_exit(app: ReviewEn
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_key_material(context, pair.cert, pair.key)
     with socket.socket() as raw:
-        async with Listener(app, "127.0.0.1", 0, ssl_context=context) as listener:
+        async with Listener(app, "127.0.0.1", 0, ssl_context=lambda: context) as listener:
             await asyncio.to_thread(raw.connect, ("127.0.0.1", listener.port))
             client = await asyncio.to_thread(
                 trust(pair.cert).wrap_socket, raw, server_hostname="localhost"
@@ -175,7 +177,7 @@ async def test_a_client_that_does_not_read_does_not_block_the_exit(app: ReviewEn
                 await asyncio.to_thread(client.sendall, REQUEST)
                 await asyncio.to_thread(client.recv, 12)
     # Neither does one that never completes its handshake.
-    async with Listener(app, "127.0.0.1", 0, ssl_context=context) as listener:
+    async with Listener(app, "127.0.0.1", 0, ssl_context=lambda: context) as listener:
         _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.close()
     await writer.wait_closed()
@@ -241,7 +243,7 @@ async def test_a_certificate_is_replaced_while_serving(app: ReviewEndpoint) -> N
     second = build_certificate_self_signed(["localhost"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_key_material(context, first.cert, first.key)
-    async with Listener(app, "localhost", 0, ssl_context=context) as listener:
+    async with Listener(app, "localhost", 0, ssl_context=lambda: context) as listener:
         url = f"https://localhost:{listener.port}"
         assert (await post(url, trust(first.cert))).status_code == 200
         load_key_material(context, second.cert, second.key)
@@ -252,7 +254,7 @@ async def test_plain_http_to_a_secure_port_harms_no_one(app: ReviewEndpoint) -> 
     pair = build_certificate_self_signed(["localhost"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_key_material(context, pair.cert, pair.key)
-    async with Listener(app, "localhost", 0, ssl_context=context) as listener:
+    async with Listener(app, "localhost", 0, ssl_context=lambda: context) as listener:
         async with connect(listener.port) as (reader, writer):
             writer.write(REQUEST)
             assert b"200" not in await reader.read()

@@ -72,7 +72,13 @@ async def listen(
     fn: Any, hosting: Hosting, context: ssl.SSLContext | None
 ) -> AsyncIterator[Listener]:
     endpoint = ReviewEndpoint(fn, hosting=hosting)
-    async with Listener(endpoint, "127.0.0.1", 0, ssl_context=context, hosting=hosting) as listener:
+    async with Listener(
+        endpoint,
+        "127.0.0.1",
+        0,
+        ssl_context=(lambda: context) if context else None,
+        hosting=hosting,
+    ) as listener:
         yield listener
 
 

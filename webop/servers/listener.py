@@ -74,8 +74,7 @@ class Listener:
         host: the address or the name to listen on, at all of its addresses; empty for all
             interfaces.
         port: the port to listen on; 0 takes a free one, see :attr:`port`.
-        ssl_context: the server's TLS context; None is plain HTTP. Certificates that are loaded
-            into it later are used for new connections.
+        ssl_context: returns the TLS context for a new connection; None is plain HTTP.
         hosting: the limits, and whether the operator is stopping; by default, the current one.
 
     Raises:
@@ -88,7 +87,7 @@ class Listener:
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: Callable[[], ssl.SSLContext] | None = None,
         hosting: Hosting | None = None,
     ) -> None:
         self.host = host
@@ -143,7 +142,7 @@ class Listener:
         if self._ssl_context is None:
             return self._make_http()
         state = self._state
-        return SecureTransport(self._ssl_context, self._make_http, state.handshakes, self._buffer)
+        return SecureTransport(self._ssl_context(), self._make_http, state.handshakes, self._buffer)
 
     def _make_http(self) -> HTTPProtocol:
         return HTTPProtocol(self._config, self._state)
