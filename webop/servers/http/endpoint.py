@@ -22,6 +22,7 @@ import orjson
 
 from webop.errors import ReviewError
 from webop.pacing import Once
+from webop.servers.decoding import decode_review
 from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.answers import (
     EXCHANGE_EXTENSION,
@@ -51,8 +52,6 @@ _REFUSED_BODY_SECONDS = 1.0
 
 _JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json|x-www-form-urlencoded)")
 _CHARSET = re.compile(r'charset\s*=\s*"?([^";\s]*)"?')
-# Whatever handlers and we do with an object of this depth, Python does not end its recursion.
-_MAX_DEPTH = 200
 
 
 class _DisconnectedError(Exception):
@@ -339,38 +338,6 @@ def check_content_type(value: bytes) -> None:
     charset = _CHARSET.search(parameters)
     if charset is not None and charset[1] not in ("utf-8", "utf8"):
         raise ReviewError(f"Reviews are sent in utf-8, not in {charset[1]!r}.", status=415)
-
-
-def decode_review(body: bytes) -> dict[str, Any]:
-    """Decode the JSON of a review.
-
-    Raises:
-        ReviewError: this is not JSON, or not an object.
-    """
-    try:
-        review = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        reason = f"The review is not valid JSON: {error}." if body else "The review is empty."
-        raise ReviewError(reason) from None
-    if not isinstance(review, dict):
-        raise ReviewError(f"The review must be a JSON object, not {type(review).__name__}.")
-    # Most reviews have fewer brackets in all; counting these costs nearly nothing.
-    if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and measure_depth(review) > _MAX_DEPTH:
-        raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.")
-    return review
-
-
-def measure_depth(value: object) -> int:
-    """Return how deeply the objects and lists of a JSON value are nested."""
-    depth, level = 0, [value]
-    while level := [item for item in level if isinstance(item, (dict, list))]:
-        depth += 1
-        level = [
-            item
-            for outer in level
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return depth
 
 
 async def _discard_body(receive: Receive) -> None:
