@@ -240,7 +240,7 @@ class WebhookServer(ClosableServer):
 
     async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
-        from webop.servers.listener import Listener  # noqa: PLC0415 - slow
+        from webop.servers.http.listener import Listener  # noqa: PLC0415 - slow
 
         hosting = self._hosting
         # Files are read in a thread: those of networked disks can take long.
