@@ -120,20 +120,17 @@ class OperatorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
         if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
-            await self._review(scope, receive, send)
+            if self._endpoint is None or self.operator is None or not self.operator.is_started:
+                reason = self._explain_absence() or " and ".join(self._list_obstacles())
+                await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
+            else:
+                await self._endpoint(scope, receive, send)
         elif self._build is not None and scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
             await self._starlette(scope, receive, _closing(send))
         else:
             await self._starlette(scope, receive, send)
-
-    async def _review(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._endpoint is None or self.operator is None or not self.operator.is_started:
-            reason = self._explain_absence() or " and ".join(self._list_obstacles())
-            await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
-        else:
-            await self._endpoint(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002
@@ -262,9 +259,9 @@ class OperatorApp:
         try:
             return _respond(await self.operator.probe())
         except ActivityError as exc:
-            return _respond({"error": str(exc)}, 500)
-        except TypeError as exc:
-            return _respond({"error": f"The results of the probes are not for JSON: {exc}."}, 500)
+            return _respond({"error": exc.kind}, 500)
+        except TypeError:
+            return _respond({"error": "The results of the probes are not for JSON."}, 500)
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""

@@ -30,7 +30,7 @@ CODE = {
     "There is no option 'retry'": f"@webop.on.create('pods', retry=5){FN}",
     "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
     "value= needs": f"@webop.on.create('pods', value='x'){FN}",
-    "labels={'app'": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
+    "labels['app']": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
     "fn() is given for a resource": f"@webop.on.create{FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",

@@ -49,6 +49,9 @@ class _Place(NamedTuple):
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    def __repr__(self) -> str:
+        return str(self)
+
     @property
     def name(self) -> str:
         """The host for certificates."""
@@ -262,7 +265,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     problem = find_server_problem(proxy)
     if problem:
         message = f"The proxy {quote_url(proxy)} {problem}"
-        raise LoginError(message)
+        raise LoginError(message, kind="The URL of the proxy is wrong.")
     return _locate(urlsplit(proxy))
 
 
