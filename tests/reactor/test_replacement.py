@@ -260,6 +260,30 @@ async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_changes(
     assert not gaps
 
 
+async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+) -> None:
+    category, names = f"of-{ducks.namespace}", {"one", "two", "three"}
+    found: list[set[str]] = []
+
+    @webop.index(category=category, registry=registry, id="birds")
+    async def birds(name: str, **_: Any) -> dict[str, None]:
+        return {name: None}
+
+    @webop.on.event(ducks.kind.crd_name, registry=registry, id="seen")
+    async def seen(birds: webop.Index[str, None], **_: Any) -> None:
+        found.append(set(birds))
+
+    for name in names:
+        await ducks.create(name)
+    async with run_operator():
+        await eventually(lambda: len(found) == 3, "the handlers are called")
+        change = {"spec": {"names": {"categories": [category]}}}
+        await ducks.client.patch_merge(CRDS, None, ducks.kind.crd_name, change)
+        await eventually(lambda: len(found) == 6, "the watch is replaced")
+    assert found == [set()] * 3 + [names] * 3
+
+
 async def test_what_is_deleted_while_the_old_watch_ends_leaves_the_index(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
