@@ -130,7 +130,8 @@ class WebhookHost:
                     self._warn_of_secrets("/".join(self.hosting.secret))
                 self._is_listening = True
         self._is_listening = False
-        raise WebopError("The webhook server has exited, and so does the operator.")
+        kind = "The webhook server has exited."
+        raise WebopError("The webhook server has exited, and so does the operator.", kind=kind)
 
     def _warn_of_secrets(self, secret: str) -> None:
         """Warn of webhooks for Secrets whose configuration others write; managed ones are safe."""

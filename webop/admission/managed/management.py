@@ -307,7 +307,7 @@ class ConfigurationManager:
             if selector is None or selector.select(resources):
                 continue
             text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
-            text += selector.suggest(resources)
+            text += selector.suggest(resources, self._operator.cluster_view.served_groups)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
                 text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."
