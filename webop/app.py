@@ -120,20 +120,17 @@ class OperatorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
         if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
-            await self._review(scope, receive, send)
+            if self._endpoint is None or self.operator is None or not self.operator.is_started:
+                reason = self._explain_absence() or " and ".join(self._list_obstacles())
+                await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
+            else:
+                await self._endpoint(scope, receive, send)
         elif self._build is not None and scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
             await self._starlette(scope, receive, _closing(send))
         else:
             await self._starlette(scope, receive, send)
-
-    async def _review(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._endpoint is None or self.operator is None or not self.operator.is_started:
-            reason = self._explain_absence() or " and ".join(self._list_obstacles())
-            await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
-        else:
-            await self._endpoint(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002
