@@ -26,7 +26,7 @@ from tests.operating import Kind, build_settings, eventually, get_connection
 from webop.client.credentials import Vault
 from webop.errors import APIStatusError
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.listener import Listener
+from webop.servers.http.listener import Listener
 
 if TYPE_CHECKING:
     from webop.app import OperatorApp

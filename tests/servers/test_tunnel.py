@@ -124,3 +124,24 @@ async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_
     await task
     assert urls == ["https://0", "https://1", "https://2"]
     assert ends == ["watch"]
+
+
+async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None:
+    ends: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            try:
+                yield "https://x"
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+                ends.append("closed")
+
+    async with Server(port=0) as server:
+        configs = server(Recorder())
+        await anext(configs)
+        closing = asyncio.create_task(configs.aclose())  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+    assert ends == ["closed"]
+    await closing

@@ -402,7 +402,7 @@ async def test_clients_need_no_credentials(fn: Recorder, hosting: Hosting) -> No
         operate(webop.WebhookServer(port=0), fn, hosting) as configs,
         connect(get_port(configs.all[0]), trust(configs.bundle)) as (reader, writer),
     ):
-        writer.write(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
         assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
     assert fn.calls[0].sslpeer is None
     assert "Authorization" not in fn.calls[0].headers

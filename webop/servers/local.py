@@ -215,7 +215,7 @@ class WebhookServer(BaseWebhookServer):
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Serve until cancelled (:meth:`BaseWebhookServer.serve`)."""
         from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
-        from webop.servers.listener import Listener  # noqa: PLC0415 - slow
+        from webop.servers.http.listener import Listener  # noqa: PLC0415 - slow
 
         hosting = self._hosting
         # Files are read in a thread: those of networked disks can take long.

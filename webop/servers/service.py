@@ -109,10 +109,12 @@ class WebhookServiceServer(WebhookServer):
             await self._hosting.confirm(self.build_config(self._listening_port, joined))
 
         service, namespace = self._get_names()
+        secret = self.secret or f"{service}-webhook-certs"
+        self._hosting.secret = (namespace, secret)
         shared = SharedCertificate(
             cluster,
             namespace,
-            self.secret or f"{service}-webhook-certs",
+            secret,
             self._build_rotation(),
             load=self.use_certificate,
             confirm=confirm,
