@@ -140,7 +140,7 @@ async def test_a_replica_that_comes_just_after_the_deletion_leaves_the_restoring
         replicas.append(await stack.enter_async_context(replicate(cluster, known)))
         assert cluster.get_data("tls.crt") == served
         await rotate(cluster)
-    assert failures == []
+        assert failures == []
 
 
 async def test_open_connections_outlive_a_rotation(cluster: Secrets) -> None:

@@ -128,6 +128,7 @@ async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_
 
 async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None:
     ends: list[str] = []
+    ending = asyncio.Event()
 
     class Server(webop.WebhookTunnel):
         async def open(self, upstream: str) -> Any:
@@ -135,6 +136,7 @@ async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None
                 yield "https://x"
                 await asyncio.Event().wait()
             finally:
+                ending.set()
                 await asyncio.sleep(0.05)
                 ends.append("closed")
 
@@ -142,6 +144,6 @@ async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None
         configs = server(Recorder())
         await anext(configs)
         closing = asyncio.create_task(configs.aclose())  # type: ignore[attr-defined]
-        await asyncio.sleep(0)
+        await ending.wait()
     assert ends == ["closed"]
     await closing
