@@ -227,7 +227,7 @@ async def test_it_serves_what_it_has_while_the_api_server_is_away(
         await rotate(cluster)
     (told,) = [text for text in caplog.messages if "away" in text]
     assert told.startswith(
-        "The Secret ns/svc-webhook-certs cannot be read. Serving the last known certificate"
+        "The Secret ns/svc-webhook-certs cannot be read or written. Serving the last known"
     )
 
 

@@ -74,18 +74,23 @@ class SharedCertificate:
         """
         rotation = self.rotation
         while True:
-            is_known = await self._attempt(self._look(), "read")
-            for _ in range(_MAX_STEPS if is_known else 0):
-                step, content = rotation.decide()
-                if step is Step.WAIT:
-                    break
-                if step is Step.ADVERTISE:
-                    yield b"".join(rotation.cas)
-                elif step is Step.LOAD and rotation.leaf is not None:
-                    await self.load(rotation.leaf.cert, rotation.leaf.key)
-                    logger.info("%s: %s.", self._title, step.value)
-                elif not await self._attempt(self._write(step, content), "written"):
-                    break
+            try:
+                await self._look()
+                for _ in range(_MAX_STEPS):
+                    step, content = rotation.decide()
+                    if step is Step.WAIT:
+                        break
+                    if step is Step.ADVERTISE:
+                        yield b"".join(rotation.cas)
+                    elif step is Step.LOAD and rotation.leaf is not None:
+                        await self.load(rotation.leaf.cert, rotation.leaf.key)
+                        logger.info("%s: %s.", self._title, step.value)
+                    else:
+                        await self._write(step, content)
+            except (APIError, LoginError) as exc:
+                self._report(exc)
+            else:
+                self._once.forget("failure")
             self.check()
             await self._wait()
 
@@ -129,31 +134,25 @@ class SharedCertificate:
             logger.info("%s: %s.", self._title, step.value)
             self._note(written)
 
-    async def _attempt(self, request: Awaitable[None], deed: str) -> bool:
-        """Do what needs the API server; tell whether it was possible.
+    def _report(self, exc: APIError | LoginError) -> None:
+        """Log a failure once.
 
         Raises:
             ConfigurationError: nothing can be served, and waiting does not help.
         """
         has_leaf = self.rotation.leaf is not None
-        try:
-            await request
-        except (APIError, LoginError) as exc:
-            is_final = isinstance(exc, APIStatusError) and exc.status < 500 and exc.status != 429
-            if is_final and not has_leaf:
-                raise ConfigurationError(
-                    f"{self._title} for the certificates of the webhook server cannot be used: "
-                    f"{exc} The service account needs the verbs get and update for it, and create "
-                    "for secrets in the namespace; or give another one by secret= and namespace=, "
-                    "or certificates by certfile= and pkeyfile=."
-                ) from exc
-            if self._once.is_new(deed, type(exc)):
-                kept = "Serving the last known certificate" if has_leaf else "Nothing is served"
-                text = "%s cannot be %s. %s, and trying again: %s"
-                logger.warning(text, self._title, deed, kept, exc)
-            return False
-        self._once.forget(deed)
-        return True
+        is_final = isinstance(exc, APIStatusError) and exc.status < 500 and exc.status != 429
+        if is_final and not has_leaf:
+            raise ConfigurationError(
+                f"{self._title} for the certificates of the webhook server cannot be used: "
+                f"{exc} The service account needs the verbs get and update for it, and create "
+                "for secrets in the namespace; or give another one by secret= and namespace=, "
+                "or certificates by certfile= and pkeyfile=."
+            ) from exc
+        if self._once.is_new("failure", type(exc)):
+            kept = "Serving the last known certificate" if has_leaf else "Nothing is served"
+            text = "%s cannot be read or written. %s, and trying again: %s"
+            logger.warning(text, self._title, kept, exc)
 
     async def _wait(self) -> None:
         """Wait for the next look; meanwhile, for the API servers' trust in what is advertised."""
