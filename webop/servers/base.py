@@ -53,7 +53,7 @@ class WebhookClientConfig(TypedDict, total=False):
 
     url: str | None
     service: WebhookClientConfigService | None
-    #: The authorities to trust, in base64 of PEM; absent means the default ones.
+    #: The CA certificates to trust, in base64 of PEM; absent means the default ones.
     caBundle: str | None
 
 

@@ -50,9 +50,9 @@ class WebhookServer(BaseWebhookServer):
         port: the port to listen on; 9443 by default; 0 takes a free one.
         path: the root path of the URLs; none by default.
         host: the hostname in the URLs; by default, the address.
-        cadata: the authorities (in PEM) for the clients to trust; not used by the server itself.
+        cadata: the CA certificates (in PEM) for the clients to trust; not used by the server.
         cafile: the same in a file.
-        cadump: a file to save the resulting authorities to, e.g. for ``curl --cacert``.
+        cadump: a file to write the resulting CA bundle to, e.g. for ``curl --cacert``.
         context: a TLS context; whatever else is given here is loaded into it.
         insecure: serve plain HTTP; Kubernetes does not connect to that.
         certfile: the server's certificate; if there is none, a self-signed one is generated.
@@ -60,7 +60,7 @@ class WebhookServer(BaseWebhookServer):
         password: what decrypts the key in the file, or encrypts the generated one.
         extra_sans: further names and addresses to put into the self-signed certificate.
         verify_mode: whether client certificates are asked for and required.
-        verify_cafile: the authorities (in PEM) to verify client certificates.
+        verify_cafile: the CA certificates (in PEM) to verify those of clients.
         verify_capath: the same in a directory, as OpenSSL wants it.
         verify_cadata: the same as data.
         file_check_interval: how often, in seconds, the files are looked at for changes. Changed
