@@ -16,6 +16,7 @@ import webop
 from tests.docs.pages import find_snippets
 from tests.servers.reviewing import RESPONSE, Recorder, get_url, post, serve, until
 from webop.errors import ConfigurationError
+from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
 echo $$ $* >> {folder}/calls
@@ -89,6 +90,20 @@ async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
     with pytest.raises(ConfigurationError, match=r"opened: It is not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
             pass
+
+
+async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tunnel() -> None:
+    upstreams: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            upstreams.append(upstream)
+            yield "https://x"
+            await asyncio.Event().wait()
+
+    current_hosting.set(Hosting(DefaultLimits(max_body=10)))
+    async with serve(Server(port=0), Recorder()):
+        assert (await post(upstreams[0])).status_code == 413
 
 
 # What all servers have in common.
