@@ -156,3 +156,55 @@ async def test_more_reviews_than_the_limit_are_refused_quickly(
         gate.event.set()
         await asyncio.gather(*waiting)
         assert await is_allowed(site, "/quick")
+
+
+async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    called: list[str] = []
+
+    @webop.on.validate("kopfexamples", id="first", registry=registry)
+    async def first(**_: Any) -> None:
+        called.append("first")
+
+    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    def stuck(**_: Any) -> None:
+        gate.hold()
+
+    settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        waiting = await post_many(site, "/stuck", 1)
+        await gate.wait_for_held(1)
+        refused = await site.post(build_review(), "/")
+        assert refused.status_code == 429
+        assert called == []
+        assert await is_allowed(site, "/first")
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert await is_allowed(site, "/")
+    assert called == ["first", "first"]
+
+
+async def test_reviews_that_fail_in_any_way_make_room_for_others(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings
+) -> None:
+    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0, registry=registry)  # type: ignore[arg-type]
+    @webop.on.validate("kopfexamples", id="failing", registry=registry)
+    def fail(**_: Any) -> None:
+        raise RuntimeError
+
+    @webop.on.mutate("kopfexamples", id="renaming", registry=registry)
+    def rename(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata["name"] = "other"
+
+    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    async def linger(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    settings.admission.max_reviews = settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        for _ in range(2):
+            for path in ("/odd", "/failing", "/renaming"):
+                assert (await site.review(path=path))["allowed"] is False
+            assert (await site.post(build_review(), "/unknown")).status_code == 404
+            assert (await site.post(build_review(), "/slow?timeout=100ms")).status_code == 504

@@ -52,12 +52,15 @@ class Gate:
         """Uncount bytes of bodies that are not in memory any more."""
         self._held -= size
 
-    def enter(self, calls: Mapping[str, int]) -> None:
+    def enter(self, calls: Mapping[str, int]) -> Iterable[str]:
         """Count a review and the handlers that it will call; the caller must let it leave.
 
         Args:
             calls: the ids of the handlers, with the calls of each that were given up but still
                 keep their threads.
+
+        Returns:
+            What to let leave: the ids of the handlers.
 
         Raises:
             ReviewError: it is one too many for the operator, or for any of these handlers (429);
@@ -72,6 +75,7 @@ class Gate:
         self._reviews += 1
         for key in calls:
             self._calls[key] = self._calls.get(key, 0) + 1
+        return calls
 
     def leave(self, calls: Iterable[str]) -> None:
         """Uncount a review that was let in, and its handlers."""
