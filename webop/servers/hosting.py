@@ -115,6 +115,7 @@ class Hosting:
         is_stopping: set by the operator when it begins to stop: every answer closes its
             connection then, while new ones are still accepted.
         expiry: set by the server: until when its certificate is valid; None if not known.
+        secret: set by the server: the namespace and the name of the Secret that it needs to start.
         gate: refuses what is too much at once.
     """
 
@@ -123,6 +124,7 @@ class Hosting:
     confirm: Callable[[WebhookClientConfig], Awaitable[None]] = _confirm_at_once
     is_stopping: bool = False
     expiry: dt.datetime | None = None
+    secret: tuple[str, str] | None = None
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
