@@ -36,8 +36,9 @@ class Gate:
         """
         limits = self._get_limits()
         # The largest review is served alone, even if the budget is smaller than it.
-        if self._held + size > max(limits.max_held_bytes, limits.max_body):
-            raise _refuse(f"{self._held} bytes of reviews are in memory", "max_held_bytes")
+        budget = max(limits.max_held_bytes, limits.max_body)
+        if self._held + size > budget:
+            raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
 
     def hold(self, size: int) -> None:
         """Count bytes of a body; the caller must release as many, whatever happens.
