@@ -48,6 +48,7 @@ from webop.testing.results import apply_json_patch
 Json = dict[str, Any]
 
 _ROUND = 2000  # requests between two lines of progress
+_PAUSE = 0.1  # seconds, for the first answer at a socket
 _PATIENCE = 5.0  # seconds for one answer
 _SLOW = 2.0  # seconds that no answer should take, on whatever machine
 _REPETITION = re.compile(r"(.{1,6}?)\1{9,}")
@@ -157,6 +158,9 @@ class Fuzzer:
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(stream)
+                # Servers drop a request whose client leaves; what is incomplete waits for that.
+                with contextlib.suppress(TimeoutError):
+                    answer = await asyncio.wait_for(reader.read(65536), _PAUSE)
                 writer.write_eof()
                 async with asyncio.timeout(_PATIENCE):
                     while chunk := await reader.read(65536):
