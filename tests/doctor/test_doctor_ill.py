@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime as dt
 import signal
 import ssl
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 import webop
 from tests.admission.managing import KINDS, Site, until
@@ -19,9 +24,11 @@ from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     build_ca,
     build_certificate_self_signed,
+    read_serial,
 )
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+SECRET = "hooks-webhook-certs"
 SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
 
 OPERATOR = """
@@ -137,6 +144,66 @@ async def test_an_expired_certificate_is_found_from_here_and_from_there(
     assert "expired" in report.find("caBundle").text
     assert "has expired" in report.find("certificate").text
     assert "has expired" in report.find(f"check.{site.name}").text
+
+
+def build_rsa_certificate(host: str) -> tuple[bytes, bytes]:
+    """Return a self-signed certificate with a key of the other type than webop's own, in PEM."""
+    key = rsa.generate_private_key(65537, 2048)
+    now = dt.datetime.now(dt.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=90))
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
+    )
+    cert = builder.sign(key, hashes.SHA256())
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    return cert.public_bytes(pem), key.private_bytes(pem, pkcs8, plain)
+
+
+async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
+    site: Site, doctor: Doctor
+) -> None:
+    """A server that got a certificate of another key type goes on to show the old one."""
+    namespace = site.objects.namespace
+    host = f"hooks.{namespace}.svc"
+    old, (new, new_key) = build_certificate_self_signed([host]), build_rsa_certificate(host)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, old.cert, old.key)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    metadata = {"name": SECRET}
+    data = {"tls.crt": encode(new), "tls.key": encode(new_key)}
+    await site.client.create(SECRETS, namespace, {"metadata": metadata, "data": data})
+    spec = {"type": "ExternalName", "externalName": "localhost"}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        service = {"name": "hooks", "namespace": namespace, "port": port}
+        await configure(site, {"service": service, "caBundle": encode(old.cert + new)})
+        before = await doctor.examine("--managed", site.name, "--no-probe")
+        load_key_material(context, new, new_key)  # clients that know both types get the old one
+        both = await doctor.examine("--managed", site.name, "--no-probe")
+        only = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_key_material(only, new, new_key)
+        async with await asyncio.start_server(answer, "localhost", 0, ssl=only) as later:
+            service["port"] = later.sockets[0].getsockname()[1]
+            found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+            patch = {"webhooks": found["webhooks"]}
+            patch["webhooks"][0]["clientConfig"]["service"] = service
+            await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+            after = await doctor.examine("--managed", site.name, "--no-probe")
+    serials = read_serial(old.cert), read_serial(new)
+    (line,) = (line for line in before.of("warning") if line.subject == "certificate")
+    assert line.text == f"shown is {serials[0]}, but in the Secret {SECRET} is {serials[1]}"
+    texts = [line.text for line in both.of("warning") if line.subject == "certificate"]
+    assert any("shows several" in text for text in texts), texts
+    assert all(serial in texts[0] for serial in serials)
+    line = after.find("certificate")
+    assert (line.level, serials[1] in line.text) == ("ok", True)
 
 
 async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) -> None:

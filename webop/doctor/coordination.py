@@ -54,10 +54,11 @@ def judge_lease(
         return warn(subject, "nobody holds it: nobody acts", "Start the operator, or see its log.")
     try:
         age = (now - dt.datetime.fromisoformat(record.renewed_at)).total_seconds()
+        since = f"has not renewed it for {describe_seconds(age)}"
     except (ValueError, TypeError):
-        age = float("inf")
+        age, since = float("inf"), "has never renewed it"
     if age > (record.duration or 0):
-        text = f"{record.holder} has not renewed it for {describe_seconds(age)}: nobody acts"
+        text = f"{record.holder} {since}: nobody acts"
         remedy = "Start the operator; if it runs, its log says why it cannot take the Lease."
         return fail(subject, text, remedy)
     if replicas and record.holder not in replicas:
@@ -105,25 +106,22 @@ def judge_peers(
     peers, problems = parse_peers(raw.get("status"))
     alive = [peer for peer in peers.values() if peer.deadline > now]
     equals = [peer.identity for peer in alive if peer.priority == priority]
-    is_quiet = True
-    for peer in peers.values():
-        if peer.priority > priority:
-            is_quiet = False
-            if peer in alive:
-                text = f"paused by {peer}"
-                yield warn(subject, text, f"If it does not run any more: {resume} {peer.identity}")
-            else:
-                ended = format_time(peer.deadline)
-                yield note(subject, f"{peer.identity} (priority {peer.priority}) ended at {ended}",
-                           f"It pauses nobody. To remove it: {resume} {peer.identity}")  # fmt: skip
+    bosses = [peer for peer in alive if peer.priority > priority]
+    for peer in bosses:
+        remedy = f"If it does not run any more: {resume} {peer.identity}"
+        yield warn(subject, f"paused by {peer}", remedy)
     if len(equals) > 1:
-        is_quiet = False
         text = f"all pause each other, as they have the priority {priority}: "
         remedy = "Stop all but one, or give them different priorities: --priority."
         yield warn(subject, text + describe_names(equals), remedy)
+    for peer in peers.values():
+        if peer.priority > priority and peer not in alive:
+            ended = f"ended at {format_time(peer.deadline)}, and pauses nobody any more"
+            text = f"{peer.identity} (priority {peer.priority}) {ended}"
+            yield note(subject, text, f"To remove its record: {resume} {peer.identity}")
     for identity, why in problems.items():
         yield note(subject, f"the record of {identity} is ignored: {why}")
-    if is_quiet:
+    if not bosses and len(equals) < 2:
         yield approve(subject, f"nobody pauses an operator of priority {priority}")
 
 
