@@ -36,7 +36,7 @@ def get_now() -> dt.datetime:
 def test_a_bundle_is_judged_by_what_is_left_of_its_life(days: int, age: float, level: str) -> None:
     bundle = encode(build_ca("authority", days=days).cert)
     now = get_now() + dt.timedelta(days=age)
-    finding = check_bundle(bundle, now, is_required=True)
+    finding = check_bundle(bundle, now)
     assert finding.level == level
 
 
@@ -47,24 +47,20 @@ def test_a_bundle_is_judged_by_what_is_left_of_its_life(days: int, age: float, l
         (base64.b64encode(b"no PEM").decode(), "cannot be read"),
     ],
 )
-def test_a_bundle_that_cannot_be_read_is_a_failure_if_answers_are_needed(
-    bundle: str, text: str
-) -> None:
-    finding = check_bundle(bundle, get_now(), is_required=True)
+def test_a_bundle_that_cannot_be_read_is_a_failure(bundle: str, text: str) -> None:
+    finding = check_bundle(bundle, get_now())
     assert (finding.level, text in finding.text) == ("failure", True)
-    finding = check_bundle(bundle, get_now(), is_required=False)
-    assert finding.level == "warning"
 
 
 def test_old_cas_beside_a_new_one_are_no_trouble() -> None:
     bundle = encode(build_ca("old", days=1).cert, build_ca("new", days=90).cert)
-    finding = check_bundle(bundle, get_now() + dt.timedelta(days=2), is_required=True)
+    finding = check_bundle(bundle, get_now() + dt.timedelta(days=2))
     assert finding.level == "ok"
     assert finding.text.startswith("the last of its 2 CAs")
 
 
 def test_no_bundle_is_worth_a_note() -> None:
-    finding = check_bundle("", get_now(), is_required=True)
+    finding = check_bundle("", get_now())
     assert finding.level == "note"
 
 
@@ -78,7 +74,7 @@ def test_a_life_ends_in_its_last_tenth_or_in_its_last_week() -> None:
         pem = build_certificate_self_signed(["host"], days=days).cert
         end = read_validity(pem)[1]
         moment = end - dt.timedelta(days=left)
-        assert judge_life("certificate", "it", pem, moment, is_required=True).level == level
+        assert judge_life("certificate", "it", pem, moment).level == level
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,16 @@ from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.command_client import connect
 from webop.doctor.coordination import check_finalizers, check_lease, check_peering
-from webop.doctor.findings import Finding, Section, approve, describe_names, fail, note, warn
+from webop.doctor.findings import (
+    Finding,
+    Section,
+    approve,
+    describe_names,
+    fail,
+    note,
+    soften,
+    warn,
+)
 from webop.doctor.permissions import (
     Need,
     check_permissions,
@@ -129,17 +138,12 @@ class Examination:
             remedy = "Run it as the operator's account."
             self._add(_CONFIGURATIONS, [note("configurations", f"{name}: {exc}", remedy)])
             return []
-        there = [one for one in found if one.is_there]
-        if not there:
-            absent = fail(
-                "existence",
-                f"there are no webhook configurations {name}: nothing is checked",
-                f"Start the operator with settings.admission.managed = '{name}'; if it runs, see "
-                "its log. Other names: --managed NAME.",
-                is_failure=name in (visit.options.managed, self._declared),
-            )
+        if not any(one.is_there for one in found):
+            text = f"there are no webhook configurations {name}: nothing is checked"
+            remedy = "Start the operator, or see its log. Other names: --managed NAME."
+            is_required = name in (visit.options.managed, self._declared)
+            absent = soften(fail("existence", text, remedy), is_required=is_required)
             self._add(_CONFIGURATIONS, [absent])
-            return []
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 
@@ -51,9 +51,15 @@ def warn(subject: str, text: str, remedy: str) -> Finding:
     return Finding(Level.WARNING, subject, text, remedy)
 
 
-def fail(subject: str, text: str, remedy: str, *, is_failure: bool = True) -> Finding:
-    """Return a finding of what does not work; only a warning if nobody depends on it."""
-    return Finding(Level.FAILURE if is_failure else Level.WARNING, subject, text, remedy)
+def fail(subject: str, text: str, remedy: str) -> Finding:
+    """Return a finding of what does not work."""
+    return Finding(Level.FAILURE, subject, text, remedy)
+
+
+def soften(finding: Finding, *, is_required: bool) -> Finding:
+    """Return a failure as a warning if nobody depends on what does not work."""
+    is_soft = finding.level is Level.FAILURE and not is_required
+    return replace(finding, level=Level.WARNING) if is_soft else finding
 
 
 def count_levels(sections: Iterable[Section]) -> dict[Level, int]:

@@ -19,6 +19,7 @@ from webop.doctor.findings import (
     describe_seconds,
     fail,
     note,
+    soften,
     warn,
 )
 from webop.doctor.visit import Json, Visit
@@ -164,33 +165,24 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
             )
     served = {name for mark in alive for name in mark.served}
     if orphans := [record for record in found.records if record.name not in served]:
-        yield fail(
-            "orphans",
-            f"served by no live replica: {describe_names(record.name for record in orphans)}",
-            "Wait a minute until the replicas correct it, else restart them.",
-            is_failure=has_required(orphans),
-        )
+        text = f"served by no live replica: {describe_names(record.name for record in orphans)}"
+        remedy = "Wait a minute until the replicas correct it, else restart them."
+        yield soften(fail("orphans", text, remedy), is_required=has_required(orphans))
     if waiting := sorted(served - {record.name for record in found.records}):
         yield note("waiting", f"not enabled until all replicas serve it: {describe_names(waiting)}")
 
 
 def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
     if not found.marks:
-        return warn(
-            _REPLICAS,
-            "none keeps it: it was made by hand, or left by an operator that has ended",
-            f"See below whether it is served. If nobody needs it: {found.removal}",
-        )
+        text = "none keeps it: it was made by hand, or left by an operator that has ended"
+        return warn(_REPLICAS, text, f"If nobody needs it: {found.removal}")
     last = max(mark.renewed for mark in found.marks).astimezone(dt.UTC)
     age = describe_seconds((now - last).total_seconds())
     is_required = has_required(found.records)
     effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
-    return fail(
-        _REPLICAS,
-        f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}",
-        f"Start the operator; or, if nobody needs it any more: {found.removal}",
-        is_failure=is_required,
-    )
+    text = f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
+    remedy = f"Start the operator; or, if nobody needs it any more: {found.removal}"
+    return soften(fail(_REPLICAS, text, remedy), is_required=is_required)
 
 
 def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
+import contextlib
 import datetime as dt
 import os
 import socket
@@ -27,6 +27,7 @@ from webop.doctor.findings import (
     describe_seconds,
     fail,
     note,
+    soften,
     warn,
 )
 from webop.doctor.records import Record, has_required
@@ -38,7 +39,6 @@ from webop.servers.service import WebhookServiceServer
 
 _TIMEOUT = 5.0  # seconds
 _INSIDE = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
-_START = "Start the operator. If it runs, check whether only API servers can reach it."
 _RENEW = (
     "The operator writes its own within a minute of its start: start it, or look into its log. "
     "With certificates of your own, give cafile= to the webhook server."
@@ -82,27 +82,25 @@ async def check_trust(visit: Visit, records: Iterable[Record]) -> list[Finding]:
         grouped.setdefault(key, []).append(record)
     findings: list[Finding] = []
     for (route, bundle), sharing in grouped.items():
-        is_required = has_required(sharing)
         if route is None:
             why = f"it leads nowhere: {describe_names(record.name for record in sharing)}"
             remedy = "Start the operator, which writes its address there; or remove the webhooks."
-            findings.append(fail("address", why, remedy, is_failure=is_required))
-            continue
-        findings.append(check_bundle(bundle, visit.now, is_required=is_required))
-        host = route.host
-        if route.service is not None:
-            found = await _check_service(visit, route, is_required=is_required)
-            if isinstance(found, Finding):
-                findings.append(found)
-                continue
-            host = found
-        findings += await _check_shown(visit, route, host, bundle, is_required=is_required)
+            found = [fail("address", why, remedy)]
+        else:
+            host = await _find_host(visit, route)
+            found = [check_bundle(bundle, visit.now)]
+            if isinstance(host, Finding):
+                found.append(host)
+            else:
+                found += await _check_shown(visit, route, host, bundle)
+        findings += [soften(one, is_required=has_required(sharing)) for one in found]
     return findings
 
 
-async def _check_service(visit: Visit, route: Route, *, is_required: bool) -> str | Finding:
+async def _find_host(visit: Visit, route: Route) -> str | Finding:
     """Return the host to connect to; or why nobody can, or not from here."""
-    assert route.service is not None  # noqa: S101 - for the type checker
+    if route.service is None:
+        return route.host
     namespace, name = route.service
     try:
         service = await visit.read(f"/api/v1/namespaces/{namespace}/services/{name}")
@@ -110,8 +108,7 @@ async def _check_service(visit: Visit, route: Route, *, is_required: bool) -> st
         return note("address", f"{route} is unknown: {exc}", _INSIDE)
     if service is None:
         remedy = "Create it; or correct service= and namespace= of the webhook server."
-        text = f"{route}: there is no such Service"
-        return fail("address", text, remedy, is_failure=is_required)
+        return fail("address", f"{route}: there is no such Service", remedy)
     if service["spec"].get("type") == "ExternalName":
         return str(service["spec"]["externalName"])
     # Only a pod is sure to resolve the names of Services: elsewhere, they can lead anywhere.
@@ -120,7 +117,7 @@ async def _check_service(visit: Visit, route: Route, *, is_required: bool) -> st
     return note("address", f"{route} exists, but cannot be connected to from here", _INSIDE)
 
 
-def check_bundle(text: str, now: dt.datetime, *, is_required: bool) -> Finding:
+def check_bundle(text: str, now: dt.datetime) -> Finding:
     """Check that a ``caBundle`` can be used, now and for some time. Pure.
 
     What counts is the certificate in it that lives longest: during a rotation, there are old ones.
@@ -128,17 +125,15 @@ def check_bundle(text: str, now: dt.datetime, *, is_required: bool) -> Finding:
     if not text:
         return note("caBundle", "there is none: only CAs that the API server knows are trusted")
     try:
-        pems = split_certificates(_decode(text))
+        pems = split_certificates(base64.b64decode(text, validate=True))
         last = max(pems, key=lambda pem: read_validity(pem)[1])
     except ValueError as exc:
-        return fail("caBundle", f"it cannot be read: {exc}", _RENEW, is_failure=is_required)
+        return fail("caBundle", f"it cannot be read: {exc}", _RENEW)
     what = "its CA" if len(pems) == 1 else f"the last of its {len(pems)} CAs"
-    return judge_life("caBundle", what, last, now, is_required=is_required)
+    return judge_life("caBundle", what, last, now)
 
 
-def judge_life(
-    subject: str, what: str, pem: bytes, now: dt.datetime, *, is_required: bool
-) -> Finding:
+def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding:
     """Judge what is left of the life of a certificate: its last tenth or week is little. Pure."""
     start, end = read_validity(pem)
     if end - now > min((end - start) * 0.1, dt.timedelta(days=7)):
@@ -146,30 +141,19 @@ def judge_life(
     span, when = describe_seconds(abs((end - now).total_seconds())), f"{end:%Y-%m-%d %H:%M} UTC"
     if end > now:
         return warn(subject, f"{what} expires on {when}, in {span}", _RENEW)
-    text = f"{what} expired on {when}, {span} ago"
-    return fail(subject, text, _RENEW, is_failure=is_required)
+    return fail(subject, f"{what} expired on {when}, {span} ago", _RENEW)
 
 
-async def _check_shown(
-    visit: Visit, route: Route, host: str, bundle: str, *, is_required: bool
-) -> list[Finding]:
+async def _check_shown(visit: Visit, route: Route, host: str, bundle: str) -> list[Finding]:
     """Connect to a server, and check the certificates that it shows."""
-    if host.endswith(".internal"):
-        return [note("address", f"{route} is known only where the API server is: not tried")]
     try:
         shown = {await _shake_hands(route, host, bundle): ""}
         for key_type, ciphers in _KEY_TYPES.items():
-            try:
+            with contextlib.suppress(ssl.SSLError, ConnectionError):  # it has no such certificate
                 pem = await _shake_hands(route, host, bundle, ciphers)
-            except (OSError, ValueError) as exc:
-                if not isinstance(exc, ssl.SSLCertVerificationError):
-                    continue  # it has no such certificate
-                raise
-            shown[pem] = f" for clients that want {key_type}"
-    except ssl.SSLCertVerificationError as exc:
-        return [_refuse(route.host, exc.verify_message or str(exc), is_required=is_required)]
+                shown[pem] = f" for clients that want {key_type}"
     except (OSError, ValueError) as exc:
-        return [_describe_failure(route, exc)]
+        return [_explain(route, exc)]
     findings = []
     if len(shown) > 1:
         listed = "; ".join(f"{read_serial(pem)}{who}" for pem, who in shown.items())
@@ -178,7 +162,7 @@ async def _check_shown(
         findings.append(warn("certificate", text, remedy))
     for pem in shown:
         what = f"that for {route.host}, serial number {read_serial(pem)},"
-        findings.append(judge_life("certificate", what, pem, visit.now, is_required=is_required))
+        findings.append(judge_life("certificate", what, pem, visit.now))
     wanted = await _fetch_wanted(visit, route)
     if wanted is not None and set(shown) != {wanted[1]}:
         others = describe_names(map(read_serial, shown))
@@ -197,11 +181,10 @@ async def _shake_hands(route: Route, host: str, bundle: str, ciphers: str = "") 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.hostname_checks_common_name = False
-    # Whatever is in the bundle is trusted, not only what is its own CA. As in Go, CAs need not
-    # have all extensions that newer standards ask for.
+    # As for Go, whatever is in the bundle is trusted, not only what is its own CA.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if bundle:
-        context.load_verify_locations(cadata=_decode(bundle).decode("ascii"))
+        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
     else:
         context.load_default_certs()
     if ciphers:
@@ -239,30 +222,22 @@ def find_secret(server: object, service: str) -> str:
     return named or f"{service}-webhook-certs"
 
 
-def _decode(bundle: str) -> bytes:
-    try:
-        return base64.b64decode(bundle, validate=True)
-    except binascii.Error as exc:
-        raise ValueError(f"it is not base64 ({exc})") from None
-
-
-def _refuse(server_name: str, why: str, *, is_required: bool) -> Finding:
-    remedy = _RENEW
-    if "ostname" in why or "IP address" in why:
-        remedy = f"Make a certificate that has {server_name} in its subjectAltName."
-    text = f"the caBundle does not trust that for {server_name}: {why}"
-    return fail("certificate", text, remedy, is_failure=is_required)
-
-
-def _describe_failure(route: Route, exc: Exception) -> Finding:
+def _explain(route: Route, exc: Exception) -> Finding:
+    """Say why there was no handshake."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        why = exc.verify_message or str(exc)
+        is_other = "ostname" in why or "IP address" in why
+        remedy = f"Make a certificate that has {route.host} in its subjectAltName."
+        text = f"the caBundle does not trust that for {route.host}: {why}"
+        return fail("certificate", text, remedy if is_other else _RENEW)
     if isinstance(exc, ssl.SSLError):
         text = f"what answers does not speak TLS as expected: {exc.reason or exc}"
         remedy = "Let the Service or the URL lead to the port of the webhook server."
         return warn("certificate", text, remedy)
-    reason = getattr(exc, "strerror", None) or str(exc) or "no answer in time"
-    if isinstance(exc, ConnectionRefusedError):
-        reason = "connection refused"  # without the addresses
+    is_refused = isinstance(exc, ConnectionRefusedError)
+    reason = "connection refused" if is_refused else str(exc) or "no answer in time"
     text = f"{route} cannot be reached from here: {reason}"
     if isinstance(exc, socket.gaierror | ValueError):  # a bad bundle has its own finding
         return note("address", text, "See below whether API servers can reach it; else see host=.")
-    return warn("address", text, _START)
+    remedy = "Start the operator. If it runs, check whether only API servers can reach it."
+    return warn("address", text, remedy)
