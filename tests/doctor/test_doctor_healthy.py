@@ -50,12 +50,11 @@ async def test_an_operator_with_a_url_is_found_in_order(
         text = await doctor.speak("--managed", site.name)
     assert report.code == text.code == 0, report.output
     # The sentinel is a webhook of the test's own: the file has no such handler.
-    assert [line.subject for line in report.of("warning")] == ["startup", "unknown", "unknown"]
+    assert [line.subject for line in report.of("warning")] == ["startup", "handlers", "handlers"]
     for kind, name in (("Validating", "check"), ("Mutating", "default")):
         assert report.find("replicas", kind).text.startswith("1 alive")
         assert "trusted" in report.find("certificate", kind).text
         assert report.find(f"{name}.{site.name}", kind).text.startswith("reached by")
-        assert report.find(name, "Handlers").level == "ok"
     assert report.find("configurations", "Permissions of admin").level == "ok"
     assert text.output.startswith("API server\n  ok ")
     assert text.output.endswith(" ok.\n")

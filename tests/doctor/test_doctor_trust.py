@@ -43,7 +43,7 @@ def test_a_bundle_is_judged_by_what_is_left_of_its_life(days: int, age: float, l
 @pytest.mark.parametrize(
     ("bundle", "text"),
     [
-        ("no base64!", "not base64"),
+        ("no base64!", "cannot be read"),
         (base64.b64encode(b"no PEM").decode(), "cannot be read"),
     ],
 )

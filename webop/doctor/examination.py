@@ -46,7 +46,6 @@ from webop.doctor.startup import call_startup
 from webop.doctor.trust import check_trust, find_secret
 from webop.doctor.visit import Options, Visit
 from webop.errors import APIConnectionError, APIError, APIForbiddenError, LoginError
-from webop.handling.handlers import Activity
 from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
@@ -109,11 +108,15 @@ class Examination:
         )
 
     async def _examine(self, visit: Visit) -> None:
-        names = await list_names(visit)
+        registry, names = visit.options.registry, await list_names(visit)
         if isinstance(names, Finding):
             self._add(_CONFIGURATIONS, [names])
             names = []
         found = [one for name in names for one in await self._fetch(visit, name)]
+        if registry is not None and len(names) > 1:
+            text = f"there are several operators in the cluster: {describe_names(names)}"
+            remedy = "Say which one has these handlers: --managed NAME."
+            self._add(_CONFIGURATIONS, [warn("handlers", text, remedy)])
         probing = Probing(visit)
         if visit.options.is_probing:
             await probing.run(record for one in found for record in one.records)
@@ -121,8 +124,9 @@ class Examination:
             findings = [*check_replicas(one, visit.now), *await check_trust(visit, one.records)]
             if visit.options.is_probing:
                 findings += probing.judge(one.records)
+            if registry is not None and len(names) == 1:
+                findings += check_handlers(visit, one)
             self._add(one.title, findings or [approve("webhooks", "none")])
-        self._add("Handlers", _check_handlers(visit, names, found))
         replicas = {m.identity for one in found for m in one.marks if m.is_alive(visit.now)}
         lease, peering = await check_lease(visit, replicas), await check_peering(visit)
         self._add("Coordination", [lease, *peering, *await check_finalizers(visit)])
@@ -145,22 +149,6 @@ class Examination:
             absent = soften(fail("existence", text, remedy), is_required=is_required)
             self._add(_CONFIGURATIONS, [absent])
         return found
-
-
-def _check_handlers(
-    visit: Visit, names: Sequence[str], found: Sequence[Configuration]
-) -> Iterator[Finding]:
-    registry = visit.options.registry
-    if registry is not None and registry.select_activities(Activity.AUTHENTICATION):
-        yield note("login", "the operator logs in by handlers of its own, the doctor does not")
-    if registry is not None and len(names) > 1:
-        text = f"there are several operators in the cluster: {describe_names(names)}"
-        yield warn("handlers", text, "Say which one has these handlers: --managed NAME.")
-    elif registry is not None and names:
-        if not visit.options.webhooks:
-            yield note("handlers", "there are none for admission in these files")
-        for one in found:
-            yield from check_handlers(visit, one)
 
 
 async def _list_needs(visit: Visit, names: Sequence[str]) -> list[Need]:

@@ -24,7 +24,7 @@ from webop.doctor.findings import (
 )
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
-from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.handling.handlers import WebhookType
 from webop.servers.base import WebhookClientConfig
 
 _SUBJECT, _REPLICAS = "configurations", "replicas"
@@ -101,21 +101,14 @@ async def list_names(visit: Visit) -> list[str] | Finding:
     except APIForbiddenError:
         plurals = ", ".join(resource.plural for resource in KINDS.values())
         rule = f"{{apiGroups: [{GROUP}], resources: [{plurals}], verbs: [list]}}"
-        return warn(
-            _SUBJECT,
-            "this account may not list them",
-            f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}.",
-        )
+        remedy = f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}."
+        return warn(_SUBJECT, "this account may not list them", remedy)
     if names:
         return list(names)
     if registry is not None and not options.webhooks:
         return note(_SUBJECT, "none, and these handlers have no webhooks")
-    return warn(
-        _SUBJECT,
-        "no replica of webop keeps any in this cluster",
-        "Set settings.admission.managed in the operator; or, if they are made by hand, name them: "
-        "--managed NAME.",
-    )
+    remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
+    return warn(_SUBJECT, "no replica of webop keeps any in this cluster", remedy)
 
 
 async def fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> Configuration:
@@ -123,18 +116,15 @@ async def fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> C
 
     An empty patch changes nothing, and returns the object.
     """
-    path = KINDS[reason].get_url(name=name)
-    body: Json | None
+    path, params = KINDS[reason].get_url(name=name), {"dryRun": "All"}
+    request = visit.client.request
     try:
-        body = await visit.read(path)
+        return parse_configuration(reason, name, await visit.read(path))
     except APIForbiddenError as forbidden:
-        params = {"dryRun": "All"}
         try:
-            body = await visit.client.request(
-                "PATCH", path, params=params, body={}, content_type=MERGE_PATCH
-            )
+            body = await request("PATCH", path, params=params, body={}, content_type=MERGE_PATCH)
         except APINotFoundError:
-            body = None
+            return Configuration(reason, name)
         except APIError:
             raise forbidden from None
     return parse_configuration(reason, name, body)
@@ -158,11 +148,8 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
     for mark in alive:
         age = (now - mark.renewed).total_seconds()
         if age > 2 * min(mark.lifetime / 3, _LONGEST_RENEWAL):
-            yield warn(
-                _REPLICAS,
-                f"{mark.identity} renewed its record {describe_seconds(age)} ago, which is late",
-                "See whether it still runs, and what its log says about the API server.",
-            )
+            text = f"{mark.identity} renewed its record {describe_seconds(age)} ago, which is late"
+            yield warn(_REPLICAS, text, "See its log, and whether it still runs.")
     served = {name for mark in alive for name in mark.served}
     if orphans := [record for record in found.records if record.name not in served]:
         text = f"served by no live replica: {describe_names(record.name for record in orphans)}"
@@ -187,35 +174,21 @@ def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
 
 def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:
     """Compare the webhooks that the handlers need with those that are configured."""
-
-    def list_webhooks(handlers: Sequence[WebhookHandler]) -> list[str]:
-        made = build_configuration(
-            reason=found.reason,
-            name=found.name,
-            handlers=handlers,
-            resources=visit.resources,
-            client_config=WebhookClientConfig(url="https://localhost"),
-        )
-        return [str(webhook["name"]) for webhook in made["webhooks"]]
-
-    handlers = visit.options.webhooks
-    owners = [handler.id for handler in handlers for _ in list_webhooks([handler])]
-    expected = dict(zip(list_webhooks(handlers), owners, strict=True))
-    present = [record.name for record in found.records]
-    waiting = {key for mark in found.marks for key in mark.served}
-    for name, owner in expected.items():
-        if name in present:
-            yield approve(owner, f"has the webhook {name}")
-        elif name in waiting:
-            yield note(owner, "its webhook waits until all replicas serve it")
-        else:
-            yield fail(
-                owner,
-                f"it has no webhook in {found.title}, so it is never called",
-                "Start the operator with this file and settings.admission.managed = "
-                f"'{found.name}'; if it runs, its log says why not.",
-            )
-    if unknown := [name for name in present if name not in expected]:
-        text = f"webhooks in {found.title} without a handler in these files: "
+    made = build_configuration(
+        reason=found.reason,
+        name=found.name,
+        handlers=visit.options.webhooks,
+        resources=visit.resources,
+        client_config=WebhookClientConfig(url="https://localhost"),
+    )
+    expected = {webhook["name"] for webhook in made["webhooks"]}
+    present = {record.name for record in found.records}
+    waiting = {name for mark in found.marks for name in mark.served}
+    if missing := expected - present - waiting:
+        text = f"not configured, so these handlers are never called: {describe_names(missing)}"
+        remedy = "Start the operator with these files; if it runs, its log says why not."
+        yield fail("handlers", text, remedy)
+    if unknown := present - expected:
+        text = f"configured without a handler in these files: {describe_names(unknown)}"
         remedy = "Name all files of the operator; check that its replicas run this version."
-        yield warn("unknown", text + describe_names(unknown), remedy)
+        yield warn("handlers", text, remedy)
