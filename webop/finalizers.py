@@ -65,7 +65,7 @@ async def find_held(
 
     Args:
         client: the client of the API server.
-        resources: the kinds to search.
+        resources: the kinds to search; of several versions of one, only the last.
         namespaces: where; empty for everywhere, cluster-scoped objects included.
         finalizer: its name.
     """
@@ -79,7 +79,8 @@ async def find_held(
                 if exc.status not in (404, 405):  # gone meanwhile, or cannot be listed
                     search.problems[resource.plural] = str(exc)
 
-    chosen = [resource for resource in resources if resource.namespaced or not namespaces]
+    kinds = {(resource.group, resource.plural): resource for resource in resources}
+    chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]
     places = namespaces or (None,)
     await asyncio.gather(*(search_kind(kind, place) for kind in chosen for place in places))
     search.held.sort(key=lambda one: (one.deleted_at is None, one.deleted_at or one.created_at))

@@ -51,21 +51,24 @@ def test_rules_are_brought_to_what_is_in_the_cluster(rule: Json, targets: list[T
 
 def test_an_update_changes_an_annotation_only() -> None:
     body = {"metadata": {"name": "one", "namespace": "ns"}, "spec": {"x": 1}}
-    attempt = build_update(PODS, None, body)
-    assert (attempt.method, attempt.path) == ("PATCH", "/api/v1/namespaces/ns/pods/one")
-    assert attempt.body == {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}}
-    assert attempt.description == "an UPDATE of pods ns/one"
-    status = build_update(PODS, "status", body)
-    assert status.path.endswith("/pods/one/status")
+    assert build_update(PODS, None, body) == (
+        "PATCH",
+        "/api/v1/namespaces/ns/pods/one",
+        {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}},
+        "an UPDATE of pods ns/one",
+    )
+    _, path, _, description = build_update(PODS, "status", body)
+    assert path.endswith("/pods/one/status")
+    assert description == "an UPDATE of pods/status ns/one"
 
 
 def test_a_new_object_is_made_like_one_that_is_there() -> None:
     own = {"uid": "u", "resourceVersion": "1", "finalizers": ["x"]}
     metadata = {"name": "one", "labels": {"a": "1"}, **own}
     model = {"kind": "Pod", "metadata": metadata, "spec": {"x": 1}, "status": {"y": 2}}
-    attempt = build_creation(PODS, "ns", None, model)
-    assert (attempt.method, attempt.path) == ("POST", "/api/v1/namespaces/ns/pods")
-    assert attempt.body == {
+    method, path, made, _ = build_creation(PODS, "ns", None, model)
+    assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods")
+    assert made == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "webop-doctor-", "labels": {"a": "1"}, "annotations": {}},
@@ -75,6 +78,6 @@ def test_a_new_object_is_made_like_one_that_is_there() -> None:
 
 def test_a_new_object_has_the_labels_that_are_asked_for() -> None:
     selector = {"matchLabels": {"a": "1"}}
-    attempt = build_creation(NODES, None, selector, None)
-    assert attempt.path == "/api/v1/nodes"
-    assert attempt.body["metadata"]["labels"] == {"a": "1"}
+    _, path, made, _ = build_creation(NODES, None, selector, None)
+    assert path == "/api/v1/nodes"
+    assert made["metadata"]["labels"] == {"a": "1"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 from webop.cli.options import CLIControls, choose_scope, module_option
 from webop.errors import WebopError
 
+_option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
 
 
@@ -34,22 +36,16 @@ def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -
 
 
 @click.command(short_help="Check an operator in a cluster.")
-@click.option(
-    "--managed",
-    metavar="NAME",
-    help="The webhook configurations, as in settings.admission.managed.",
-)
-@click.option(
+@_option("--managed", metavar="NAME", help="The webhook configurations, as in the settings.")
+@_option(
     "--as",
     "account",
     metavar="ACCOUNT",
     callback=_check_account,
     help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
 )
-@click.option(
-    "-A", "--all-namespaces", "clusterwide", is_flag=True, help="The same as without --namespace."
-)
-@click.option(
+@_option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
+@_option(
     "-n",
     "--namespace",
     "namespaces",
@@ -58,43 +54,33 @@ def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -
     callback=check_names,
     help="Where the operator works, as for 'webop run'; repeatable.",
 )
-@click.option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
-@click.option(
-    "-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'."
-)
-@click.option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
+@_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
+@_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
+@_option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
-@click.option(
+@_option(
     "--startup/--no-startup",
     "calls_startup",
     default=True,
-    show_default=True,
     help="Call the startup handlers for the settings, and then the cleanup handlers.",
 )
-@click.option(
+@_option(
     "--startup-timeout",
     type=click.FloatRange(min=0.1),
     default=10.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long these handlers may take.",
 )
-@click.option(
+@_option(
     "--probe/--no-probe",
     "is_probing",
     default=True,
-    show_default=True,
     help="Let the API server call the webhooks, by dry runs.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
+@_option(
+    "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text",
     help="For people, or for programs.",
-)
+)  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context

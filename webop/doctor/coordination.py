@@ -138,7 +138,7 @@ async def check_finalizers(visit: Visit) -> list[Finding]:
         for resource in visit.resources
         if resource.preferred and "." in resource.group and not resource.group.endswith(".k8s.io")
     }
-    kinds = {resource for resource in handled | custom if "list" in resource.verbs}
+    kinds = [resource for resource in (*custom, *handled) if "list" in resource.verbs]
     search = await find_held(visit.client, kinds, visit.options.namespaces, finalizer)
     stuck: dict[Resource, list[Held]] = {}
     for one in search.held:

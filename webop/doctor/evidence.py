@@ -153,13 +153,12 @@ def judge(
         everything: the answers to all requests: any can name this webhook.
         username: who has made the requests.
     """
-    for answer in everything:
-        if answer.culprit == record.name and answer.outcome is Outcome.UNCALLED:
-            what, remedy = classify(answer.reason)
-            return fail(record.name, f"{what}: {answer.reason}", remedy)
-    for answer in everything:
-        if answer.culprit == record.name and answer.outcome is Outcome.DENIED:
-            return approve(record.name, f"reached: it has denied {answer.description}")
+    about = [answer for answer in everything if answer.culprit == record.name]
+    if uncalled := [answer for answer in about if answer.outcome is Outcome.UNCALLED]:
+        what, remedy = classify(uncalled[0].reason)
+        return fail(record.name, f"{what}: {uncalled[0].reason}", remedy)
+    if about:
+        return approve(record.name, f"reached: it has denied {about[0].description}")
     if isinstance(own, str):
         return note(record.name, f"not tried: {own}")
     return _judge_own(record, own, username)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -58,14 +58,8 @@ def _list_requirements(selector: LabelSelector) -> Iterator[tuple[str, str, list
         yield item["key"], item["operator"], list(item.get("values") or ())
 
 
-class Attempt(NamedTuple):
-    """A request to be made as a dry run."""
-
-    method: str
-    path: str
-    body: Json
-    description: str
-
+Attempt = tuple[str, str, Json, str]
+"""A dry run: the method, the path, the body, and what it is."""
 
 Target = tuple[Resource, str | None, bool, bool]
 """A resource, a subresource; whether a webhook is called for updates, and for creations."""
@@ -106,7 +100,7 @@ def build_update(resource: Resource, subresource: str | None, body: Json) -> Att
     change: Json = {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}}
     what = "/".join(filter(None, (resource.plural, subresource)))
     where = "/".join(filter(None, (namespace, name)))
-    return Attempt("PATCH", path, change, f"an UPDATE of {what} {where}")
+    return "PATCH", path, change, f"an UPDATE of {what} {where}"
 
 
 def build_creation(
@@ -123,7 +117,7 @@ def build_creation(
     kept |= {"apiVersion": resource.api_version, "kind": resource.kind}
     where = f" in {namespace}" if namespace else ""
     path = resource.get_url(namespace=namespace)
-    return Attempt("POST", path, kept, f"a CREATE of {resource.plural}{where}")
+    return "POST", path, kept, f"a CREATE of {resource.plural}{where}"
 
 
 class Probing:
@@ -132,7 +126,7 @@ class Probing:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._gate = asyncio.Semaphore(_AT_ONCE)
-        self._sent: dict[tuple[str, bytes], asyncio.Task[Answer]] = {}
+        self._sent: dict[bytes, asyncio.Task[Answer]] = {}
         self._own: dict[tuple[str, str], Answer | str] = {}
 
     async def run(self, records: Iterable[Record]) -> None:
@@ -164,7 +158,7 @@ class Probing:
         for target in targets[:_TRIED_TARGETS]:
             attempt = await self._build(record, target, places)
             if attempt is not None:
-                key = attempt.path, orjson.dumps(attempt.body)
+                key = orjson.dumps(attempt)
                 if key not in self._sent:  # each request only once
                     self._sent[key] = asyncio.ensure_future(self._send(attempt))
                 return await self._sent[key]

@@ -185,10 +185,12 @@ def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:
     present = {record.name for record in found.records}
     waiting = {name for mark in found.marks for name in mark.served}
     if missing := expected - present - waiting:
-        text = f"not configured, so these handlers are never called: {describe_names(missing)}"
+        text = (
+            f"not configured, so these handlers are never called: {describe_names(sorted(missing))}"
+        )
         remedy = "Start the operator with these files; if it runs, its log says why not."
         yield fail("handlers", text, remedy)
     if unknown := present - expected:
-        text = f"configured without a handler in these files: {describe_names(unknown)}"
+        text = f"configured without a handler in these files: {describe_names(sorted(unknown))}"
         remedy = "Name all files of the operator; check that its replicas run this version."
         yield warn("handlers", text, remedy)

@@ -69,6 +69,7 @@ async def call_startup(options: Options, settings: OperatorSettings, server: str
     try:
         with contextlib.redirect_stdout(sys.stderr), _posing_as_pod(server if options.home else ""):
             ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
+            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({ended}, timeout=limit)
     finally:
         logger.removeHandler(last)
