@@ -340,7 +340,9 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
         await eventually(lambda: keeper.problem)
         assert not task.done()
         assert not keeper.logged_in.is_set()
-    assert "no-such-plugin" in keeper.problem
+    assert "The exec plugin has failed" in keeper.problem
+    assert "no-such-plugin" not in keeper.problem  # anybody can read it
+    assert "no-such-plugin" in caplog.text
     assert "Only admission" in caplog.text
 
 

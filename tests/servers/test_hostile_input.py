@@ -21,7 +21,7 @@ from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, post, r
 from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.listener import Listener
+from webop.servers.http.listener import Listener
 
 BODY = json.dumps(REVIEW).encode()
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
@@ -174,7 +174,7 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
     fn.gate = asyncio.Event()
     body = BODY.ljust(1000)
     async with (
-        listen(fn, max_body=1000) as port,
+        listen(fn, max_body=1000, max_held_bytes=32_000) as port,
         httpx.AsyncClient(verify=False, limits=httpx.Limits()) as client,
     ):
         url = f"http://127.0.0.1:{port}"
@@ -183,7 +183,7 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
         refused = await client.post(url, content=body)
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
-        assert "too many large reviews" in refused.json()["message"]
+        assert "max_held_bytes" in refused.json()["message"]
         fn.gate.set()
         assert {(await task).status_code for task in tasks} == {200}
         assert (await client.post(url, content=body)).status_code == 200

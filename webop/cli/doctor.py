@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from webop.cli.options import CLIControls, choose_scope, module_option
+from webop.cli.options import CLIControls, aliased_option, choose_scope, module_option
 from webop.errors import WebopError
 
 _option = functools.partial(click.option, show_default=True)
@@ -58,6 +58,7 @@ def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -
 @_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
 @_option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
+@aliased_option()
 @_option(
     "--startup/--no-startup",
     "calls_startup",
