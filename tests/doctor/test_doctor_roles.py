@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ COMPLETE = [*NEEDED, *OPTIONAL]
 def declare(
     registry: webop.OperatorRegistry | None,
     place: str,
-    disturb: Callable[[], Awaitable[Any]] | None = None,
+    disturb: Callable[[], Any] = lambda: None,
 ) -> None:
     """Declare an operator that uses all of its rights; the file for the doctor does it, too."""
 
@@ -90,9 +90,11 @@ def declare(
 
     @webop.on.create(*KIND.resource, id="created", registry=registry)
     async def created(patch: webop.Patch, **_: Any) -> str:
-        if disturb is not None:
-            await disturb()
-        patch.fns.append(lambda body: body.setdefault("spec", {}).update(seen=True))
+        def mark(body: Any) -> None:
+            disturb()
+            body["spec"] = {**(body.get("spec") or {}), "seen": True}
+
+        patch.fns.append(mark)
         return "this goes into the status"
 
     @webop.timer(*KIND.resource, interval=0.5, registry=registry)
@@ -156,8 +158,10 @@ class Case:
             private_key_data=user["client-key-data"],
         )
         registry, settings = webop.OperatorRegistry(), webop.OperatorSettings()
-        is_get = self.lacks == (KIND.group, "roles", "get")
-        declare(registry, self.place, self.disturb if is_get else None)
+        if self.lacks == (KIND.group, "roles", "get"):
+            declare(registry, self.place, self.disturb)
+        else:
+            declare(registry, self.place)
         settings.watching.streaming_list = self.lacks != (KIND.group, "roles", "list")
         options = {"namespaces": [self.place], "standalone": False}
         try:
@@ -201,9 +205,11 @@ class Case:
                 return False
         return True
 
-    async def disturb(self) -> None:
-        """Change the object while the handler runs, so that its patch conflicts."""
-        await self.objects.patch("one", {"spec": {"disturbed": True}})
+    def disturb(self) -> None:
+        """Change the object after its patch is made and before it is sent: it conflicts."""
+        metadata = {"name": "one", "namespace": self.place, "labels": {"disturbed": "yes"}}
+        head = {"apiVersion": KIND.resource.api_version, "kind": KIND.kind}
+        self.cluster.apply({**head, "metadata": metadata})
 
     async def rotate(self) -> None:
         """Ask for another certificate as soon as the operator has one."""
