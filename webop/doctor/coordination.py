@@ -168,4 +168,4 @@ def _describe_stuck(visit: Visit, held: list[Held], finalizer: str, *, is_handle
         remedy = f"See the log of the operator: it handles the deletion. To give up: {release}"
         return warn(kind, text, remedy)
     text += "; no handler in these files is for this kind"
-    return warn(kind, text, f"If no other operator is: {release}")
+    return warn(kind, text, f"If no other operator handles it: {release}")

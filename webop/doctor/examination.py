@@ -70,10 +70,8 @@ class Examination:
         try:
             async with connect() as client:
                 server = (await client.vault.get()).server
-                if (
-                    startup := await call_startup(self._options, self._settings, server)
-                ) is not None:
-                    self._add("Settings", [startup])
+                startup = await call_startup(self._options, self._settings, server)
+                self._add("Settings", [startup])
                 await self._examine(await self._begin(client, server))
         except LoginError as exc:
             remedy = "Provide a kubeconfig (KUBECONFIG, ~/.kube/config), or run it in a pod."
