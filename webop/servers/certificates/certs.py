@@ -169,6 +169,15 @@ def read_validity(pem: bytes) -> tuple[dt.datetime, dt.datetime]:
     return cert.not_valid_before_utc, cert.not_valid_after_utc
 
 
+def read_serial(pem: bytes) -> str:
+    """Return the serial number of a certificate, as openssl prints it (of a chain: its first one).
+
+    Raises:
+        ValueError: this is not a certificate in PEM.
+    """
+    return f"{x509.load_pem_x509_certificate(pem).serial_number:X}"
+
+
 def build_certificate_of_own_ca(
     hostnames: Iterable[str], lifetime: dt.timedelta
 ) -> tuple[KeyPair, bytes]:
