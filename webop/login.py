@@ -29,7 +29,8 @@ from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
-_PAUSE = 5.0  # seconds; between attempts of an operator that lives without a cluster, too
+# Seconds between the attempts of an operator that lives without a cluster, too.
+_PAUSES = (0.5, 1.0, 2.0, 5.0)
 _USELESS = (
     "The login keeps bringing credentials that are refused. Check that they are for this API "
     "server, and that it knows their account."
@@ -68,7 +69,7 @@ class LoginKeeper:
         self._is_patient = is_patient
         self._backoff: Backoff | None = None  # while nothing that the login brings is accepted
         self._problem = ""
-        self._said = Once()
+        self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._confirmations = 0  # when the problem was noticed
 
     @property
@@ -110,7 +111,7 @@ class LoginKeeper:
                 view.is_awaited = False
                 self._report(str(exc))
                 self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(self._pauses.next() or 0)
 
     async def _outlast_credentials(self) -> None:
         """Wait for the next login to be needed, and for longer if the last one was of no use.
@@ -140,7 +141,7 @@ class LoginKeeper:
 
     def _report(self, problem: str) -> None:
         if not self.problem:
-            self._said = Once()
+            self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._problem, self._confirmations = problem, self.vault.confirmations
         if self._said.is_new(problem):
             logger.warning("%s Only admission and probes are served until then.", problem)
