@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that have more time than others: at the end, workers wait for them."""
+
+    def get_timeout(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return float(mark.args[0]) if mark else 0.0
+
+    items.sort(key=get_timeout, reverse=True)
+
+
 @pytest.fixture(scope="session")
 def widgets(webop_cluster: LocalCluster) -> Kind:
     """A kind without subresources that keeps whatever it is given; shared by the tests."""
