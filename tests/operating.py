@@ -33,7 +33,7 @@ PREFIX = "kopf.zalando.org"
 DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 
-_PATIENCE = 20.0  # seconds; only failing tests wait for so long
+_PATIENCE = 40.0  # seconds; only failing tests wait for so long
 
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
