@@ -26,7 +26,7 @@ from tests.operating import Kind, build_settings, eventually, get_connection
 from webop.client.credentials import Vault
 from webop.errors import APIStatusError
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.listener import Listener
+from webop.servers.http.listener import Listener
 
 if TYPE_CHECKING:
     from webop.app import OperatorApp
@@ -247,7 +247,10 @@ async def test_api_servers_find_the_webhooks_under_the_mount(
     vault = Vault({"test": get_connection(webop_cluster)})
     operator = webop.create_app(registry=registry, settings=settings, vault=vault, modules=())
     app = mount(operator, lifespan=operator.lifespan)
-    async with Listener(app, "localhost", 0, ssl_context=context) as listener, run(app) as site:
+    async with (
+        Listener(app, "localhost", 0, ssl_context=lambda: context) as listener,
+        run(app) as site,
+    ):
         while (await site.get("/webop/readyz")).status_code != 200:
             await asyncio.sleep(0.02)
         reason = await wait_for_refusal(client, kind, webop_namespace)

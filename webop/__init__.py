@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     )
     from webop.servers.ngrok import WebhookNgrokTunnel
     from webop.servers.service import WebhookServiceServer
+    from webop.servers.tunnel import WebhookTunnel
 
 # Names that bring more with them than handlers need to be declared, and where they are.
 _LAZY = {
@@ -139,6 +140,7 @@ _LAZY = {
     "WebhookNgrokTunnel": "webop.servers.ngrok",
     "WebhookServer": "webop.servers.local",
     "WebhookServiceServer": "webop.servers.service",
+    "WebhookTunnel": "webop.servers.tunnel",
 }
 
 
@@ -234,6 +236,7 @@ __all__ = [
     "WebhookServer",
     "WebhookServerProtocol",
     "WebhookServiceServer",
+    "WebhookTunnel",
     "WebopError",
     "__version__",
     "adjust_namespace",

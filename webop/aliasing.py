@@ -53,7 +53,7 @@ def advise_about_kopf() -> str:
         return ""
     return (
         " The code imports Kopf, and webop does not call the handlers registered with it: write "
-        "'import webop as kopf', or add --aliased."
+        "'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)."
     )
 
 

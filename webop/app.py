@@ -1,7 +1,7 @@
 """The ASGI app: reviews, probes, and the operator as its lifespan.
 
 ``uvicorn webop.app:app`` is configured by the environment: ``WEBOP_MODULES=handlers.py,pkg.mod``,
-``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, and each setting as
+``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
 ``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /`` says what is
 served.
@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from webop.aliasing import alias_kopf
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
@@ -38,6 +39,7 @@ from webop.logs import configure
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
+from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
@@ -119,7 +121,11 @@ class OperatorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
         if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
-            await self._review(scope, receive, send)
+            if self._endpoint is None or self.operator is None or not self.operator.is_started:
+                reason = self._explain_absence() or " and ".join(self._list_obstacles())
+                await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
+            else:
+                await self._endpoint(scope, receive, send)
         elif self._build is not None and scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
@@ -127,12 +133,10 @@ class OperatorApp:
         else:
             await self._starlette(scope, receive, send)
 
-    async def _review(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._endpoint is None or self.operator is None or not self.operator.is_started:
-            reason = self._explain_absence() or " and ".join(self._list_obstacles())
-            await _refuse(f"The operator does not run: {reason}")(scope, receive, send)
-        else:
-            await self._endpoint(scope, receive, send)
+    @property
+    def hosting(self) -> Hosting | None:
+        """The limits for the connections; None before the operator has started."""
+        return None if self.operator is None else self.operator.webhooks.hosting
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002
@@ -261,9 +265,9 @@ class OperatorApp:
         try:
             return _respond(await self.operator.probe())
         except ActivityError as exc:
-            return _respond({"error": str(exc)}, 500)
-        except TypeError as exc:
-            return _respond({"error": f"The results of the probes are not for JSON: {exc}."}, 500)
+            return _respond({"error": exc.kind}, 500)
+        except TypeError:
+            return _respond({"error": "The results of the probes are not for JSON."}, 500)
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""
@@ -311,6 +315,8 @@ def build_options(
             namespaces and some are asked for.
     """
     if (target := get_default_registry()) not in loaded:
+        if _is_on(environment, "WEBOP_ALIASED"):
+            alias_kopf()
         sources = options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))
         load_sources(to_list(sources))
         loaded.add(target)
@@ -331,12 +337,15 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
         patterns = tuple(to_list(options.get("namespaces") or ()))
     else:
         patterns = tuple(_split(environment.get("WEBOP_NAMESPACES", "")))
-        everywhere = environment.get("WEBOP_ALL_NAMESPACES", "").lower()
-        if patterns and everywhere in ("1", "true", "yes", "on"):
+        if patterns and _is_on(environment, "WEBOP_ALL_NAMESPACES"):
             raise ConfigurationError(
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
+
+
+def _is_on(environment: Mapping[str, str], variable: str) -> bool:
+    return environment.get(variable, "").lower() in ("1", "true", "yes", "on")
 
 
 def _split(text: str, separator: str | None = None) -> list[str]:

@@ -209,7 +209,7 @@ def _build_liveness(url: str) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is what serves it
-        from webop.servers.listener import Listener  # noqa: PLC0415
+        from webop.servers.http.listener import Listener  # noqa: PLC0415
 
         app = OperatorApp(operator=made, health_path=parts.path or "/")
         async with Listener(app, parts.hostname or "localhost", 80 if port is None else port):

@@ -108,7 +108,16 @@ class HandlerRetriesError(PermanentError):
 
 
 class WebopError(Exception):
-    """The root of all errors that webop raises on its own behalf."""
+    """The root of all errors that webop raises on its own behalf.
+
+    Args:
+        message: what has happened, for the log.
+        kind: the same in a sentence that quotes nothing: for probes, which anybody may read.
+    """
+
+    def __init__(self, message: str = "", *, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind or f"{type(self).__name__}."
 
 
 class ConfigurationError(WebopError):

@@ -110,7 +110,7 @@ def _advise(exc: BaseException) -> str:
     if isinstance(exc, ImportError) and "no known parent package" in str(exc):
         return ". Files have no package: import it as a module (-m package.module)"
     if isinstance(exc, ModuleNotFoundError) and exc.name == "kopf":
-        return ". Write 'import webop as kopf', or add --aliased"
+        return ". Write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)"
     return ""
 
 

@@ -14,12 +14,18 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.exec_plugins import login_is_over
-from webop.client.logins import Login, build_absence_message, get_default_logins
+from webop.client.logins import (
+    ABSENCE,
+    Login,
+    build_absence_message,
+    describe_failure,
+    get_default_logins,
+)
 from webop.errors import ActivityError, LoginError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
@@ -109,7 +115,7 @@ class LoginKeeper:
                     raise
                 self.logged_in.clear()
                 view.is_awaited = False
-                self._report(str(exc))
+                self._report(exc)
                 self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
                 await asyncio.sleep(self._pauses.next() or 0)
 
@@ -133,18 +139,21 @@ class LoginKeeper:
         pause = self._backoff.next()
         if pause is None:
             await self.vault.populate({}, reason=_USELESS)  # nobody waits for it any more
-            raise LoginError(self.vault.explain_emptiness())
+            raise self.vault.build_error()
         if pause:
             explanation = self.vault.explain_emptiness()
             logger.warning("%s The login is tried again in %g s.", explanation, pause)
             await asyncio.sleep(pause)
 
-    def _report(self, problem: str) -> None:
+    def _report(self, exc: LoginError | ActivityError) -> None:
         if not self.problem:
             self._said, self._pauses = Once(), Backoff(_PAUSES)
-        self._problem, self._confirmations = problem, self.vault.confirmations
-        if self._said.is_new(problem):
-            logger.warning("%s Only admission and probes are served until then.", problem)
+        self._problem = (
+            f"There are no credentials for the API server. {exc.kind} The log says more."
+        )
+        self._confirmations = self.vault.confirmations
+        if self._said.is_new(str(exc)):
+            logger.warning("%s Only admission and probes are served until then.", exc)
 
     async def _log_in(self) -> None:
         """Fill the vault.
@@ -168,10 +177,13 @@ class LoginKeeper:
         # A server that has accepted the operator before may have been wrong to refuse it.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            harvest.infos, reason=harvest.explain(), is_pardoning=is_pardoning
+            harvest.infos,
+            reason=harvest.explain(),
+            kind=harvest.kind,
+            is_pardoning=is_pardoning,
         )
         if self.vault.is_empty():
-            raise LoginError(self.vault.explain_emptiness())
+            raise self.vault.build_error()
 
     async def _collect(self) -> _Harvest:
         """Call the login handlers.
@@ -186,39 +198,47 @@ class LoginKeeper:
         try:
             results = await run_activity(context, Activity.AUTHENTICATION)
         except ActivityError as exc:
-            await self.vault.populate({}, reason=_finish(str(exc)))  # nobody waits for it any more
+            # Nobody waits for it any more.
+            await self.vault.populate({}, reason=_finish(str(exc)), kind=exc.kind)
             raise
-        names = ", ".join(results)
-        nothing = (
-            f"The login handlers have returned nothing: {names}. Have them return credentials."
-        )
-        return _sort_results(results, nothing if has_handlers else build_absence_message())
+        harvest = _sort_results(results)
+        if not (harvest.infos or harvest.failures or harvest.mistakes):
+            text, kind = build_absence_message(), ABSENCE
+            if has_handlers:
+                kind = "The login handlers have returned nothing."
+                text = f"{kind[:-1]}: {', '.join(results)}. Have them return credentials."
+            harvest.mistakes[text] = kind
+        return harvest
 
 
 @dataclass(frozen=True)
 class _Harvest:
-    """What the login handlers have brought, and why there is no more."""
+    """What the login handlers have brought, and why there is no more: reasons with their kinds."""
 
-    infos: dict[str, ConnectionInfo]
-    failures: list[str]
-    mistakes: list[str]
+    infos: dict[str, ConnectionInfo] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    mistakes: dict[str, str] = field(default_factory=dict)
 
     def explain(self) -> str:
-        return " ".join(dict.fromkeys([*self.failures, *self.mistakes]))
+        return " ".join(self.failures | self.mistakes)
+
+    @property
+    def kind(self) -> str:
+        """What probes may tell."""
+        return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
 
 
-def _sort_results(results: Mapping[str, object], nothing: str) -> _Harvest:
-    harvest = _Harvest({}, [], [])
+def _sort_results(results: Mapping[str, object]) -> _Harvest:
+    harvest = _Harvest()
     for key, value in results.items():
         if isinstance(value, ConnectionInfo):
             harvest.infos[key] = value
         elif isinstance(value, _Failure):
-            harvest.failures.append(value.reason)
+            harvest.failures[value.reason] = value.kind
         elif value is not None:
             what = f"{type(value).__name__}, not a ConnectionInfo or None"
-            harvest.mistakes.append(f"The login handler {key!r} has returned a {what}.")
-    if not (harvest.infos or harvest.failures or harvest.mistakes):
-        harvest.mistakes.append(nothing)
+            text = f"The login handler {key!r} has returned a {what}."
+            harvest.mistakes[text] = "A login handler has returned something else."
     return harvest
 
 
@@ -227,6 +247,7 @@ class _Failure:
     """Why a default way of logging in has failed; others may have succeeded."""
 
     reason: str
+    kind: str
 
 
 def _build_default_registry() -> OperatorRegistry:
@@ -246,10 +267,9 @@ def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
         try:
             return login(**kwargs)
         except LoginError as exc:
-            return _Failure(_finish(str(exc)))
+            return _Failure(_finish(str(exc)), exc.kind)
         except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
-            kwargs["logger"].debug("%s has failed.", login.__name__, exc_info=exc)
-            return _Failure(_finish(f"{login.__name__} has failed: {exc!r}"))
+            return _Failure(_finish(describe_failure(login, exc)), "A client library has failed.")
 
     return try_to_log_in
 

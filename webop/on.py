@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from webop.handling.checks import check_signature
+from webop.handling.checks import check_signature, is_handler
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -41,15 +41,11 @@ from webop.handling.options import (
     UpdateOptions,
     WebhookOptions,
     check_names,
-    check_types,
-    is_handler,
-    parse_operations,
     parse_options,
     spell_out,
 )
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.subhandlers import build_subhandler
-from webop.handling.webhook_options import parse_webhook_options
 from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,144 +76,72 @@ def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
 
 
 @spell_out()
-def validate(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[WebhookOptions],
-) -> Callable[[F], F]:
+def validate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
     """Call to accept or refuse a request to the API server (chapter "Admission control")."""
-    resource = (group_or_name, version_or_name, name)
     return _register_webhook(WebhookType.VALIDATING, resource, options)
 
 
 @spell_out()
-def mutate(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[WebhookOptions],
-) -> Callable[[F], F]:
+def mutate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
     """Call to change an object on its way into the cluster (chapter "Admission control")."""
-    return _register_webhook(WebhookType.MUTATING, (group_or_name, version_or_name, name), options)
+    return _register_webhook(WebhookType.MUTATING, resource, options)
 
 
 @spell_out()
-def event(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[EventOptions],
-) -> Callable[[F], F]:
+def event(*resource: ResourcePart, **options: Unpack[EventOptions]) -> Callable[[F], F]:
     """Call for every event of a watch; errors are logged and ignored ("Event-watching")."""
-    return _register(EventHandler, EventOptions, (group_or_name, version_or_name, name), options)
+    return _register(EventHandler, EventOptions, resource, options)
 
 
 @spell_out()
-def create(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[ChangeOptions],
-) -> Callable[[F], F]:
+def create(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
     """Call for objects that were never handled before ("State-changing handlers")."""
-    resource = (group_or_name, version_or_name, name)
     return _register(ChangeHandler, ChangeOptions, resource, options, reason=Reason.CREATE)
 
 
 @spell_out()
-def update(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[UpdateOptions],
-) -> Callable[[F], F]:
+def update(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
     """Call for objects that differ from their last-handled state ("State-changing handlers")."""
-    resource = (group_or_name, version_or_name, name)
     fixed: dict[str, Any] = {"reason": Reason.UPDATE, "needs_change": True}
     return _register(ChangeHandler, UpdateOptions, resource, options, **fixed)
 
 
 @spell_out()
-def delete(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[DeleteOptions],
-) -> Callable[[F], F]:
+def delete(*resource: ResourcePart, **options: Unpack[DeleteOptions]) -> Callable[[F], F]:
     """Call for objects being deleted, which wait for it unless it is ``optional``."""
-    resource = (group_or_name, version_or_name, name)
     return _register(ChangeHandler, DeleteOptions, resource, options, reason=Reason.DELETE)
 
 
 @spell_out()
-def resume(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[ResumeOptions],
-) -> Callable[[F], F]:
+def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callable[[F], F]:
     """Call once for each object that is older than the operator ("Resuming handlers")."""
-    resource = (group_or_name, version_or_name, name)
     return _register(ChangeHandler, ResumeOptions, resource, options, initial=True)
 
 
 @spell_out("field")
-def field(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[UpdateOptions],
-) -> Callable[[F], F]:
+def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
     """Call when one field changes, appears or vanishes ("Field handlers"); ``field`` is a must."""
     if not options.get("field"):
         raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
-    resource = (group_or_name, version_or_name, name)
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
 @spell_out()
-def index(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[ChangeOptions],
-) -> Callable[[F], F]:
+def index(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
     """Call to fill the in-memory index of that name (chapter "In-memory indexing")."""
-    return _register(IndexHandler, ChangeOptions, (group_or_name, version_or_name, name), options)
+    return _register(IndexHandler, ChangeOptions, resource, options)
 
 
 @spell_out()
-def daemon(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[DaemonOptions],
-) -> Callable[[F], F]:
+def daemon(*resource: ResourcePart, **options: Unpack[DaemonOptions]) -> Callable[[F], F]:
     """Run alongside each object as long as it exists (chapter "Daemons")."""
-    return _register(DaemonHandler, DaemonOptions, (group_or_name, version_or_name, name), options)
+    return _register(DaemonHandler, DaemonOptions, resource, options)
 
 
 @spell_out()
-def timer(
-    group_or_name: ResourcePart = None,
-    version_or_name: ResourcePart = None,
-    name: ResourcePart = None,
-    /,
-    **options: Unpack[TimerOptions],
-) -> Callable[[F], F]:
+def timer(*resource: ResourcePart, **options: Unpack[TimerOptions]) -> Callable[[F], F]:
     """Call at intervals for each object as long as it exists (chapter "Timers")."""
-    return _register(TimerHandler, TimerOptions, (group_or_name, version_or_name, name), options)
+    return _register(TimerHandler, TimerOptions, resource, options)
 
 
 @spell_out()
@@ -227,12 +151,11 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
     Raises:
         LookupError: not inside of a handler.
     """
-    check_names("sub-handlers", options, SubhandlerOptions)
+    parsed = {"id": None, **parse_options("sub-handlers", options, SubhandlerOptions)}
 
     def decorator(fn: F) -> F:
-        parsed = parse_options(options)
-        child = build_subhandler(fn, **{"id": None, **parsed})
-        get_invocation("Registering sub-handlers").subhandlers.append(child)
+        invocation = get_invocation("Registering sub-handlers")
+        invocation.subhandlers.append(build_subhandler(fn, **parsed))
         return fn
 
     return decorator
@@ -246,15 +169,13 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
 
 
 def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:
-    check_names(f"{activity.value} handlers", options, ActivityOptions)
-    check_types(options)
+    parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
+    name, registry = parsed.pop("id", None), parsed.pop("registry", None)
 
     def decorator(fn: F) -> F:
         check_signature(fn, ActivityHandler)
-        parsed = {k: v for k, v in options.items() if k not in ("id", "registry")}
-        name = build_id(fn, id=options.get("id"))
-        handler = ActivityHandler(id=name, fn=fn, activity=activity, **parsed)  # type: ignore[arg-type]
-        _append(handler, options.get("registry"))
+        handler = ActivityHandler(id=build_id(fn, id=name), fn=fn, activity=activity, **parsed)
+        _append(handler, registry)
         return fn
 
     return decorator
@@ -263,15 +184,11 @@ def _register_activity(activity: Activity, options: ActivityOptions) -> Callable
 def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
-    check_names(f"{reason} handlers", options, WebhookOptions)
-    chosen: dict[str, Any] = dict(options)
-    fixed = {
-        "operations": parse_operations(
-            chosen.pop("operation", None), chosen.pop("operations", None)
-        ),
-        **parse_webhook_options(reason, options),
-    }
-    return _register(WebhookHandler, WebhookOptions, resource, chosen, reason=reason, **fixed)
+    if options.get("reinvocation_policy") and reason is not WebhookType.MUTATING:
+        raise TypeError("reinvocation_policy= is for @on.mutate only: nothing else is reinvoked.")
+    if options.get("failure_policy") == "Fail" and options.get("ignore_failures"):
+        raise TypeError("ignore_failures=True and failure_policy='Fail' exclude each other.")
+    return _register(WebhookHandler, WebhookOptions, resource, options, reason=reason)
 
 
 def _register(
@@ -283,22 +200,23 @@ def _register(
 ) -> Callable[[F], F]:
     """Check the options at once, build the handler when the function is known."""
     label = fixed.get("reason") or family.__name__.removesuffix("Handler").lower()
-    check_names(f"{label} handlers", options, known)
-    if is_handler(resource[0]):
+    parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
+    if resource and is_handler(resource[0]):
         raise TypeError(
             f"{resource[0].__name__}() is given for a resource. Decorators of {label} handlers "
             "need one, in parentheses, such as ('kopfexamples')."
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
-    parsed = {**parse_options(options), **fixed}
-    name = parsed.pop("id", None)
+    name, registry = parsed.pop("id", None), parsed.pop("registry", None)
+    if operation := parsed.pop("operation", None):
+        parsed["operations"] = frozenset({operation})
 
     def decorator(fn: F) -> F:
         check_signature(fn, family)
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
         handler = family(id=full_id, fn=fn, selector=selector, **parsed)  # type: ignore[call-arg]
-        _append(handler, options.get("registry"))
+        _append(handler, registry)
         return fn
 
     return decorator

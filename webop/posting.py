@@ -34,6 +34,7 @@ from webop.errors import (
     APITooManyRequestsError,
     LoginError,
 )
+from webop.escaping import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.pacing import Backoff
@@ -404,6 +405,7 @@ async def _request(client: Client, method: str, path: str, body: Mapping[str, An
 
 def _build_text(entry: Entry) -> str:
     text = f"(combined from similar events): {entry.text}" if entry.is_combined else entry.text
+    text = escape(text, keep="\n\t")
     if len(text) <= _MESSAGE_LIMIT:
         return text
     half = _MESSAGE_LIMIT // 2

@@ -21,7 +21,7 @@ from webop.admission.host import WebhookHost
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.coordinator import Coordinator
-from webop.errors import ActivityError, LoginError
+from webop.errors import ActivityError, LoginError, WebopError
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.handling.checks import check_registry
@@ -148,7 +148,8 @@ class Operator:
             await self._serve()
         except BaseExceptionGroup as group:
             failure = _unwrap(group)
-            self.problem = f"the operator has ended: {failure}"
+            kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
+            self.problem = f"the operator has ended: {kind}"
             raise failure from None
         finally:
             self.is_started = False
@@ -166,9 +167,8 @@ class Operator:
                     async with asyncio.timeout(_PROBES_TIMEOUT):
                         results = await run_activity(self.context, Activity.PROBE)
                 except TimeoutError:
-                    raise ActivityError(
-                        f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
-                    ) from None
+                    what = f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
+                    raise ActivityError(what, kind=what) from None
                 told = {key: result for key, result in results.items() if result is not None}
                 self._probed = (time.monotonic(), told)
         return self._probed[1]

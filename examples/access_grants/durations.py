@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 
+LONGEST = dt.timedelta(hours=8)
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 
 
@@ -12,9 +14,12 @@ def parse_duration(text: str) -> dt.timedelta:
     """Return the duration that a text stands for.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for none, or for one that is longer than :data:`LONGEST`.
     """
-    match = re.fullmatch(r"([1-9]\d{0,5})([smh])", text)
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
     if match is None:
         raise ValueError(f"{text!r} is no duration; 30s, 15m, 8h are.")
-    return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+    duration = dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+    if duration > LONGEST:
+        raise ValueError(f"{text!r} is too long; {LONGEST.seconds // 3600}h at most.")
+    return duration

@@ -3,6 +3,11 @@
 Admission: a grant gets a duration if it has none, and the name of whoever has made it; nobody
 grants anything to themselves, and nothing for longer than a working day. After that, the operator
 keeps a RoleBinding for as long as the grant lasts.
+
+What guards access must not have gaps. The webhooks are persistent: while no replica is there,
+grants are refused. The schema has the rules that it can express. And whatever got into the cluster
+in spite of both (before the first start, or while somebody had deleted the webhooks) is checked
+again before access is opened.
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ from durations import parse_duration
 
 GRANTS = ("access.example.com", "v1", "accessgrants")
 DEFAULT_DURATION = "1h"
-LONGEST_DURATION = "8h"
 
 
 @webop.on.startup()
@@ -34,7 +38,7 @@ def configure(settings: webop.OperatorSettings, **_: Any) -> None:
 # ---- before a grant is stored
 
 
-@webop.on.mutate(*GRANTS, id="complete", operations=["CREATE", "UPDATE"])
+@webop.on.mutate(*GRANTS, id="complete", operations=["CREATE", "UPDATE"], persistent=True)
 def complete(
     spec: webop.Spec,
     old: webop.Body | None,
@@ -51,7 +55,7 @@ def complete(
             patch.spec[field] = old["spec"][field]
 
 
-@webop.on.validate(*GRANTS, id="check", operations=["CREATE", "UPDATE"])
+@webop.on.validate(*GRANTS, id="check", operations=["CREATE", "UPDATE"], persistent=True)
 def check(
     spec: webop.Spec,
     old: webop.Body | None,
@@ -63,18 +67,28 @@ def check(
     if old is not None and old["spec"] == spec:
         return  # finalizers and annotations are not our business
     if spec["user"] == userinfo["username"]:
-        raise webop.AdmissionError("Ask somebody else: nobody grants access to themselves.", 403)
+        text = "spec.user: nobody grants access to themselves; ask somebody else."
+        raise webop.AdmissionError(text, 403)
     for field in ("user", "role", "grantedBy"):
         if old is not None and old["spec"].get(field) != spec.get(field):
             raise webop.AdmissionError(f"spec.{field}: it stays as it is; make a new grant.", 422)
-    try:
-        duration = parse_duration(spec.get("duration", DEFAULT_DURATION))
-    except ValueError as exc:
-        raise webop.AdmissionError(f"spec.duration: {exc}", 422) from exc
-    if duration > parse_duration(LONGEST_DURATION):
-        raise webop.AdmissionError(f"spec.duration: {LONGEST_DURATION} at most.", 422)
+    if (objection := find_objection(spec)) is not None:
+        raise webop.AdmissionError(objection, 422)
     if spec["role"] == "edit" and not spec.get("reason"):
         warnings.append("spec.reason: say why, those who look at it later will be grateful.")
+
+
+def find_objection(spec: webop.Spec) -> str | None:
+    """Return what is wrong with a grant, whoever has stored it."""
+    if not spec.get("grantedBy"):
+        return "spec.grantedBy: nobody knows who has made the grant."
+    if spec["grantedBy"] == spec["user"]:
+        return "spec.user: nobody grants access to themselves."
+    try:
+        parse_duration(spec.get("duration", ""))
+    except ValueError as exc:
+        return f"spec.duration: {exc}"
+    return None
 
 
 # ---- after a grant is stored
@@ -93,6 +107,10 @@ def open_access(
 ) -> None:
     """Let the user in, and note until when."""
     binding = get_binding(name, namespace, spec)
+    if (objection := find_objection(spec)) is not None:
+        binding.delete()
+        patch.status["phase"] = "Refused"
+        raise webop.PermanentError(objection)
     if not binding.exists():
         binding.create()
     end = compute_end(meta, spec)
@@ -112,8 +130,10 @@ def close_in_time(
     logger: webop.Logger,
     **_: Any,
 ) -> None:
-    """Lock the user out when the time is over."""
-    if status.get("phase") == "Open" and compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
+    """Lock the user out when the time is over, or the grant is not what it was."""
+    if status.get("phase") != "Open":
+        return
+    if find_objection(spec) is not None or compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
         get_binding(name, namespace, spec).delete()
         patch.status["phase"] = "Over"
         logger.info("The time of %s is over.", spec["user"])
@@ -128,7 +148,7 @@ def close_access(name: str, namespace: str, spec: webop.Spec, **_: Any) -> None:
 def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
     """Return when a grant is over."""
     created = dt.datetime.fromisoformat(meta["creationTimestamp"])
-    return created + parse_duration(spec.get("duration", DEFAULT_DURATION))
+    return created + parse_duration(spec["duration"])
 
 
 def get_binding(name: str, namespace: str, spec: webop.Spec) -> pykube.RoleBinding:

@@ -42,7 +42,7 @@ from tests.admission.hostile import (
 )
 from tests.admission.jury import Jury
 from webop.errors import WebopError
-from webop.servers.listener import Listener
+from webop.servers.http.listener import Listener
 from webop.testing.results import apply_json_patch
 
 Json = dict[str, Any]

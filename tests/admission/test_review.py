@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import json
 from typing import Any
 
@@ -53,7 +52,7 @@ def build(**changes: Any) -> dict[str, Any]:
 @pytest.mark.feature("ADM-22", "ADM-23", "ADM-24")
 def test_a_review_has_all_that_handlers_are_told() -> None:
     review = parse_review(PAYLOAD)
-    assert dataclasses.asdict(review) == {
+    assert review._asdict() == {
         "api_version": "admission.k8s.io/v1",
         "uid": "1ca13837-ad60-4c9e-abb8-86f29d6c0e84",
         "group": "kopf.dev",

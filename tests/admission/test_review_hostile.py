@@ -12,7 +12,6 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
-from webop.admission import review as checks
 from webop.admission.response import build_response
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
@@ -21,6 +20,7 @@ Json = dict[str, Any]
 
 STRINGS = "must be an object of strings"
 CONTROL = "must not have control characters"
+LONG = "has more than 1024 characters"
 _ABSENT: Any = object()
 
 
@@ -62,6 +62,11 @@ REFUSED = [
     ("request.resource.group", "a\nb", CONTROL),
     ("request.resource.version", "\t", CONTROL),
     ("request.resource.resource", "\udfff", CONTROL),
+    ("request.uid", "x" * 1025, LONG),
+    ("request.resource.resource", "x" * 1025, LONG),
+    ("request.kind.kind", "x" * 1025, LONG),
+    ("request.userInfo.username", "x" * 1_000_000, LONG),
+    ("request.object.metadata.uid", "x" * 1025, LONG),
     ("request.object.kind", 1, "must be a string"),
     ("request.object.apiVersion", {}, "must be a string"),
     ("request.object.metadata", 0, "must be an object"),
@@ -89,33 +94,6 @@ def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
     assert caught.value.status == 400
 
 
-def list_paths(document: Any, prefix: str = "") -> list[str]:
-    """Return the paths of all that is in a document."""
-    items = document.items() if isinstance(document, dict) else ()
-    return [
-        path
-        for key, value in items
-        for path in [f"{prefix}{key}", *list_paths(value, f"{prefix}{key}.")]
-    ]
-
-
-def test_the_glance_at_usual_reviews_is_never_more_lenient_than_the_checks() -> None:
-    values = [_ABSENT, None, "", "x", "a\nb", "\ud800", 0, 1, 1.5, True, [], ["x"], [1], {}]
-    values += [{"a": 1}, {"a": "b"}, {1: "b"}]
-    compared = 0
-    for path in [*list_paths(replace("kind", "AdmissionReview")), *(r[0] for r in REFUSED)]:
-        for value in values:
-            review = replace(path, value)
-            try:
-                checks._check_head(review)
-                checks._check_request(review["request"])
-            except ReviewError:
-                with pytest.raises(ReviewError):
-                    parse_review(review)
-                compared += 1
-    assert compared > 200
-
-
 @pytest.mark.parametrize("payload", [[], "AdmissionReview", None, 5, True])
 def test_what_is_not_an_object_is_refused(payload: Any) -> None:
     with pytest.raises(ReviewError, match="An AdmissionReview must be an object, not"):
@@ -136,7 +114,7 @@ TAKEN = [
     ("request.userInfo.username", "zoë\u200b\u00a0"),
     ("request.name", "é\u2028\u202e\ufeff"),
     ("request.name", "a/../b"),
-    ("request.name", "x" * 100_000),
+    ("request.name", "x" * 1024),
     ("request.unknown", [[[]]]),
     ("request.object.metadata", None),
     ("request.object.metadata", {}),

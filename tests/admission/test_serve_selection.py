@@ -385,4 +385,4 @@ async def test_an_object_that_is_nested_too_deeply_is_never_allowed(
     async with serve(registry=registry) as site:
         answer = await site.http.post("/", content=text)
     assert answer.status_code == 400
-    assert answer.json()["message"] == "The review is nested deeper than 200 levels."
+    assert answer.json()["message"] == "The review is nested deeper than 254 levels."

@@ -38,7 +38,7 @@ FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
 
 @pytest.fixture(scope="module")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(2))
+    made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(4))
     return define_kinds(webop_cluster, made)
 
 
@@ -253,6 +253,65 @@ async def wait_for_rotation(site: Site, before: Json) -> Json:
     await until(is_over, "the rotation")
     assert found is not None
     return found
+
+
+async def test_a_webhook_that_refuses_all_secrets_never_stands_in_the_way_of_its_own(
+    site: Site,
+) -> None:
+    """Also while nobody answers: the Secret is lost, and the operator needs it to start."""
+    port = find_free_port()
+    namespace = site.objects.namespace
+
+    def build_guarded_registry() -> webop.OperatorRegistry:
+        registry = build_registry(site)
+
+        @webop.on.validate(
+            "secrets",
+            id="guard",
+            persistent=True,
+            namespace_selector={"kubernetes.io/metadata.name": namespace},
+            registry=registry,
+        )
+        def guard(**_: Any) -> None:
+            raise webop.AdmissionError("No secrets here.")
+
+        return registry
+
+    async def create_secret(**metadata: str) -> int:
+        path = f"/api/v1/namespaces/{namespace}/secrets?dryRun=All"
+        return (await site.send("POST", path, {"metadata": metadata})).status_code
+
+    async with site.run(build_guarded_registry(), server=build_server(site, port, port)):
+        before = await get_secret(site)
+        assert before is not None
+        assert await create_secret(name="another") == 500  # AdmissionError without a code
+        assert await create_secret(generateName=SECRET) == 500
+    await site.wait_for_names("guard")
+    assert await create_secret(name="another") == 500  # nobody answers
+    await site.client.delete(SECRETS, namespace, SECRET)
+    async with site.run(build_guarded_registry(), server=build_server(site, port, port)):
+        after = await get_secret(site)
+    assert after is not None
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_webhooks_of_secrets_are_warned_of_where_others_configure_them(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = build_registry(site)
+    webop.on.mutate("secrets", id="stamp", registry=registry)(lambda **_: None)
+    port = find_free_port()
+    settings = build_settings(admission={"server": build_server(site, port, port)})
+    where = [site.objects.namespace]
+    async with operate(get_connection(site.cluster), registry, settings, namespaces=where):
+
+        async def is_warned() -> bool:
+            return "for Secrets" in caplog.text
+
+        await until(is_warned, "the warning")
+    (warning,) = [one.getMessage() for one in caplog.records if "for Secrets" in one.getMessage()]
+    assert f"needs the Secret {site.objects.namespace}/{SECRET} to start" in warning
+    assert warning.startswith("Webhook 'stamp'")
 
 
 def build_role(name: str, user: str) -> list[tuple[webop.Resource, Json]]:

@@ -8,14 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).parents[2]
+_SERVING = """
+import asyncio
+from webop.app import app
+
+async def serve():
+    async with app.lifespan():
+        pass
+
+asyncio.run(serve())
+"""  # as an ASGI server does
 
 
-def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "webop", *args],
+        [sys.executable, *(args if args[0] == "-c" else ("-m", "webop", *args))],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **environ},
         capture_output=True,
         text=True,
         check=False,
@@ -41,9 +53,20 @@ def test_handlers_of_a_dependency_that_imports_kopf_are_registered(tmp_path: Pat
     assert [handler["id"] for handler in json.loads(done.stdout)] == ["fn"]
 
 
-def test_the_operator_runs_with_webop_in_the_place_of_kopf(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("args", "environ"),
+    [
+        (["run", "-A", "--aliased", "handlers.py"], {}),
+        (["run", "-A", "handlers.py"], {"WEBOP_ALIASED": "1"}),
+        (["doctor", "--aliased", "handlers.py"], {}),
+        (["-c", _SERVING], {"WEBOP_ALIASED": "1", "WEBOP_MODULES": "handlers.py"}),
+    ],
+)
+def test_the_operator_runs_with_webop_in_the_place_of_kopf(
+    tmp_path: Path, args: list[str], environ: dict[str, str]
+) -> None:
     (tmp_path / "handlers.py").write_text("import kopf\nraise SystemExit(kopf.__name__)\n")
-    done = run(tmp_path, "run", "--aliased", "-A", "handlers.py")
+    done = run(tmp_path, *args, **environ)
     assert done.returncode == 1
     assert "SystemExit: webop" in done.stderr
 
@@ -64,6 +87,6 @@ def test_handlers_registered_with_kopf_are_not_silently_missing(tmp_path: Path) 
     done = run(tmp_path, "handlers", "handlers.py")
     assert done.stdout == (
         "There are no handlers. The code imports Kopf, and webop does not call the handlers "
-        "registered with it: write 'import webop as kopf', or add --aliased.\n"
+        "registered with it: write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1).\n"
     )
     assert run(tmp_path, "handlers", "--aliased", "handlers.py").stdout.count("fn") == 1

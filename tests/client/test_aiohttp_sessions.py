@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 import zlib
 from collections.abc import Callable
 
@@ -70,6 +71,22 @@ async def test_a_session_that_cannot_connect_says_why() -> None:
     async with Client(Vault({"test": info}), Networking()) as client:
         with pytest.raises(APIConnectionError, match=r"aiohttp: .*127\.0\.0\.1"):
             await client.request("GET", PATH)
+
+
+async def test_a_proxy_that_refuses_is_told_without_its_password() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Who are you?\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        session = aiohttp.ClientSession(proxy=f"http://joe:hunter2@{place}")
+        info = AiohttpSession(server="https://host", aiohttp_session=session)
+        async with Client(Vault({"test": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=rf"407.*{place}") as e:
+                await client.request("GET", PATH)
+    assert "hunter2" not in "".join(traceback.format_exception(e.value))
 
 
 async def test_refusals_are_answers_also_if_the_session_raises_them_itself() -> None:

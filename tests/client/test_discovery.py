@@ -217,7 +217,9 @@ async def test_only_the_given_groups_are_scanned(
     for answers in (AGGREGATED, CLASSIC):
         server = Server(answers)
         async with server.connect() as client:
-            assert (await discover(client, groups)).resources == resources
+            found = await discover(client, groups)
+        assert found.resources == resources
+        assert ("kopf.dev" in found.groups) is ("/apis" in paths)
         assert server.paths == (paths if answers is CLASSIC else paths & {"/api", "/apis"})
 
 

@@ -87,7 +87,7 @@ def test_a_plugin_is_told_by_its_arguments_and_its_environment(
     cluster = {"certificate-authority": "ca.pem", "extensions": extensions}
     path = plugin.write_kubeconfig(
         cluster,
-        args=["get-token", 5],
+        args=["get-token", "5"],
         env=[{"name": "MINE", "value": "1"}],
         provideClusterInfo=True,
     )
@@ -170,7 +170,8 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
     ("answer", "expected"),
     [
         ("", "else than JSON"),
-        ("oops", r"else than JSON: 'oops'"),
+        ("oops", "4 characters that are something else than JSON"),
+        ("[" * 100_000, "else than JSON"),
         ("[]", "kind ExecCredential"),
         ({"kind": "Secret", "apiVersion": V1}, "kind ExecCredential"),
         ({"kind": "ExecCredential", "apiVersion": V1BETA1}, r"v1beta1.*says.*v1'\. Update"),
@@ -187,7 +188,7 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
                 "apiVersion": V1,
                 "status": {"token": "t", "expirationTimestamp": "never"},
             },
-            "wrong expirationTimestamp.*'never'",
+            "wrong expirationTimestamp.*such as 2030",
         ),
         (
             {
@@ -250,7 +251,11 @@ def test_a_plugin_that_may_not_be_run_is_told(plugin: PluginFolder) -> None:
         ({"command": "x", "apiVersion": V1, "interactiveMode": "Maybe"}, "'Maybe'.*Never"),
         ({"command": "x", "apiVersion": V1, "args": "get-token"}, "args are not a list"),
         ({"command": "x", "apiVersion": V1, "env": {"A": "1"}}, "env is not a list"),
+        ({"command": "x", "apiVersion": V1, "args": [5]}, "args are not a list of texts"),
         ({"command": "x", "apiVersion": V1, "env": [{"value": "1"}]}, "env is not a list"),
+        ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them tex"),
+        ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a text"),
+        ({"command": "x", "apiVersion": V1, "provideClusterInfo": "false"}, "not true or false"),
     ],
 )
 def test_a_wrong_description_of_a_plugin_is_explained(config: Any, expected: str) -> None:

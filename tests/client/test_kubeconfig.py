@@ -110,10 +110,40 @@ def test_a_client_certificate_expires_with_its_validity(tmp_path: Path) -> None:
 def test_fields_that_webop_does_not_know_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = build_kubeconfig({"as": "somebody"}, **{"tls-server-name": "other"})
+    config = build_kubeconfig({}, **{"tls-server-name": "other"})
     read_kubeconfig([write(tmp_path / "config", config)])
-    assert "tls-server-name" in caplog.text
-    assert "the user 'us'" in caplog.text
+    assert "tls-server-name of the cluster 'cl'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("as", "x"), ("as-uid", "1"), ("as-groups", ["x"]), ("as-user-extra", {"x": ["y"]})],
+)
+def test_a_user_who_impersonates_another_one_is_refused(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    path = write(tmp_path / "config", build_kubeconfig({"token": "t", field: value}))
+    with pytest.raises(LoginError, match=rf"The user 'us' in .* impersonates somebody \({field}\)"):
+        read_kubeconfig([path])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("insecure-skip-tls-verify", "false"), ("insecure-skip-tls-verify", 1)),
+        *(("server", 6443), ("proxy-url", {"a": "b"}), ("certificate-authority-data", 5)),
+        *(("token", 5), ("password", 123456), ("username", True), ("tokenFile", ["x"])),
+        *(("client-key", {}), ("client-key-data", 5), ("auth-provider", "x"), ("exec", ["x"])),
+        *(("auth-provider", {"config": []}), ("auth-provider", {"config": {"access-token": 5}})),
+    ],
+)
+def test_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    config = build_kubeconfig({"token": "t", field: value}, **{field: value})
+    with pytest.raises(LoginError, match=r"The [\w-]+ of the cluster 'cl' in .* must be .*, got "):
+        read_kubeconfig([write(tmp_path / "config", config)])
+    config = build_kubeconfig({"token": "t", field: value})
+    with pytest.raises(LoginError, match=r"The [\w-]+ of the user 'us' in .* must be .*, got "):
+        read_kubeconfig([write(tmp_path / "config", config)])
 
 
 def test_a_context_can_have_no_user(tmp_path: Path) -> None:
@@ -128,11 +158,13 @@ def test_a_context_can_have_no_user(tmp_path: Path) -> None:
         ({}, "no current context.*known: none"),
         (None, "no current context.*kubectl config use-context"),
         ({**build_kubeconfig(), "current-context": ""}, "known: ctx"),
-        (["x"], r"not a kubeconfig.*\['x'\]"),
-        ("just text", "not a kubeconfig.*'just text'"),
+        (["x"], "not a kubeconfig.*got list"),
+        ("just text", "not a kubeconfig.*got str"),
         ({"users": ["x"]}, "not a kubeconfig.*users"),
         ({"users": [{"user": 1}]}, "not a kubeconfig.*a user"),
         ({"contexts": 5}, "not a kubeconfig.*contexts"),
+        ({"current-context": ["x"]}, "current-context.*must be a text"),
+        ({"users": [{"name": ["x"]}]}, "name of one of the users.*must be a text"),
         ({**build_kubeconfig(), "current-context": "x"}, r"no context 'x'.*Known: ctx\."),
         ({**build_kubeconfig(), "clusters": []}, "no cluster 'cl'.*Known: none"),
         ({**build_kubeconfig(), "users": None}, "no user 'us'"),
@@ -140,7 +172,7 @@ def test_a_context_can_have_no_user(tmp_path: Path) -> None:
         (build_kubeconfig(server="host:6443"), "'host:6443' of the cluster 'cl'.*https://host"),
         (build_kubeconfig(server="https://"), "not a URL"),
         (build_kubeconfig(server="https://host:x"), "not a URL.*[Pp]ort"),
-        (build_kubeconfig(server=6443), "6443 of the cluster"),
+        (build_kubeconfig(server=6443), "server of the cluster.*must be a text, got int"),
         (build_kubeconfig({"exec": {"command": "aws"}}), "plugin of the user 'us'.*apiVersion"),
         (build_kubeconfig({"tokenFile": "gone"}), "tokenFile .*gone of the user.*No such"),
         (build_kubeconfig({"client-certificate": "gone"}), "gone, the client-cert.*No such"),
@@ -172,7 +204,10 @@ def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
         (b"{", "is not YAML.*line 1"),
         (b"a: b: c", "is not YAML.*line 1, column 5"),
         (b"\xff\xfe", "cannot be read.*utf-8"),
-        (b"a: \x00", "is not YAML.*not allowed"),
+        (b"a: \x00", "is not YAML"),
+        (b"a: 2026-99-99", "is not YAML"),
+        (b"a: " + b"1" * 5000, "is not YAML"),
+        (b"[" * 1000, "is not YAML"),
     ],
 )
 def test_a_file_that_is_no_yaml_is_explained(tmp_path: Path, content: bytes, reason: str) -> None:

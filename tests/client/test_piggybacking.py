@@ -244,6 +244,23 @@ def test_an_expired_certificate_is_told(
 
 @real_libraries
 @pytest.mark.parametrize(
+    ("user", "cluster", "expected"),
+    [
+        ({"as": "admin"}, {}, r"impersonates somebody \(as\)"),
+        ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
+    ],
+)
+def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
+    plugin: PluginFolder, library: str, login: RealLogin, user: Any, cluster: Any, expected: str
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t", **user}, **cluster)))
+    with pytest.raises(LoginError, match=expected):
+        login(logger=logger)
+
+
+@real_libraries
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("{", "is not YAML"),

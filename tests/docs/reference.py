@@ -1,14 +1,16 @@
-"""Write what the code knows of itself into the pages: settings and commands.
+"""Write what the code knows of itself into the pages: settings, commands, options of decorators.
 
 ``python -m tests.docs.reference`` (``make reference``) fills in what is between the comments
-``<!-- settings: GROUP ... -->`` or ``<!-- commands -->`` and ``<!-- end -->`` in the pages; the
-rest of them is written by hand. ``test_reference_pages.py`` compares the pages with the code.
+``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->`` or ``<!-- commands -->`` and
+``<!-- end -->`` in the pages; the rest of them is written by hand. ``test_reference_pages.py``
+compares the pages with the code.
 """
 
 from __future__ import annotations
 
 import ast
 import concurrent.futures
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -19,16 +21,24 @@ from typing import Any
 import click
 import kopf
 
-import webop
+import webop.handling.options
 from tests.docs.pages import DOCS
 from webop.cli import main as webop_command
+from webop.handling.handlers import (
+    ChangeHandler,
+    DaemonHandler,
+    Handler,
+    TimerHandler,
+    WebhookHandler,
+)
 from webop.settings import PoolSection, Section
 from webop.settings.environment import find_setters
 
-PAGES = (DOCS / "settings.md", DOCS / "command_line.md")
+PAGES = tuple(DOCS / f"{name}.md" for name in ("settings", "command_line", "options", "admission"))
 
 _BLOCK = re.compile(
-    r"<!-- (?P<kind>settings|commands)(?:: (?P<names>[\w ]+))? -->\n.*?<!-- end -->", re.DOTALL
+    r"<!-- (?P<kind>settings|commands|options)(?:: (?P<names>[\w ]+))? -->\n.*?<!-- end -->",
+    re.DOTALL,
 )
 _MANY = 8  # numbers of a series that are shown
 
@@ -38,7 +48,8 @@ def fill(page: str) -> str:
 
     def build(match: re.Match[str]) -> str:
         names = (match["names"] or "").split()
-        lines = build_settings(names) if match["kind"] == "settings" else build_commands()
+        kind = match["kind"]
+        lines = build_commands() if kind == "commands" else _BUILDERS[kind](names)
         opening = match[0].partition("\n")[0]
         return "\n".join([opening, "", *lines, "<!-- end -->"])
 
@@ -61,8 +72,50 @@ def build_settings(names: Iterable[str]) -> Iterator[str]:
     yield ""
 
 
+def build_options(names: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of the options that some TypedDicts add."""
+    yield "| option | default | meaning |"
+    yield "|---|---|---|"
+    for name in names:
+        family, peer = _FAMILIES[name]
+        defaults = {item.name: item.default for item in dataclasses.fields(family)}
+        theirs = inspect.signature(peer).parameters
+        for option, meaning in _read_texts(getattr(webop.handling.options, name)).items():
+            shown = f"`{option}=`" if option in theirs else f"*`{option}=`*"
+            default = defaults.get(option)
+            is_plain = isinstance(default, bool | int | str)
+            yield f"| {shown} | {f'`{default!r}`' if is_plain else ''} | {_format_text(meaning)} |"
+    yield ""
+
+
+_FAMILIES: dict[str, tuple[type[Handler], Any]] = {
+    "CommonOptions": (ChangeHandler, kopf.on.create),
+    "RetryOptions": (ChangeHandler, kopf.on.create),
+    "MetaOptions": (ChangeHandler, kopf.on.create),
+    "FieldOptions": (ChangeHandler, kopf.on.create),
+    "TransitionOptions": (ChangeHandler, kopf.on.update),
+    "ResumeOptions": (ChangeHandler, kopf.on.resume),
+    "DeleteOptions": (ChangeHandler, kopf.on.delete),
+    "DaemonOptions": (DaemonHandler, kopf.daemon),
+    "TimerOptions": (TimerHandler, kopf.timer),
+    "WebhookOptions": (WebhookHandler, kopf.on.mutate),
+}
+_BUILDERS = {"settings": build_settings, "options": build_options}
+
+
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
     """Yield the settings of a group with the texts below them in the code."""
+    texts = _read_texts(section)
+    for name in section.model_fields:
+        if name not in texts:
+            raise LookupError(f"There is no text below {section.__name__}.{name}.")
+        yield name, texts[name]
+    for name, setter in find_setters(section).items():
+        yield name, inspect.getdoc(setter) or ""
+
+
+def _read_texts(section: type) -> dict[str, str]:
+    """Return the texts below the attributes of a class."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(tree, ast.ClassDef)
     texts = {}
@@ -70,12 +123,7 @@ def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
         is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and is_text:
             texts[item.target.id] = str(ast.literal_eval(following.value))  # type: ignore[attr-defined]
-    for name in section.model_fields:
-        if name not in texts:
-            raise LookupError(f"There is no text below {section.__name__}.{name}.")
-        yield name, texts[name]
-    for name, setter in find_setters(section).items():
-        yield name, inspect.getdoc(setter) or ""
+    return texts
 
 
 def _format_default(section: Section, name: str) -> str:

@@ -30,7 +30,7 @@ CODE = {
     "There is no option 'retry'": f"@webop.on.create('pods', retry=5){FN}",
     "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
     "value= needs": f"@webop.on.create('pods', value='x'){FN}",
-    "labels={'app'": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
+    "labels['app']": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
     "fn() is given for a resource": f"@webop.on.create{FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
@@ -40,6 +40,7 @@ CODE = {
     ),
     "There is no setting": f"{STARTUP}admision.server = None",
     "settings.posting.level": f"{STARTUP}posting.level = 'loud'",
+    "webop.WebhookServer()": f"{STARTUP}admission.server = webop.WebhookServer(prot=9443)",
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn'": f"@webop.timer('pods'){FN}",
     "The environment variable": f"@webop.on.create('pods'){FN}",
@@ -51,6 +52,7 @@ CODE = {
     "There are no handlers. Name": "",
     "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
+    "deployments, group=app": f"@webop.on.event('app', 'deployments'){FN}",
     "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
 CALLS = {
@@ -59,7 +61,7 @@ CALLS = {
     "'StanzaPatch'": "patch.status.phase = 'Ready'",
     "patch.apply()": "patch.apply()",
 }
-RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, version=v2")
+RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 

@@ -24,7 +24,13 @@ import yaml
 from webop.testing import LocalCluster
 
 _ROOT = Path(__file__).parents[2]
+_GRANTS = _ROOT / "examples" / "access_grants"
+_FOLDERS = (_ROOT / "manifests", _GRANTS / "manifests")
 _MANIFESTS = sorted((_ROOT / "manifests").glob("*.yaml"))
+_MANAGED = {
+    "ephemeral-volume-claims": "ephemeralvolumeclaims.kopf.dev",
+    "access-grants": "access.example.com",
+}
 _DEADLINE = 30.0
 _NAME = "ephemeral-volume-claims"
 
@@ -33,6 +39,7 @@ _COLLECTIONS = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
     "Service": "/api/v1/namespaces/default/services",
@@ -42,6 +49,14 @@ _COLLECTIONS = {
 
 def load(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
+
+
+def load_all(folder: Path) -> list[dict[str, Any]]:
+    return [document for path in sorted(folder.glob("*.yaml")) for document in load(path)]
+
+
+def find(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
 
 
 def iterate_documents() -> Iterator[Any]:
@@ -215,12 +230,80 @@ def find_free_port() -> int:
         return port
 
 
-def test_the_image_of_the_deployment_is_the_one_that_the_dockerfile_builds() -> None:
-    (deployment,) = load(_ROOT / "manifests" / "deployment.yaml")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    dockerfile = (_ROOT / "Dockerfile").read_text()
-    assert f"docker build -t {container['image']} ." in dockerfile
-    exposed = {
-        int(port) for port in re.findall(r"\d+", dockerfile.split("EXPOSE")[1].split("\n")[0])
+@pytest.mark.parametrize("folder", _FOLDERS, ids=_MANAGED)
+def test_the_manifests_of_an_operator_agree_with_each_other(folder: Path) -> None:
+    documents = load_all(folder)
+    (deployment,) = find(documents, "Deployment")
+    (service,) = find(documents, "Service")
+    (policy,) = find(documents, "NetworkPolicy")
+    name, namespace = (deployment["metadata"][key] for key in ("name", "namespace"))
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert service["spec"]["ports"][0]["targetPort"] == "webhooks"
+    (rule,) = policy["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == ["webhooks"]
+    assert ports == {"webhooks": 9443, "probes": 8080}
+    assert {container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("liveness", "readiness")} == {
+        "probes"
     }
-    assert {port["containerPort"] for port in container["ports"]} == exposed
+    dockerfile = (folder.parent / "Dockerfile").read_text()
+    assert f"docker build -t {container['image']} ." in dockerfile
+    assert variables["WEBOP_LEADERSHIP__LEASE_NAME"] == name
+
+    # What it may do is what it is told to do, and its account is bound to just these roles.
+    roles = [*find(documents, "Role"), *find(documents, "ClusterRole")]
+    bindings = [*find(documents, "RoleBinding"), *find(documents, "ClusterRoleBinding")]
+    assert sorted(role["metadata"]["name"] for role in roles) == sorted(
+        binding["roleRef"]["name"] for binding in bindings
+    )
+    account = {"kind": "ServiceAccount", "name": spec["serviceAccountName"], "namespace": namespace}
+    assert all(binding["subjects"] == [account] for binding in bindings)
+    named = {
+        (resource, verb): rule.get("resourceNames")
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert named["secrets", "get"] == named["secrets", "update"] == [f"{name}-webhook-certs"]
+    assert named["leases", "update"] == [name]
+    for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+        assert named[kind, "create"] is None
+        assert named[kind, "patch"] == [_MANAGED[name]]
+
+
+def test_all_operators_run_with_the_same_restrictions() -> None:
+    deployments = [load(folder / "deployment.yaml")[0] for folder in _FOLDERS]
+    pods = [deployment["spec"]["template"]["spec"] for deployment in deployments]
+    for deployment in deployments:
+        assert deployment["spec"]["replicas"] > 1
+        assert deployment["spec"]["strategy"]["type"] == "RollingUpdate"
+    for key in ("securityContext", "volumes", "terminationGracePeriodSeconds"):
+        assert pods[0][key] == pods[1][key]
+    containers = [pod["containers"][0] for pod in pods]
+    for key in ("securityContext", "resources", "volumeMounts", "readinessProbe", "livenessProbe"):
+        assert containers[0][key] == containers[1][key]
+    policies = [find(load_all(folder), "NetworkPolicy")[0]["spec"] for folder in _FOLDERS]
+    assert policies[0]["ingress"] == policies[1]["ingress"]
+
+
+@pytest.mark.parametrize("dockerfile", [_ROOT / "Dockerfile", _GRANTS / "Dockerfile"])
+def test_images_are_built_of_a_base_that_cannot_change_and_of_wheels(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert bases
+    assert all(re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base) for base in bases)
+    installs = re.findall(r"pip install .*", text)
+    assert all("--only-binary=:all:" in line for line in installs)
+
+
+def test_the_ports_of_the_image_are_those_of_the_deployment() -> None:
+    exposed = re.search(r"^EXPOSE (.*)", (_ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert exposed is not None
+    assert exposed[1].split() == ["8080", "9443"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,3 +146,53 @@ async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_nam
     async with asyncio.timeout(10):
         with pytest.raises(ActivityError, match=message):
             await run_activity(context, Activity.STARTUP)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
+            r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
+        ),
+        (
+            lambda: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
+            r"webop\.WebhookServer\(\): takes 1 positional argument but 2 were given\. \(.*line",
+        ),
+        (
+            lambda: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
+            r"webop\.AnnotationsProgressStorage\(\) has no argument 'x'\. \(.*line \d+",
+        ),
+    ],
+)
+async def test_an_argument_that_a_class_of_ours_does_not_have_ends_the_startup(
+    registry: webop.OperatorRegistry,
+    context: OperatorContext,
+    call: Callable[[], object],
+    message: str,
+) -> None:
+    @webop.on.startup(registry=registry, id="configure")
+    def configure(**_: Any) -> None:
+        call()
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ActivityError, match=message):
+            await run_activity(context, Activity.STARTUP)
+
+
+async def test_wrong_arguments_of_other_functions_are_errors_like_all_others(
+    registry: webop.OperatorRegistry, context: OperatorContext
+) -> None:
+    class Client:
+        attempts = 0
+
+        def __init__(self) -> None: ...
+
+    @webop.on.startup(registry=registry, id="connect", backoff=0)
+    def connect(**_: Any) -> None:
+        Client.attempts += 1
+        if Client.attempts < 3:
+            Client(prot=1)  # type: ignore[call-arg]
+
+    await run_activity(context, Activity.STARTUP)
+    assert Client.attempts == 3

@@ -340,7 +340,9 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
         await eventually(lambda: keeper.problem)
         assert not task.done()
         assert not keeper.logged_in.is_set()
-    assert "no-such-plugin" in keeper.problem
+    assert "The exec plugin has failed" in keeper.problem
+    assert "no-such-plugin" not in keeper.problem  # anybody can read it
+    assert "no-such-plugin" in caplog.text
     assert "Only admission" in caplog.text
 
 
@@ -424,6 +426,15 @@ async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_oper
     assert len(calls) == 5  # the first one, two more at once, one after each pause
     assert server.refused == 2 * 5
     assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02"]
+
+
+async def test_an_operator_that_can_do_without_a_cluster_logs_in_soon_after_a_short_failure(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, None, None, build_info())
+    keeper = build_keeper(registry, is_patient=True)
+    async with keeping(keeper):
+        await eventually(keeper.logged_in.is_set, timeout=4)
 
 
 async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_again(

@@ -189,6 +189,15 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
     assert exit_code == 1
 
 
+@pytest.mark.parametrize("operator", [" + ", ".", " if a else ", "().a"])
+def test_a_long_chain_of_operands_hides_nothing(tmp_path: Path, operator: str) -> None:
+    chain = operator.join(["a"] * 1200)
+    _, lines = migrate(tmp_path, f"import kopf\n{QUIET}x = {chain}\nkopf.Metta\n")
+    assert lines[:-2] == [
+        "handlers.py:4: must change: webop has no Metta. Did you mean webop.Meta?"
+    ]
+
+
 @pytest.mark.parametrize(
     "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -139,6 +140,7 @@ def test_a_clone_keeps_what_json_does_not_have() -> None:
     thing = object()
 
     assert clone({"a": [thing], "b": 2**70}) == {"a": [thing], "b": 2**70}
+    assert clone({"a": [math.inf], "b": (-math.inf,)}) == {"a": [math.inf], "b": [-math.inf]}
 
 
 @pytest.mark.parametrize("item", [1, {2}, {"x": 1}])

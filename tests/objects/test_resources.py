@@ -242,12 +242,14 @@ def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
         (("deploymentss.example.com",), {}, ""),
         ((), {"kind": "Deploymnt"}, " Did you mean deployments.v1.apps?"),
         (("databases.example.com",), {}, ""),
+        (("databases.sampels.dev",), {}, " Did you mean the API group samples.dev?"),
+        (("databases.samples.dev",), {}, ""),
         (("example.com", EVERYTHING), {}, ""),
         ((lambda _: 1 / 0,), {}, ""),
     ],
 )
 def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggestion: str) -> None:
-    said = parse_selector(*args, **names).suggest(CLUSTER)
+    said = parse_selector(*args, **names).suggest(CLUSTER, {"samples.dev", "", "apps"})
     assert said.startswith(suggestion)
     assert bool(said) is bool(suggestion)
 

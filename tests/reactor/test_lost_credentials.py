@@ -15,9 +15,10 @@ import orjson
 import pytest
 
 import webop
-from tests.operating import Calls, Objects, RunOperator, build_settings, eventually
+from tests.operating import CRDS, Calls, Kind, Objects, RunOperator, build_settings, eventually
 from tests.reactor.relay import Relay, relay
 from tests.reactor.witnesses import Crowd, Names
+from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
@@ -188,6 +189,39 @@ async def test_objects_are_resumed_once_however_often_credentials_are_lost(
         await objects.create("newer")
         await objects.wait_handled("newer")
     assert resumed == {"old": 1, "pending": before + 1}
+
+
+async def test_objects_of_two_versions_of_a_kind_are_resumed_once_however_credentials_are_lost(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, client: Client
+) -> None:
+    resumed: Counter[str] = Counter()
+    kind = Kind(f"{objects.namespace}.versions.webop.dev", "geese", "Goose")
+    crd = kind.build_crd()
+    (version,) = crd["spec"]["versions"]
+    crd["spec"]["versions"] = [version, {**version, "name": "v2", "storage": False}]
+    await client.create(CRDS, None, crd)
+    await kind.wait_served(client)
+    geese = Objects(client, kind, objects.namespace)
+
+    for chosen in ("v1", "v2"):
+
+        @webop.on.resume(kind.group, chosen, kind.plural, registry=registry, param=chosen)
+        async def resume(param: str, **_: Any) -> None:
+            resumed[param] += 1
+
+        @webop.on.event(kind.group, chosen, kind.plural, registry=registry, param=chosen)
+        async def seen(param: str, name: str, **_: Any) -> None:
+            resumed[f"{name} {param}"] += 1
+
+    await geese.create("old")
+    async with run_hosted() as hosted:
+        await eventually(lambda: resumed["v1"] and resumed["v2"], "it is resumed in both")
+        await hosted.lock_out()
+        await hosted.let_in()
+        await eventually(lambda: min(resumed["old v1"], resumed["old v2"]) > 1, "they are listed")
+        await geese.create("new")
+        await geese.wait_handled("new")
+    assert (resumed["v1"], resumed["v2"]) == (1, 1)
 
 
 def lock_at_patches(relayed: Relay) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from typing import Any
@@ -368,6 +369,30 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
         await objects.delete("one")
         await eventually(lambda: len(seen) >= 3)
     assert seen == ["ADDED", "MODIFIED", "DELETED"]
+
+
+async def test_what_is_no_number_in_a_patch_does_not_remove_the_field(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="odd")
+    async def odd(patch: webop.Patch, **_: Any) -> None:
+        patch.spec.update(a=math.nan, b=2, list=[math.inf])
+        patch.fns.append(lambda body: body["spec"].update(c=-math.inf))
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(**_: Any) -> None:
+        await eventually(lambda: "JSON cannot hold" in caplog.text)  # it is written meanwhile
+
+    spec = {"a": 1, "b": 1, "c": 1, "list": [1]}
+    async with run_operator(build_settings(execution={"commit_window": 0.05})):
+        await objects.create("one", spec)
+        body = await objects.wait("one", lambda raw: get_progress(raw) or raw["spec"]["b"] == 2)
+        assert body["spec"] == {**spec, "b": 2}
+        body = await objects.wait_handled("one")
+    assert body["spec"] == {**spec, "b": 2}
 
 
 @pytest.mark.feature("RST-02", "ERR-01")

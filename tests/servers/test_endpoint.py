@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, read_head, until
 from webop.errors import ReviewError
 from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.listener import ASGIApp, Listener
+from webop.servers.http.listener import ASGIApp, Listener
 
 MAX_BODY = 7 * 1024 * 1024
 

@@ -11,7 +11,7 @@ import webop
 from tests.servers.foreign import run_uvicorn
 from tests.servers.reviewing import REVIEW, Recorder, get_bundle, get_url, post, serve, trust
 from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.listener import HTTPProtocol
+from webop.servers.http.protocol import HTTPProtocol
 
 _COUNT = 40
 

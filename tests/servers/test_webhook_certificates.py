@@ -258,6 +258,24 @@ async def test_a_context_for_clients_is_an_error_with_advice(fn: Recorder) -> No
 # Certificates of clients.
 
 
+@pytest.mark.feature("ADM-77", "ADM-78")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"verify_mode": ssl.CERT_REQUIRED},
+        {"verify_cafile": "ca.pem"},
+        {"verify_capath": "folder"},
+        {"verify_cadata": "PEM"},
+    ],
+)
+async def test_plain_http_does_not_drop_the_verification_of_clients_silently(
+    fn: Recorder, options: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"both insecure=True and verify_mode="):
+        async with serve(webop.WebhookServer(port=0, insecure=True, **options), fn):
+            pass
+
+
 @pytest.mark.feature("ADM-26", "ADM-77", "D-14")
 @pytest.mark.parametrize("kind", ["verify_cafile", "verify_cadata-str", "verify_cadata-bytes"])
 async def test_a_verified_client_is_shown_to_the_function(

@@ -7,12 +7,16 @@ import base64
 import contextlib
 import datetime as dt
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 import webop
 from tests.servers.reviewing import (
@@ -28,6 +32,7 @@ from tests.servers.reviewing import (
     trust,
     until,
 )
+from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -35,6 +40,7 @@ from webop.servers.certificates.certs import (
     build_certificate_signed,
     get_expiry,
 )
+from webop.servers.certificates.contexts import find_shown
 from webop.servers.hosting import Hosting, current_hosting
 
 INTERVAL = 0.05
@@ -152,6 +158,79 @@ async def test_a_changed_certificate_is_used_with_no_connection_refused_or_close
         is_over = True
         assert await knocking > 0
     assert len(configs.all) == 1  # the authorities are the same
+
+
+def make_rsa() -> KeyPair:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    cert = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + dt.timedelta(days=90))
+        .sign(key, hashes.SHA256())
+    )
+    pem, encoding = serialization.NoEncryption(), serialization.Encoding.PEM
+    text = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, pem)
+    return KeyPair(cert.public_bytes(encoding), text)
+
+
+@pytest.mark.feature("ADM-91")
+async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_log_says_so(
+    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = make_rsa(), build_certificate_self_signed(["localhost"])
+    certfile, pkeyfile = save(first, tmp_path)
+    server = webop.WebhookServer(
+        port=0, certfile=certfile, pkeyfile=pkeyfile, file_check_interval=INTERVAL
+    )
+    async with operate(server, fn, hosting) as configs:
+        port = get_port(configs.all[0])
+        assert await fetch_certificate(port) == to_der(first)
+        for pair in (second, make_rsa(), second):
+            caplog.clear()
+            save(pair, tmp_path)
+            await until(lambda: "is in use" in caplog.text)
+            assert await fetch_certificate(port) == to_der(pair)
+            serial = x509.load_pem_x509_certificate(pair.cert).serial_number
+            assert f"is in use: serial number {serial:X}, valid until " in caplog.text
+
+
+@pytest.mark.feature("ADM-79", "ADM-91")
+async def test_a_context_of_the_user_that_still_shows_the_old_certificate_is_logged_as_an_error(
+    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = build_certificate_self_signed(["localhost"])
+    certfile, pkeyfile = save(first, tmp_path)
+    server = webop.WebhookServer(
+        port=0,
+        certfile=certfile,
+        pkeyfile=pkeyfile,
+        context=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),
+        file_check_interval=INTERVAL,
+    )
+    async with operate(server, fn, hosting) as configs:
+        save(make_rsa(), tmp_path)
+        await until(lambda: "restart the operator" in caplog.text)
+        assert await fetch_certificate(get_port(configs.all[0])) == to_der(first)
+    assert "is in use" not in caplog.text
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("mode", [ssl.CERT_NONE, ssl.CERT_REQUIRED])
+def test_a_handshake_in_memory_finds_the_certificate_that_is_shown(
+    version: ssl.TLSVersion, mode: ssl.VerifyMode
+) -> None:
+    pair = build_certificate_self_signed(["localhost"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = context.maximum_version = version
+    context.verify_mode = mode
+    assert find_shown(context) is None
+    load_key_material(context, pair.cert, pair.key)
+    is_hidden = version is ssl.TLSVersion.TLSv1_2 and mode is ssl.CERT_REQUIRED
+    assert find_shown(context) == (b"" if is_hidden else to_der(pair))
 
 
 @pytest.mark.feature("ADM-91")
@@ -294,16 +373,16 @@ async def test_a_subclass_brings_its_certificates_and_its_config(
     renew = asyncio.Event()
 
     class Server(webop.WebhookServer):
-        async def _watch_certificate(self, context: Any) -> Any:
-            self._use_certificate(context, pairs[0].cert, pairs[0].key)
+        async def watch_certificate(self) -> Any:
+            await self.use_certificate(pairs[0].cert, pairs[0].key)
             yield pairs[0].cert
             await renew.wait()
             yield pairs[0].cert + pairs[1].cert
-            await self._wait_for_trust(pairs[0].cert + pairs[1].cert)
-            self._use_certificate(context, pairs[1].cert, pairs[1].key)
+            await self.wait_for_trust(pairs[0].cert + pairs[1].cert)
+            await self.use_certificate(pairs[1].cert, pairs[1].key)
 
-        def _build_config(self, port: int, bundle: bytes | None) -> webop.WebhookClientConfig:
-            config = super()._build_config(port, bundle)
+        def build_config(self, port: int, bundle: bytes | None) -> webop.WebhookClientConfig:
+            config = super().build_config(port, bundle)
             return {**config, "service": {"name": "svc", "port": port}}
 
     async with operate(Server(port=0), fn, hosting) as configs:
@@ -323,7 +402,7 @@ async def test_clients_need_no_credentials(fn: Recorder, hosting: Hosting) -> No
         operate(webop.WebhookServer(port=0), fn, hosting) as configs,
         connect(get_port(configs.all[0]), trust(configs.bundle)) as (reader, writer),
     ):
-        writer.write(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
         assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
     assert fn.calls[0].sslpeer is None
     assert "Authorization" not in fn.calls[0].headers

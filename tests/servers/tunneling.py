@@ -38,14 +38,14 @@ class StandIn:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """What it has been called with, and where it serves its API, in order."""
+        """What it has been called with, in order."""
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
 
     @property
     def pids(self) -> list[int]:
-        return [call["pid"] for call in self.calls if "pid" in call]
+        return [call["pid"] for call in self.calls]
 
     @property
     def running(self) -> list[int]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from webop.admission.serve import AdmissionService
 from webop.errors import ConfigurationError, WebopError
 from webop.handling.context import OperatorContext
+from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig
 from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
 from webop.servers.local import WebhookServer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SECRETS = Resource("", "v1", "secrets", kind="Secret", singular="secret")
 _EXIT_TIMEOUT = 5.0  # seconds; for the last requests on the way out
 _SETTLE_SECONDS = 1.0  # for API servers to take notice that webhooks are removed
 
@@ -122,11 +124,27 @@ class WebhookHost:
                 where = config.get("url") or config.get("service")
                 log = logger.debug if self._is_listening else logger.info
                 log("Webhooks are served at %s.", where)
-                self._is_listening = True
                 if self.manager is not None:
-                    self.manager.announce(config)
+                    self.manager.announce(config, self.hosting.secret)
+                elif self.hosting.secret is not None:
+                    self._warn_of_secrets("/".join(self.hosting.secret))
+                self._is_listening = True
         self._is_listening = False
-        raise WebopError("The webhook server has exited, and so does the operator.")
+        kind = "The webhook server has exited."
+        raise WebopError("The webhook server has exited, and so does the operator.", kind=kind)
+
+    def _warn_of_secrets(self, secret: str) -> None:
+        """Warn of webhooks for Secrets whose configuration others write; managed ones are safe."""
+        for handler in self._operator.registry.select_webhooks() if not self._is_listening else ():
+            if handler.selector is not None and handler.selector.check(SECRETS):
+                logger.warning(
+                    "%s is called for Secrets. The operator needs the Secret %s to start, so it "
+                    "can never start again if that Secret is lost while the operator is down: "
+                    "exclude it by matchConditions in the webhook configuration, or have webop "
+                    "manage the configuration: settings.admission.managed.",
+                    handler,
+                    secret,
+                )
 
     async def retire(self) -> None:
         """Be not ready any more, but serve, until nobody sends reviews here any more.

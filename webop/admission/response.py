@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import orjson
 
 from webop.admission.review import Review
 from webop.errors import AdmissionError, PermanentError, TemporaryError
-from webop.objects.fields import unwrap_mapping
+from webop.objects.fields import is_lossy, unwrap_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -126,17 +125,9 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def _encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str:
     text = orjson.dumps(patch_ops, default=unwrap_mapping)
-    if b"null" in text and _has_nan(patch_ops):  # which orjson makes null of, silently
+    if is_lossy(text, patch_ops):
         raise TypeError("there is no NaN and no infinity in JSON")
     return base64.b64encode(text).decode("ascii")
-
-
-def _has_nan(value: object) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, Mapping):
-        return any(map(_has_nan, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_has_nan, value))
 
 
 def _get_code(error: Exception) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webop.cli.options import CLIControls, choose_scope, module_option
+from webop.cli.options import CLIControls, aliased_option, choose_scope, module_option
 from webop.errors import WebopError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) 
 )
 @click.option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
+@aliased_option()
 @click.option(
     "--startup/--no-startup",
     "calls_startup",

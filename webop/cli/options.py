@@ -60,6 +60,7 @@ def aliased_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable
         "--aliased",
         is_flag=True,
         expose_value=False,
+        envvar="WEBOP_ALIASED",
         callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
         help="Let 'import kopf' give webop, also in the packages that handlers import.",
         **attributes,

@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from webop.client.transport import Request, TransportError
+from webop.escaping import hide_secrets
 
 if TYPE_CHECKING:
     from webop.client.credentials import AiohttpSession
@@ -26,7 +27,9 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except aiohttp.ClientError as exc:
-        raise TransportError(f"aiohttp: {str(exc) or type(exc).__name__}") from exc
+        # Its errors quote the URLs of proxies with their passwords.
+        reason = hide_secrets(str(exc)) or type(exc).__name__
+        raise TransportError(f"aiohttp: {reason}") from None
 
 
 class SessionAnswer:

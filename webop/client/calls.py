@@ -14,7 +14,7 @@ import orjson
 
 from webop.client.failures import Attempt, parse_attempt
 from webop.errors import APIConnectionError
-from webop.objects.fields import unwrap_mapping
+from webop.objects.fields import is_lossy, unwrap_mapping
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -76,10 +76,13 @@ def encode_body(body: object) -> bytes:
         ValueError: the same: not a number, or an endless structure.
     """
     try:
-        return orjson.dumps(body, default=unwrap_mapping)
+        content = orjson.dumps(body, default=unwrap_mapping)
     except TypeError:
         # Integers beyond 64 bits, keys that are not strings: slower, but valid JSON.
         return json.dumps(body, default=unwrap_mapping, allow_nan=False).encode()
+    if is_lossy(content, body):
+        raise ValueError("there is no NaN and no infinity in JSON")
+    return content
 
 
 def parse_page(call: Call, answer: Any) -> tuple[Page, str]:

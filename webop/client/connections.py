@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from webop.client.credentials import ConnectionInfo
 
 # Seconds. Below the 90 s after which the Go server closes idle connections itself: a request that
-# is sent into a connection that is being closed would fail, and PATCH is not resent silently.
+# is sent into a connection that is being closed would fail, and POST is not resent silently.
 _KEEPALIVE = 60.0
 
 # Seconds until the next address is tried while the first one does not answer (RFC 8305).
@@ -34,7 +34,8 @@ _NEXT_ADDRESS = 0.25
 
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server or proxy that accepts connections, then is silent
 _BUFFER = 64 * 1024  # bytes
-_REPEATABLE = {"GET", "HEAD", "PUT", "DELETE", "OPTIONS"}
+# A merge patch does the same if it comes twice; a JSON patch of ours tests the version first.
+_REPEATABLE = {"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class _Place(NamedTuple):
@@ -47,6 +48,9 @@ class _Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return str(self)
 
     @property
     def name(self) -> str:
@@ -261,7 +265,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     problem = find_server_problem(proxy)
     if problem:
         message = f"The proxy {quote_url(proxy)} {problem}"
-        raise LoginError(message)
+        raise LoginError(message, kind="The URL of the proxy is wrong.")
     return _locate(urlsplit(proxy))
 
 

@@ -14,6 +14,7 @@ import base64
 import collections
 import dataclasses
 import datetime as dt
+import hashlib
 import os
 import random
 import re
@@ -41,12 +42,19 @@ _ADVICE = (
 _REFUSED_LIMIT = 100
 
 
+_PATH_LIMIT = 256  # characters
+
+
 # What would be noticed late, far from the login handler, and badly: as a refused token, or worse.
+_TEXT = (str, "a text")
 _TYPES: dict[str, tuple[type, str]] = {
     "expiration": (dt.datetime, "a datetime"),
+    "insecure": (bool, "True or False"),  # the text "false" would switch verification off
+    "password": _TEXT,
     "priority": (int, "a number"),
-    "token": (str, "a text"),
-    "scheme": (str, "a text"),
+    "scheme": _TEXT,
+    "token": _TEXT,
+    "username": _TEXT,
 }
 
 
@@ -55,16 +63,16 @@ class ConnectionInfo:
     """One API server with one set of credentials, ready for use (manual: ``ConnectionInfo``).
 
     It carries the values, not the ways of getting them. Paths may start with ``~``. Data may be
-    PEM or base64 of PEM (as in kubeconfig files), text or bytes. Secrets are left out of the repr.
+    PEM or base64 of PEM (as in kubeconfig files), text or bytes. The repr has no secrets.
 
     Raises:
         ValueError: a path and data are both given for the same thing.
-        TypeError: the expiration, the priority or the token is something else.
+        TypeError: the expiration, the token, ``insecure`` and so on is something else.
     """
 
     server: str
     ca_path: AnyPath | None = None
-    ca_data: str | bytes | None = None
+    ca_data: str | bytes | None = dataclasses.field(default=None, repr=False)
     insecure: bool | None = None
     username: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
@@ -72,7 +80,7 @@ class ConnectionInfo:
     token: str | None = dataclasses.field(default=None, repr=False)
     certificate_path: AnyPath | None = None
     certificate_data: str | bytes | None = dataclasses.field(default=None, repr=False)
-    private_key_path: AnyPath | None = None
+    private_key_path: AnyPath | None = dataclasses.field(default=None, repr=False)
     private_key_data: str | bytes | None = dataclasses.field(default=None, repr=False)
     default_namespace: str | None = None
     priority: int = 0
@@ -91,6 +99,12 @@ class ConnectionInfo:
                 # Not the value: it may be a secret.
                 message = f"ConnectionInfo needs {words} as its {name}, not {type(value).__name__}."
                 raise TypeError(message)
+
+    def __repr__(self) -> str:
+        shown = {f.name: repr(getattr(self, f.name)) for f in dataclasses.fields(self) if f.repr}
+        shown["server"] = quote_url(self.server)  # it may have a password, too
+        fields = ", ".join(f"{name}={text}" for name, text in shown.items())
+        return f"{type(self).__name__}({fields})"
 
     @property
     def authorization(self) -> str | None:
@@ -132,7 +146,7 @@ class ConnectionInfo:
         return self.expiration.timestamp()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AiohttpSession(ConnectionInfo):
     """One API server with a session of aiohttp, which is used in place of webop's own connections.
 
@@ -143,20 +157,9 @@ class AiohttpSession(ConnectionInfo):
     aiohttp_session: Any  # aiohttp.ClientSession
 
 
-class _Mark(NamedTuple):
-    """What the verdict of the API server, or of TLS, depends on: with the same, it is the same.
-
-    A later expiration makes no refused token better. Another content of the same file may do.
-    """
-
-    server: str
-    proxy_url: str | None
-    is_insecure: bool
-    authorization: str | None
-    ca: bytes | None
-    certificate: bytes | None
-    private_key: bytes | None
-    session: object  # of aiohttp
+# What the verdict of the API server, or of TLS, depends on: with the same, it is the same. A later
+# expiration makes no refused token better; another content of the same file may do.
+_Mark = tuple[str, object]
 
 
 class _Entry(NamedTuple):
@@ -201,6 +204,7 @@ class Vault:
         self.confirmations = 0
         self._refusal = ""  # why the last ones are not good any more
         self._lack = ""  # why there are no new ones
+        self._kind = ""  # of either
         self._advice = _ADVICE
         self._settled = asyncio.Event()
         self._needed = asyncio.Event()
@@ -237,6 +241,10 @@ class Vault:
         parts = ("There are no credentials for the API server.", self._refusal, self._lack)
         return " ".join(filter(None, (*parts, self._advice)))
 
+    def build_error(self) -> LoginError:
+        """Return the error of whoever needs credentials, and gets none."""
+        return LoginError(self.explain_emptiness(), kind=self._kind or "There are none.")
+
     async def get(self) -> ConnectionInfo:
         """Return valid credentials; wait for re-authentication if there are none.
 
@@ -245,7 +253,7 @@ class Vault:
         """
         while True:
             if time.time() >= self._expires_at:
-                self._lack = "The last ones have expired."
+                self._lack = self._kind = "The last ones have expired."
                 self._drop(lambda entry: entry.info.expires_at <= time.time())
             if self._candidates:
                 # The usual case of the hot path, with nothing to choose from.
@@ -255,7 +263,7 @@ class Vault:
                     else random.choice(self._candidates)  # noqa: S311 - not for cryptography
                 )
             if self._settled.is_set():
-                raise LoginError(self.explain_emptiness())
+                raise self.build_error()
             await self._settled.wait()
 
     def confirm(self) -> None:
@@ -275,6 +283,9 @@ class Vault:
         """
         if error is not None:
             self._refusal = f"The last ones were not good: {str(error).rstrip('.')}."
+            self._kind = "The API server refuses them."
+            if isinstance(error, LoginError):
+                self._kind = error.kind
         entry = next((entry for entry in self._current.values() if entry.info is info), None)
         mark = _mark(info) if entry is None else entry.mark
         # A late report about replaced credentials says nothing about what is in their file now.
@@ -293,6 +304,7 @@ class Vault:
         source: Mapping[str, ConnectionInfo],
         *,
         reason: str = "",
+        kind: str = "",
         is_pardoning: bool = False,
     ) -> None:
         """Take the results of login handlers, and let the waiting API calls go on or fail.
@@ -304,6 +316,7 @@ class Vault:
             source: the credentials by keys.
             reason: why the login handlers have brought no more than these, and what to do, for
                 error messages.
+            kind: the same in a sentence that quotes nothing, for probes.
             is_pardoning: whether refused credentials are taken again if there are no others.
 
         Raises:
@@ -313,8 +326,9 @@ class Vault:
             filter(None, (reason, self._accept(source, is_pardoning=is_pardoning)))
         )
         self._advice = "" if reason else _ADVICE
+        self._kind = kind or self._kind
         if self._current:
-            self._refusal = self._lack = ""
+            self._refusal = self._lack = self._kind = ""
         self._settle()
 
     async def wait_for_emptiness(self) -> None:
@@ -327,7 +341,8 @@ class Vault:
         infos: dict[str, ConnectionInfo] = {}
         for key, info in source.items():
             if not isinstance(info, ConnectionInfo):
-                message = f"Login handlers must return ConnectionInfo or None, not {info!r}."
+                kind = type(info).__name__
+                message = f"Login handlers must return ConnectionInfo or None, not a {kind}."
                 raise TypeError(message)
             infos[key] = info
         if is_pardoning and not self._current and not any(map(self.is_usable, infos.values())):
@@ -373,16 +388,14 @@ class Vault:
 
 
 def _mark(info: ConnectionInfo) -> _Mark:
-    return _Mark(
-        server=info.server,
-        proxy_url=info.proxy_url,
-        is_insecure=bool(info.insecure),
-        authorization=info.authorization,
-        ca=_get_content(info.ca_path, info.ca_data),
-        certificate=_get_content(info.certificate_path, info.certificate_data),
-        private_key=_get_content(info.private_key_path, info.private_key_data),
-        session=info.aiohttp_session if isinstance(info, AiohttpSession) else None,
+    parts = (
+        (info.server, info.proxy_url, bool(info.insecure), info.authorization),
+        _get_content(info.ca_path, info.ca_data),
+        _get_content(info.certificate_path, info.certificate_data),
+        _get_content(info.private_key_path, info.private_key_data),
     )
+    session = info.aiohttp_session if isinstance(info, AiohttpSession) else None
+    return hashlib.sha256(repr(parts).encode()).hexdigest(), session
 
 
 def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
@@ -403,12 +416,23 @@ def find_server_problem(server: object) -> str:
         parts = urlsplit(server)
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
         parts.port  # noqa: B018 - it is parsed by being read
-    except ValueError as exc:
-        # The reason may quote the password as what should be the port.
-        return advice if "@" in server else f"{advice}: {exc}"
+    except ValueError:  # may quote the password as what should be the port
+        return f"{advice}: its host or its port cannot be"
     return "" if is_usable else advice
 
 
 def quote_url(url: object) -> str:
-    """Quote a URL, or what should be one, for messages: without the user and the password."""
-    return re.sub(r"^(b?['\"](?:[\w+.-]+://)?).*@", r"\1***@", repr(url))
+    """Quote a URL, or what should be one, for messages: without all that can be a password."""
+    if not isinstance(url, str):
+        return f"({type(url).__name__})"
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    _, at, place = rest.rpartition("@")
+    if not place.startswith("["):
+        place = re.sub(r":(?!\d{1,5}(?:/|$))[^/]*", ":***", place)
+    return repr(f"{scheme}{mark}{at and '***@'}{place.partition('?')[0]}")
+
+
+def quote_path(path: AnyPath) -> str:
+    """Quote a path for messages, unless it is a key or a token that was given in its place."""
+    text = os.fsdecode(path)
+    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(no path, but content)"

@@ -33,6 +33,8 @@ class Discovery:
     """The resources that are served, and the API groups that do not answer."""
 
     resources: frozenset[Resource] = frozenset()
+    # All that the cluster has, also those that were not asked for.
+    groups: set[str] = field(default_factory=set)
     # The versions of groups, with the reasons. Of their resources, those are above that the server
     # remembers, maybe none.
     broken: Broken = field(default_factory=dict)
@@ -53,21 +55,23 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
     made = Discovery()
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
     roots = [path for path, is_needed in needed.items() if is_needed]
-    found = await asyncio.gather(*(_scan_root(client, path, groups, made.broken) for path in roots))
+    found = await asyncio.gather(*(_scan_root(client, path, groups, made) for path in roots))
     made.resources = frozenset(resource for resources in found for resource in resources)
     return made
 
 
 async def _scan_root(
-    client: Client, path: str, groups: Collection[str] | None, broken: Broken
+    client: Client, path: str, groups: Collection[str] | None, made: Discovery
 ) -> Iterable[Resource]:
     answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
     if answer.get("kind") == "APIGroupDiscoveryList":
-        return list(_parse_aggregated(answer, groups, broken))
+        return list(_parse_aggregated(answer, groups, made))
+    versions = list(_parse_versions(answer))
+    made.groups.update(group for group, _, _ in versions)
     found = await asyncio.gather(
         *(
-            _scan_version(client, group, version, is_preferred=is_preferred, broken=broken)
-            for group, version, is_preferred in _parse_versions(answer)
+            _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
+            for group, version, is_preferred in versions
             if groups is None or group in groups
         )
     )
@@ -111,16 +115,17 @@ async def _scan_version(
 
 
 def _parse_aggregated(
-    answer: Any, groups: Collection[str] | None, broken: Broken
+    answer: Any, groups: Collection[str] | None, made: Discovery
 ) -> Iterator[Resource]:
     for item in answer.get("items") or ():
         group = item["metadata"].get("name") or ""
+        made.groups.add(group)
         if groups is not None and group not in groups:
             continue
         for index, version in enumerate(item.get("versions") or ()):
             name = version["version"]
             if version.get("freshness", "Current") != "Current":
-                broken[group, name] = "its API service is not available"
+                made.broken[group, name] = "its API service is not available"
             for data in version.get("resources") or ():
                 kind = data.get("responseKind", {}).get("kind") or ""
                 subresources = data.get("subresources") or ()

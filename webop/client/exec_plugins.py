@@ -28,6 +28,7 @@ from webop.client.lifetimes import (
     parse_token_lifetime,
 )
 from webop.errors import LoginError
+from webop.escaping import escape, hide_secrets
 
 _GROUP = "client.authentication.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
@@ -49,6 +50,7 @@ _POLLING = 0.2  # how often it is looked whether the operator still waits for a 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
 """Set when nobody waits for the present login any more: its plugins are stopped then."""
 
+_KIND = "The exec plugin has failed."
 _TEXT_LIMIT = 500  # characters of what a plugin says, in error messages
 
 
@@ -72,12 +74,12 @@ class Plugin:
 
     owner: str
     command: str
-    args: tuple[str, ...] = ()
-    environ: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = field(default=(), repr=False)  # may have secrets, as what follows
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: str = _VERSIONS[0]
     mode: str = "IfAvailable"
     hint: str = ""
-    cluster: Mapping[str, Any] | None = None
+    cluster: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"The exec plugin {self.command!r} of {self.owner}"
@@ -123,10 +125,10 @@ class Plugin:
             raise self._fail(reason) from exc
         try:
             output, complaints = _communicate(process, limit)
-        except subprocess.TimeoutExpired as exc:
+        except subprocess.TimeoutExpired:
             _kill(process, is_alone=not is_interactive)
             reason = f"has not answered in {limit:g} s and was stopped. Run it by hand to see why."
-            raise self._fail(reason) from exc
+            raise self._fail(reason) from None  # the cause would show the arguments
         if process.returncode:
             silence = "see its output above" if is_interactive else "it has printed no reason"
             said = _shorten(complaints or b"") or silence
@@ -136,15 +138,17 @@ class Plugin:
     def _parse(self, output: str) -> PluginCredentials:
         try:
             answer = json.loads(output)
-        except ValueError as exc:
-            message = f"has printed something else than JSON: {_shorten(output.encode())!r}"
-            raise self._fail(message) from exc
+        except (ValueError, RecursionError):
+            message = f"has printed {len(output)} characters that are something else than JSON."
+            raise self._fail(f"{message} Run it by hand to see them.") from None
         if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
             raise self._fail("has printed JSON that is not of kind ExecCredential.")
         if answer.get("apiVersion") != self.version:
+            known = [version for version in _VERSIONS if version == answer.get("apiVersion")]
             raise self._fail(
-                f"has answered in the version {answer.get('apiVersion')!r}, while the kubeconfig "
-                f"says {self.version!r}. Update the plugin, or the apiVersion in the kubeconfig."
+                f"has answered in {f'the version {known[0]!r}' if known else 'another version'}, "
+                f"while the kubeconfig says {self.version!r}. Update the plugin, or the apiVersion "
+                f"in the kubeconfig."
             )
         status = answer.get("status")
         if not isinstance(status, dict):
@@ -158,17 +162,19 @@ class Plugin:
         if wrong or bool(certificate) != bool(key) or not (token or certificate):
             raise self._fail(
                 "has brought neither a token nor a certificate with its key: the status has "
-                f"the fields {', '.join(sorted(status)) or '(none)'}."
+                f"the fields {', '.join(name for name in names if status.get(name)) or '(none)'}."
             )
         now = dt.datetime.now(dt.UTC)
         try:
             text = status.get("expirationTimestamp")
             expiration = parse_moment(text) if text else None
-        except ValueError as exc:
-            raise self._fail(f"has brought a wrong expirationTimestamp: {exc}.") from exc
+        except ValueError:
+            text = "It must be a time such as 2030-12-31T23:59:59Z."
+            raise self._fail(f"has brought a wrong expirationTimestamp. {text}") from None
         if expiration is not None and expiration <= now:
             raise self._fail(
-                f"has brought credentials that expired at {text}: now it is "
+                f"has brought credentials that expired at "
+                f"{expiration.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}: now it is "
                 f"{now:%Y-%m-%dT%H:%M:%SZ}. Check its cache, and the clock."
             )
         if expiration is None:
@@ -179,7 +185,7 @@ class Plugin:
         return PluginCredentials(token, certificate, key, expiration)
 
     def _fail(self, reason: str) -> LoginError:
-        return LoginError(f"{self} {reason}")
+        return LoginError(f"{self} {reason}", kind=_KIND)
 
 
 def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plugin:
@@ -191,7 +197,7 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
     problem = _find_problem(config)
     if problem:
         message = f"The exec plugin of {owner} cannot be used: {problem}."
-        raise LoginError(message)
+        raise LoginError(message, kind=_KIND)
     described: dict[str, Any] | None = None
     if config.get("provideClusterInfo"):
         described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
@@ -201,8 +207,8 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
     return Plugin(
         owner=owner,
         command=config["command"],
-        args=tuple(map(str, config.get("args") or ())),
-        environ={item["name"]: str(item.get("value", "")) for item in config.get("env") or ()},
+        args=tuple(config.get("args") or ()),
+        environ={item["name"]: item.get("value", "") for item in config.get("env") or ()},
         version=config["apiVersion"],
         mode=config.get("interactiveMode") or "IfAvailable",
         hint=config.get("installHint") or "",
@@ -213,19 +219,30 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
 def _find_problem(config: Any) -> str:
     if not isinstance(config, dict):
         return "it is not a mapping"
-    if not isinstance(config.get("command"), str) or not config["command"]:
-        return "it has no command"
-    if config.get("apiVersion") not in _VERSIONS:
-        wanted = " or ".join(_VERSIONS)
-        return f"its apiVersion is {config.get('apiVersion')!r}, not {wanted}"
-    if (config.get("interactiveMode") or "IfAvailable") not in _MODES:
-        return f"its interactiveMode is {config['interactiveMode']!r}, not {', '.join(_MODES)}"
-    if not isinstance(config.get("args") or [], list):
-        return "its args are not a list"
-    env = config.get("env") or []
-    if not isinstance(env, list) or not all(isinstance(i, dict) and i.get("name") for i in env):
-        return "its env is not a list of names and values"
-    return ""
+    args, env = config.get("args") or [], config.get("env") or []
+    version, mode = config.get("apiVersion"), config.get("interactiveMode") or "IfAvailable"
+    checks = {
+        "it has no command": isinstance(config.get("command"), str) and config["command"],
+        f"its apiVersion is {version!r}, not {' or '.join(_VERSIONS)}": version in _VERSIONS,
+        f"its interactiveMode is {mode!r}, not {', '.join(_MODES)}": mode in _MODES,
+        "its args are not a list of texts": (
+            isinstance(args, list) and all(isinstance(arg, str) for arg in args)
+        ),
+        "its env is not a list of names and values, all of them texts": (
+            isinstance(env, list) and all(map(_is_variable, env))
+        ),
+        "its installHint is not a text": isinstance(config.get("installHint") or "", str),
+        "its provideClusterInfo is not true or false": (
+            isinstance(config.get("provideClusterInfo") or False, bool)
+        ),
+    }
+    return next((problem for problem, is_fine in checks.items() if not is_fine), "")
+
+
+def _is_variable(item: object) -> bool:
+    if not isinstance(item, dict) or not item.get("name"):
+        return False
+    return isinstance(item["name"], str) and isinstance(item.get("value", ""), str)
 
 
 def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
@@ -256,6 +273,6 @@ def _kill(process: subprocess.Popen[bytes], *, is_alone: bool) -> None:
 
 
 def _shorten(text: bytes) -> str:
-    """Put what a plugin says into one line of a bearable length."""
-    words = " ".join(text.decode("utf-8", "replace").split())
+    """Put what a plugin complains about into one line of a bearable length, without secrets."""
+    words = escape(hide_secrets(" ".join(text.decode("utf-8", "replace").split())))
     return words if len(words) <= _TEXT_LIMIT else words[:_TEXT_LIMIT] + "..."

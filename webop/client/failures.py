@@ -6,12 +6,12 @@ Pure: bytes in, exceptions of :mod:`webop.errors` out.
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from webop.errors import APIConnectionError, APIStatusError
+from webop.escaping import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,6 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 _COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}
 _TEXT_LIMIT = 500
 _STATUS_LIMIT = 10_000  # characters of a message; those of many invalid fields are long
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line ends
 _RETRY_AFTER_LIMIT = 60.0  # seconds; a proxy's "come back tomorrow" must not stop an object
 
 # Of 403: permissions are not the reason then.
@@ -132,7 +131,7 @@ def _build_error(
 ) -> APIStatusError:
     details = body.get("details")
     details = details if isinstance(details, dict) else {}
-    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    text = escape(text, keep="\n\t")
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
     if status == 403 and not any(words in text for words in _POLICIES):
         message = f"{message.rstrip('.')}. {_advise(attempt)}"

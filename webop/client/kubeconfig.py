@@ -8,7 +8,6 @@ are told here, with the file and the entry, rather than by the TLS library or by
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import logging
 import os
@@ -16,7 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
-from webop.client.credentials import ConnectionInfo, find_server_problem, quote_url
+from webop.client.credentials import (
+    ConnectionInfo,
+    find_server_problem,
+    quote_path,
+    quote_url,
+)
 from webop.client.exec_plugins import parse_plugin
 from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
@@ -28,8 +32,23 @@ _SECTIONS = (("contexts", "context"), ("clusters", "cluster"), ("users", "user")
 _FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _PEM_MARK = b"-----BEGIN"
 
-# What is known, and does nothing here: requests are made without it, which can matter.
-_IGNORED = {"cluster": ("tls-server-name",), "user": ("as", "as-uid", "as-groups")}
+_KIND = "The kubeconfig is not usable."
+
+# As in client-go. The text "false" would be true, and switch verification off.
+_TEXTS = (
+    *("name", "cluster", "user", "namespace", "server", "proxy-url", "tls-server-name"),
+    *("certificate-authority", "client-certificate", "client-key", "tokenFile"),
+    *("certificate-authority-data", "client-certificate-data", "client-key-data"),
+    *("token", "username", "password", "access-token"),
+)
+_TYPES = (
+    (str, "a text", _TEXTS),
+    (bool, "true or false, without quotes", ("insecure-skip-tls-verify",)),
+    (dict, "a mapping", ("auth-provider", "config", "exec")),
+    (list, "a list", ("extensions",)),
+)
+# Who ignored these would act with the rights of the user instead of somebody else's.
+_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 
 
 def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
@@ -55,20 +74,11 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     Raises:
         LoginError: no such files, no current context, names that lead to nothing, a server that
             is no URL, certificates or tokens that cannot be read or have expired, a plugin that
-            has failed.
+            has failed; or as :func:`choose_context`.
     """
-    where = os.pathsep.join(str(path) for path in paths)
-    configs = [config for config in map(_load, paths) if config is not None]
-    if not configs:
-        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or write the file.")
-    choice = _select(configs, where)
-    for kind, values, owner in (
-        ("cluster", choice.cluster, choice.cluster_owner),
-        ("user", choice.user, choice.user_owner),
-    ):
-        found = [key for key in _IGNORED[kind] if values.get(key)]
-        if found:
-            logger.warning("Of %s, these fields are ignored: %s.", owner, ", ".join(found))
+    choice = choose_context(paths)
+    if choice.cluster.get("tls-server-name"):
+        logger.warning("The tls-server-name of %s is ignored.", choice.cluster_owner)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
     server = cluster.get("server")
@@ -86,7 +96,28 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     )
 
 
-class _Choice(NamedTuple):
+def choose_context(paths: Sequence[Path]) -> Choice:
+    """Read and merge kubeconfig files, and check what the current context leads to.
+
+    Raises:
+        LoginError: no such files, no current context, names that lead to nothing, fields of another
+            type than Kubernetes says, a user who impersonates another one.
+    """
+    where = os.pathsep.join(str(path) for path in paths)
+    configs = [config for config in map(_load, paths) if config is not None]
+    if not configs:
+        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or write the file.")
+    choice = _select(configs, where)
+    if found := [key for key in _IMPERSONATION if choice.user.get(key)]:
+        _refuse(
+            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} impersonates somebody "
+            f"({', '.join(found)}), which webop does not support. Use credentials of the account "
+            f"that the operator must act as."
+        )
+    return choice
+
+
+class Choice(NamedTuple):
     """What the current context leads to, and how to call it in messages."""
 
     cluster: dict[str, Any]
@@ -95,6 +126,9 @@ class _Choice(NamedTuple):
     user_owner: str
     namespace: str | None
 
+    def __repr__(self) -> str:
+        return f"<Choice: {self.cluster_owner}, {self.user_owner}>"  # users have secrets
+
 
 def _load(path: Path) -> dict[str, Any] | None:
     """Load one file with its relative paths made absolute; None if there is no such file."""
@@ -102,25 +136,43 @@ def _load(path: Path) -> dict[str, Any] | None:
 
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as exc:
-        message = f"The kubeconfig {path} is not YAML: {' '.join(str(exc).split())}"
-        raise LoginError(message) from exc
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as exc:
-        _refuse(f"The kubeconfig {path} cannot be read: {_explain(exc)}.", exc)
+        _refuse(f"The kubeconfig {path} cannot be read: {_explain(exc)}.")
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError: of dates and numbers
+        mark = getattr(exc, "problem_mark", None)  # all else quotes the file
+        place = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        _refuse(f"The kubeconfig {path} is not YAML{place}.")
     if config is None:
         return {}
     if not isinstance(config, dict):
-        _refuse(f"The file {path} is not a kubeconfig: it holds no mapping, but {config!r:.40}.")
+        kind = type(config).__name__
+        _refuse(f"The file {path} is not a kubeconfig: it must hold a mapping, got {kind}.")
+    if not isinstance(config.get("current-context") or "", str):
+        _refuse(f"The current-context in {path} must be a text.")
     try:
         for section, kind in _SECTIONS:
             for item in config.get(section) or ():
-                _make_absolute(item.get(kind) or {}, path.absolute().parent)
-    except (AttributeError, TypeError) as exc:
+                values = item.get(kind) or {}
+                _check_types({"name": item.get("name")}, f"one of the {section}", path)
+                _check_types(values, f"the {kind} {item.get('name')!r}", path)
+                _make_absolute(values, path.absolute().parent)
+    except (AttributeError, TypeError):
         message = f"The file {path} is not a kubeconfig: the {section} are no list of entries"
-        _refuse(f"{message} with a name and a {kind}.", exc)
+        _refuse(f"{message} with a name and a {kind}.")
     return cast("dict[str, Any]", config)
+
+
+def _check_types(values: Mapping[str, Any], owner: str, path: Path) -> None:
+    for type_, words, names in _TYPES:
+        for name in names:
+            value = values.get(name)
+            if value is not None and not isinstance(value, type_):
+                kind = type(value).__name__
+                _refuse(f"The {name} of {owner} in {path} must be {words}, got {kind}.")
+    if nested := values.get("auth-provider") or values.get("config"):
+        _check_types(nested, owner, path)
 
 
 def _make_absolute(values: dict[str, Any], folder: Path) -> None:
@@ -132,7 +184,7 @@ def _make_absolute(values: dict[str, Any], folder: Path) -> None:
         plugin["command"] = str(folder / plugin["command"])  # plain names are found by PATH
 
 
-def _select(configs: Iterable[Mapping[str, Any]], where: str) -> _Choice:
+def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
     """Follow the current context through the files: the first to set something wins."""
     current: str | None = None
     known: dict[str, dict[str, dict[str, Any]]] = {section: {} for section, _ in _SECTIONS}
@@ -151,7 +203,7 @@ def _select(configs: Iterable[Mapping[str, Any]], where: str) -> _Choice:
     cluster = _pick(known["clusters"], "cluster", context.get("cluster"), where)
     name = context.get("user")
     user = _pick(known["users"], "user", name, where) if name else {}
-    return _Choice(
+    return Choice(
         cluster=cluster,
         cluster_owner=f"the cluster {context['cluster']!r} in {where}",
         user=user,
@@ -168,7 +220,7 @@ def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str)
     return known[name]
 
 
-def _read_credentials(choice: _Choice) -> dict[str, Any]:
+def _read_credentials(choice: Choice) -> dict[str, Any]:
     """Return what identifies the user, as arguments of ConnectionInfo."""
     user, owner = choice.user, choice.user_owner
     token = _read_token(user, owner)
@@ -204,8 +256,8 @@ def _read_token(user: Mapping[str, Any], owner: str) -> str | None:
             found = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as exc:
             if not token:
-                message = f"The tokenFile {path} of {owner} cannot be read: {_explain(exc)}."
-                _refuse(message, exc)
+                place = quote_path(path)
+                _refuse(f"The tokenFile {place} of {owner} cannot be read: {_explain(exc)}.")
         else:
             token = found or token
     provider = (user.get("auth-provider") or {}).get("config") or {}
@@ -218,16 +270,16 @@ def _read_pem(
     """Return an argument of ConnectionInfo, never both the path and the data; and the content."""
     if data := values.get(f"{key}-data"):
         try:
-            content = base64.b64decode(str(data))
-        except binascii.Error as exc:
-            _refuse(f"The {key}-data of {owner} is not in base64: {exc}.", exc)
+            content = base64.b64decode(data)
+        except ValueError as exc:
+            _refuse(f"The {key}-data of {owner} is not in base64: {exc}.")
         if _PEM_MARK not in content:
             _refuse(f"The {key}-data of {owner} is not PEM in base64. Use {key} for a path.")
         return {f"{name}_data": data}, content
     path = values.get(key)
     content = _read_bytes(path, key, owner) if path else b""
     if path and _PEM_MARK not in content:
-        _refuse(f"The file {path} is not in PEM, while it is the {key} of {owner}.")
+        _refuse(f"The file {quote_path(path)} is not in PEM, while it is the {key} of {owner}.")
     return {f"{name}_path": path}, content
 
 
@@ -235,12 +287,13 @@ def _read_bytes(path: str, key: str, owner: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as exc:
-        _refuse(f"The file {path}, the {key} of {owner}, cannot be read: {_explain(exc)}.", exc)
+        place = quote_path(path)
+        _refuse(f"The file {place}, the {key} of {owner}, cannot be read: {_explain(exc)}.")
 
 
 def _explain(exc: OSError | UnicodeDecodeError) -> str:
     return (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
 
 
-def _refuse(message: str, cause: Exception | None = None) -> NoReturn:
-    raise LoginError(message) from cause
+def _refuse(message: str) -> NoReturn:
+    raise LoginError(message, kind=_KIND) from None  # causes can quote the file

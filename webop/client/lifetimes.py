@@ -127,7 +127,8 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
         end = dt.datetime.fromtimestamp(certificate.end, dt.UTC)
         raise LoginError(
             f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
-            f"Renew it where it comes from, or check the clock here."
+            f"Renew it where it comes from, or check the clock here.",
+            kind="The client certificate has expired.",
         )
     lifetimes = (parse_token_lifetime(token), certificate)
     return choose_earliest(*(each.choose_expiration(now) for each in lifetimes if each))

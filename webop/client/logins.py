@@ -15,6 +15,7 @@ import asyncio
 import datetime as dt
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 Login = Callable[..., ConnectionInfo | None]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+ABSENCE = "There is no kubeconfig and no service account."
 
 # The name of the key depends on the version of the library.
 _HEADER_KEYS = ("BearerToken", "authorization")
@@ -102,6 +105,13 @@ def build_absence_message() -> str:
     )
 
 
+def describe_failure(login: Login, exc: Exception) -> str:
+    """Say where a library has failed; not in its own words, which can quote the kubeconfig."""
+    place = traceback.extract_tb(exc.__traceback__)[-1]
+    name = type(exc).__name__
+    return f"{login.__name__} has failed: {name} in {place.filename}, line {place.lineno}"
+
+
 def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip() or None
@@ -109,7 +119,7 @@ def _read_text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as exc:
         message = f"The file {path} of the service account cannot be read: {exc}"
-        raise LoginError(message) from exc
+        raise LoginError(message, kind="The service account cannot be read.") from exc
 
 
 def get_default_logins() -> tuple[Login, ...]:
@@ -143,10 +153,11 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     except (FileNotFoundError, KeyError):
         try:
             config = pykube.KubeConfig.from_file()
+            _check_kubeconfig()
             is_complete = "exec" not in config.user or bool(config.user.get("token"))
             is_complete = is_complete and not find_server_problem(config.cluster.get("server"))
-        except Exception as exc:  # noqa: BLE001 - of the library, whatever it is
-            return _read_instead(exc)
+        except Exception:  # noqa: BLE001 - of the library, whatever it is
+            return _read_instead()
         logger.debug("Pykube has found a kubeconfig.")
         if not is_complete:
             return login_with_kubeconfig()
@@ -188,9 +199,10 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             # By itself, the library looks where KUBECONFIG pointed to when it was imported.
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             kubernetes.config.load_kube_config(config_file=place)
+            _check_kubeconfig()
             logger.debug("The client library has found a kubeconfig.")
-        except Exception as exc:  # noqa: BLE001 - of the library, whatever it is
-            return _read_instead(exc)
+        except Exception:  # noqa: BLE001 - of the library, whatever it is
+            return _read_instead()
     config = kubernetes.client.Configuration.get_default_copy()
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
     headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
@@ -217,9 +229,10 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         try:
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
+            _check_kubeconfig()
             logger.debug("The async client library has found a kubeconfig.")
-        except Exception as exc:  # noqa: BLE001 - of the library, whatever it is
-            return await asyncio.to_thread(_read_instead, exc)
+        except Exception:  # noqa: BLE001 - of the library, whatever it is
+            return await asyncio.to_thread(_read_instead)
     config = kubernetes_asyncio.client.Configuration.get_default_copy()
     answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
     headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
@@ -260,11 +273,23 @@ def _read_configuration(
     return info
 
 
-def _read_instead(exc: Exception) -> ConnectionInfo:
+def _check_kubeconfig() -> None:
+    """Refuse what the libraries ignore, or take for something else.
+
+    Raises:
+        LoginError: says what it is.
+    """
+    from webop.client.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
+
+    if paths := find_kubeconfig(os.environ):
+        choose_context(paths)
+
+
+def _read_instead() -> ConnectionInfo:
     """Read the kubeconfig that a library has failed with, or say what is wrong with it."""
     info = login_with_kubeconfig()
     if info is None:
-        raise LoginError(build_absence_message()) from exc
+        raise LoginError(build_absence_message(), kind=ABSENCE) from None
     return info
 
 

@@ -129,6 +129,8 @@ class Recovery:
         if isinstance(exc, TimeoutError):
             silence = self._options.inactivity_timeout
             message = f"Cannot {self._attempt}: the server has been silent for {silence} s"
+        elif isinstance(exc, LoginError):
+            message = f"Cannot {self._attempt}: no credentials. {exc.kind}"  # probes tell it, too
         how = "continuing" if self._status.state is State.WATCHING else "listing anew"
         is_known = isinstance(exc, WebopError | TimeoutError)
         is_usual = isinstance(exc, APIGoneError | TimeoutError | APIConnectionError)

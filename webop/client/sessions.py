@@ -156,12 +156,13 @@ def _check(info: ConnectionInfo) -> None:
         problem = find_server_problem(address)
         if problem:
             message = f"The {what} {quote_url(address)} {problem}"
-            raise LoginError(message)
+            raise LoginError(message, kind=f"The URL of the {what} is wrong.")
     value = info.authorization
     if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
         raise LoginError(
             "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
-            "Strip whitespace from tokens read from files"
+            "Strip whitespace from tokens read from files",
+            kind="The token cannot be sent.",
         )
 
 

@@ -12,7 +12,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webop.client.credentials import quote_url
+from webop.client.credentials import quote_path, quote_url
 from webop.errors import LoginError
 from webop.keymaterial import load_key_material
 
@@ -42,8 +42,10 @@ def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_NONE
         _load_client_certificate(context, info)
     except (OSError, ValueError) as exc:  # SSLError is an OSError
-        message = f"The TLS credentials for {quote_url(info.server)} cannot be used: {exc}"
-        raise LoginError(message) from exc
+        path = getattr(exc, "filename", None)
+        why = f"{quote_path(path)}: {exc.strerror}" if isinstance(exc, OSError) and path else exc
+        message = f"The TLS credentials for {quote_url(info.server)} cannot be used: {why}"
+        raise LoginError(message, kind="The TLS credentials cannot be used.") from None
     return context
 
 

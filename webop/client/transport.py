@@ -40,6 +40,9 @@ class Request(NamedTuple):
     content: bytes | None = None
     connect_timeout: float | None = None
 
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.target}>"  # the headers have the credentials
+
 
 class Answer(Protocol):
     """An answer whose content may still be on its way."""

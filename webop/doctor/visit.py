@@ -14,7 +14,7 @@ from typing import Any
 from webop.client.api import Client
 from webop.client.calls import JSON
 from webop.client.credentials import Vault
-from webop.client.logins import get_default_logins
+from webop.client.logins import describe_failure, get_default_logins
 from webop.errors import APINotFoundError, LoginError
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
@@ -101,7 +101,7 @@ async def log_in() -> Vault:
         except LoginError as exc:
             problems.append(str(exc))
         except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
-            problems.append(f"{type(exc).__name__}: {exc}")
+            problems.append(f"{describe_failure(login, exc)}.")
         else:
             if info is not None:
                 infos[login.__name__] = info

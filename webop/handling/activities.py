@@ -37,10 +37,10 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
     if hung and activity is Activity.PROBE:  # each further call could block a thread for ever
-        raise ActivityError(
-            f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended. "
-            f"Set a time limit for what it waits for"
+        what = (
+            f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended"
         )
+        raise ActivityError(f"{what}. Set a time limit for what it waits for", kind=f"{what}.")
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
         memo=operator.memos.operator_memo,
@@ -66,5 +66,6 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     failed = {key: outcome.exception for key, outcome in outcomes.items() if outcome.exception}
     if failed:
         listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
-        raise ActivityError(f"The {activity.value} has failed in {listed}")
+        kind = f"The {activity.value} has failed in {', '.join(failed)}."
+        raise ActivityError(f"The {activity.value} has failed in {listed}", kind=kind)
     return {key: outcome.result for key, outcome in outcomes.items()}

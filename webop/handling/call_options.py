@@ -29,8 +29,8 @@ class CallOptions:
         default_errors: the mode for arbitrary exceptions if the handler has none.
         window: seconds within which the handlers that finish share one patch of the object.
         commit: stores what is finished when the window closes while other handlers still run.
-        parents: the states of the handlers that these are parts of; they are stored as well, even
-            before any of these has finished.
+        parents: the states of the handlers that these are parts of; they are stored before any of
+            these is called.
         success_level: the logging level of successes.
     """
 

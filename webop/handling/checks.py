@@ -7,7 +7,8 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeGuard
 
 from webop.errors import ConfigurationError
 from webop.handling.handlers import (
@@ -44,6 +45,15 @@ ARGUMENTS: dict[type[Handler], frozenset[str]] = {
     WebhookHandler: _DIFF | _REVIEW,
 }
 """The arguments of each call of the handlers of a family, beside the indexes of the operator."""
+
+_HINTS = frozenset().union(*ARGUMENTS.values()) - {"resource"}  # which selectors take, too
+
+
+def is_handler(value: object) -> TypeGuard[FunctionType]:
+    """Tell whether a value is a handler for sure: a function of what only handlers are given."""
+    items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
+    first = next(iter(items), None)
+    return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _HINTS)
 
 
 def check_signature(

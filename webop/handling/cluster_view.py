@@ -28,15 +28,18 @@ class ClusterView:
     Attributes:
         namespaces: those that are served, if not the whole cluster is; None before they are known.
         groups: API groups to discover, even if no handler is for them.
+        served_groups: those that the cluster has, whether they are discovered or not.
         indexed: the objects in the indexes; they stay there from one watch to the next one.
-        left: what the next watch must know of the objects of one that has ended, by their uids.
+        left: what the next watch must know of the objects of one that has ended, by the API version
+            and by their uids.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
+        self.served_groups: frozenset[str] = frozenset()
         self.indexed: dict[Origin, Indexed] = {}
-        self.left: dict[Origin, dict[str, Any]] = {}
+        self.left: dict[Origin, dict[str, dict[str, Any]]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -48,9 +51,10 @@ class ClusterView:
         """All resources that the cluster is known to serve."""
         return frozenset(self._resources)
 
-    def update(self, resources: Iterable[Resource]) -> None:
+    def update(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> None:
         """Accept the result of a discovery."""
         self._resources = {resource: resource for resource in resources}
+        self.served_groups = frozenset(groups)
         self.is_known, self.is_awaited = True, False
         for listener in self._listeners:
             listener()

@@ -60,8 +60,8 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            known = {**options.parents, **{key: progress[key] for key in outcomes}}
-            if known and options.commit is not None:
+            if outcomes and options.commit is not None:
+                known = {**options.parents, **{key: progress[key] for key in outcomes}}
                 save = _prepare_commit(options.commit, cause, known, outcomes)
                 async with _deferred(save, closes):
                     outcome = await attempt(handler, cause, progress[handler.id], options)
@@ -82,7 +82,7 @@ def _prepare_commit(
 ) -> Callable[[], Awaitable[None]]:
     """Return a function that stores the present state, whatever the next handler does."""
     patch = Patch()
-    if outcomes and isinstance(cause, ChangeCause):
+    if isinstance(cause, ChangeCause):
         patch = Patch(clone(merge_patches(cause.patch, cause.own)), fns=cause.patch.fns)
     deliver_results(outcomes, patch)
     return lambda: commit(known, patch)
@@ -206,6 +206,9 @@ async def execute_children(
         progress.renew(build_mark(cause.new))
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
+    is_stored = all(state.is_stored for state in parents.values())
+    if options.commit is not None and not is_stored and progress.due(chosen):
+        await options.commit(parents, Patch())  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)

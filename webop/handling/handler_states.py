@@ -90,6 +90,11 @@ class HandlerState:
         """Whether the handler has succeeded or failed finally."""
         return self.success or self.failure
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the record on the object is the same."""
+        return _without_nones(self.build_record()) == self.stored
+
     def is_due(self, moment: datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
@@ -209,9 +214,8 @@ class Progress(Mapping[str, HandlerState]):
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
         """Put the changed records into the patch of the object."""
         for key, state in self._states.items():
-            record = state.build_record()
-            if _without_nones(record) != state.stored:
-                storage.store(key=key, record=record, body=body, patch=patch)
+            if not state.is_stored:
+                storage.store(key=key, record=state.build_record(), body=body, patch=patch)
         storage.flush()
 
     def purge(

@@ -1,101 +1,122 @@
-"""The options of decorators, as editors and type checkers know them, and the checks at import.
+"""The options of decorators: for each, its type, what it must be, and what it means, in one place.
 
-Mistakes raise ``TypeError`` and ``ValueError`` where they are made, as in any wrong call of a
-function. The messages name the option and the remedy. Used by
-:mod:`webop.on` and :mod:`webop.embedding`.
+Type checkers and editors read the TypedDicts, pydantic checks the values at import, and the page
+``docs/options.md`` is made of the texts. Mistakes raise ``TypeError`` and ``ValueError``, as in any
+wrong call of a function; the messages name the option and the remedy. The defaults are those of
+:mod:`webop.handling.handlers`. Used by :mod:`webop.on`.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
-from types import FunctionType
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from webop.handling.handlers import (
-    ErrorsMode,
-    InitialDelay,
-    MetaCriterion,
-    MetaFilterToken,
-    ValueCriterion,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    PlainValidator,
+    ValidationError,
+    create_model,
 )
+from pydantic_core import ErrorDetails
+
+from webop.handling.handlers import ErrorsMode, MetaFilterToken
 from webop.handling.registry import OperatorRegistry
-from webop.handling.webhook_options import LabelSelector, NamedExpression
+from webop.handling.webhook_options import (
+    STRICT,
+    MatchConditions,
+    Name,
+    NamespaceSelector,
+    check_label,
+    checked_as,
+    must_be,
+)
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.resources import Marker, SelectorNames
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
-
-_OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
-_KWARGS = frozenset(
-    {
-        *("body", "spec", "meta", "status", "name", "namespace", "uid", "labels", "annotations"),
-        *("logger", "patch", "memo", "param", "retry", "started", "runtime", "event", "type"),
-        *("old", "new", "diff", "reason", "stopped", "warnings", "dryrun", "userinfo"),
-    }
-)
-_NUMBERS = (
-    "timeout",
-    "backoff",
-    "retries",
-    "interval",
-    "idle",
-    "cancellation_backoff",
-    "cancellation_timeout",
-    "cancellation_polling",
-)
-_TYPES: dict[str, tuple[type, str]] = {
-    "id": (str, "a string"),
-    "errors": (ErrorsMode, "one of webop.ErrorsMode"),
-    "labels": (Mapping, "a mapping of labels to what they must be"),
-    "annotations": (Mapping, "a mapping of annotations to what they must be"),
-}
-
-
 ResourcePart = str | Marker | Callable[..., bool] | None
+
+_EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
+_PLAIN = {"dictionary": "a mapping", "frozenset": "a list", "list": "a list"}
+_LONGEST = 200  # characters of a value that are shown
+
+Text = Annotated[str, must_be("a string")]
+Flag = Annotated[bool, must_be("True or False")]
+Number = Annotated[int | float, must_be("a number")]
+Count = Annotated[int, must_be("a whole number")]
+Delay = Annotated[int | float | Callable[..., float], must_be("a number or a function")]
+Function = Annotated[Callable[..., bool], must_be("a function")]
+Criterion = Annotated[
+    str | MetaFilterToken | Callable[..., bool],
+    must_be("a string, a function, webop.PRESENT or webop.ABSENT"),
+]
+Labels = Annotated[
+    Mapping[str, Criterion],
+    checked_as(dict[Name, Annotated[Criterion, AfterValidator(check_label)]]),
+]
+FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 class CommonOptions(TypedDict, total=False):
     """What every handler can be given."""
 
-    id: str | None
+    id: Text | None
+    """The name of the handler in the state on objects and in the log; by default the function's"""
     param: Any
+    """Anything: the handler gets it as ``param``"""
     registry: OperatorRegistry | None
+    """Where the handler is registered; by default ``webop.get_default_registry()``"""
 
 
 class RetryOptions(TypedDict, total=False):
-    """How failures are treated; times in seconds (chapter "Error handling")."""
+    """How failures are treated (chapter "Error handling")."""
 
-    errors: ErrorsMode | None
-    timeout: float | None
-    retries: int | None
-    backoff: float | None
+    errors: Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")] | None
+    """What exceptions mean that are neither temporary nor permanent errors"""
+    timeout: Number | None
+    """The seconds after which a handler that has not succeeded is not called again"""
+    retries: Count | None
+    """The number of attempts after which it is not called again"""
+    backoff: Number | None
+    """The seconds until the next attempt"""
 
 
 class MetaOptions(TypedDict, total=False):
     """Filters by metadata and by a callback (chapter "Filtering")."""
 
-    labels: Mapping[str, MetaCriterion] | None
-    annotations: Mapping[str, MetaCriterion] | None
-    when: Callable[..., bool] | None
+    labels: Labels | None
+    """Labels of the object: values, functions, ``webop.PRESENT`` or ``webop.ABSENT``"""
+    annotations: Mapping[str, Criterion] | None
+    """The same for annotations"""
+    when: Function | None
+    """A function of the handler's arguments that returns whether to call it"""
 
 
 class FieldOptions(TypedDict, total=False):
     """Filters by one field."""
 
-    field: FieldSpec
-    value: ValueCriterion
+    field: FieldPath
+    """A field, such as ``"spec.size"``: the handler is called if it is there"""
+    value: Any
+    """The value of the field: any value, a function, ``webop.PRESENT`` or ``webop.ABSENT``"""
 
 
 class TransitionOptions(TypedDict, total=False):
     """Filters by the change of one field."""
 
-    old: ValueCriterion
-    new: ValueCriterion
+    old: Any
+    """As ``value``, before the change"""
+    new: Any
+    """As ``value``, after the change"""
 
 
 class ActivityOptions(CommonOptions, RetryOptions, total=False):
@@ -113,13 +134,15 @@ class ChangeOptions(EventOptions, RetryOptions, total=False):
 class ResumeOptions(ChangeOptions, total=False):
     """Options of ``@on.resume``."""
 
-    deleted: bool | None
+    deleted: Flag | None
+    """Whether to call it for objects that are being deleted, too"""
 
 
 class DeleteOptions(ChangeOptions, total=False):
     """Options of ``@on.delete``."""
 
-    optional: bool | None
+    optional: Flag | None
+    """Whether objects can go without the handler having been called: there is no finalizer"""
 
 
 class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
@@ -129,48 +152,68 @@ class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
 class DaemonOptions(ChangeOptions, total=False):
     """Options of ``@webop.daemon``."""
 
-    initial_delay: InitialDelay
-    cancellation_backoff: float | None
-    cancellation_timeout: float | None
-    cancellation_polling: float | None
+    initial_delay: Delay | None
+    """The seconds until it is started, or a function that returns them"""
+    cancellation_backoff: Number | None
+    """The seconds between telling a daemon to stop and cancelling its task"""
+    cancellation_timeout: Number | None
+    """The seconds after which a cancelled daemon is abandoned"""
+    cancellation_polling: Number | None
+    """The seconds between two looks at a daemon that has neither of both"""
 
 
 class TimerOptions(ChangeOptions, total=False):
     """Options of ``@webop.timer``."""
 
-    interval: float | None
-    initial_delay: InitialDelay
-    sharp: bool | None
-    idle: float | None
+    interval: Number | None
+    """The seconds between the end of a call and the beginning of the next one"""
+    initial_delay: Delay | None
+    """The seconds until the first call, or a function that returns them"""
+    sharp: Flag | None
+    """Whether the interval is between the beginnings of calls"""
+    idle: Number | None
+    """The seconds that an object must be unchanged before it is called"""
 
 
 class WebhookOptions(EventOptions, total=False):
     """Options of ``@on.validate`` and ``@on.mutate``.
 
     Those after ``ignore_failures`` are for the API server, as fields of its webhooks
-    (Kubernetes, "Dynamic Admission Control"). ``failure_policy="Ignore"`` lets requests pass while
-    the operator cannot be reached, ``ignore_failures=True`` also what its handler refuses.
+    (Kubernetes, "Dynamic Admission Control").
     """
 
-    operation: str | None
-    operations: Collection[str] | None
-    subresource: str | None
-    persistent: bool | None
-    side_effects: bool | None
-    ignore_failures: bool | None
+    operation: Operation | None
+    """One of ``CREATE``, ``UPDATE``, ``DELETE``, ``CONNECT``: the handler is called for it only"""
+    operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
+    """The same for several operations; by default all of them"""
+    subresource: Text | None
+    """Which subresource, such as ``"status"``; ``"*"`` for the object itself and all of them"""
+    persistent: Flag | None
+    """Whether the webhook stays in the cluster when the last replica has ended"""
+    side_effects: Flag | None
+    """Whether the handler has side effects, but none in a dry run"""
+    ignore_failures: Flag | None
+    """Whether nothing that the handler says or fails to say stops a request"""
     failure_policy: Literal["Fail", "Ignore"] | None
-    timeout_seconds: int | None
-    namespace_selector: LabelSelector | Mapping[str, str | MetaFilterToken] | None
-    match_conditions: Mapping[str, str] | Collection[NamedExpression] | None
+    """``"Ignore"``: requests pass while the handler cannot be called"""
+    timeout_seconds: Annotated[Count, Field(ge=1, le=30)] | None
+    """How long the API server waits, 1 to 30"""
+    namespace_selector: NamespaceSelector | None
+    """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; by default all"""
+    match_conditions: MatchConditions | None
+    """CEL expressions by names: the API server calls the webhook only if all are true"""
     match_policy: Literal["Exact", "Equivalent"] | None
+    """``"Exact"``: not if the object is sent in another version of its API"""
     reinvocation_policy: Literal["Never", "IfNeeded"] | None
+    """``"IfNeeded"``: call again if later webhooks change the object; for ``on.mutate`` only"""
     scope: Literal["*", "Namespaced", "Cluster"] | None
+    """``"Namespaced"`` or ``"Cluster"``: only for such objects"""
 
 
 class RegisterOptions(RetryOptions, MetaOptions, total=False):
     """Options of ``webop.register``."""
 
-    id: str | None
+    id: Text | None
     param: Any
 
 
@@ -192,7 +235,6 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
         found = re.fullmatch(r"Unpack\[(\w+)\]", str(options.annotation))
         if found is None:
             raise TypeError(f"{fn} takes no options by a TypedDict.")
-        names = fn.__globals__[found[1]].__annotations__
         spelt = [
             inspect.Parameter(
                 name,
@@ -200,7 +242,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
                 default=inspect.Parameter.empty if name in required else defaults.get(name),
                 annotation=getattr(annotation, "__forward_arg__", annotation),
             )
-            for name, annotation in names.items()
+            for name, annotation in fn.__globals__[found[1]].__annotations__.items()
         ]
         fn.__signature__ = signature.replace(parameters=[*others, *spelt])  # type: ignore[attr-defined]
         return fn
@@ -208,53 +250,69 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
     return decorator
 
 
-def parse_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default everywhere.
 
-    Raises:
-        TypeError: options of wrong types, or options that exclude or need each other.
-        ValueError: a label or an annotation is None (use ``webop.ABSENT``).
-    """
-    skipped = {"registry", *SELECTOR_KEYS}
-    parsed = {k: v for k, v in options.items() if k not in skipped and v is not None}
-    check_types(parsed)
-    for family in ("labels", "annotations"):
-        for key, criterion in parsed.get(family, {}).items():
-            if criterion is None:
-                raise ValueError(f"{family}={{{key!r}: None}} is unclear: PRESENT or ABSENT?")
-    transition = [name for name in ("old", "new") if name in parsed]
-    if transition and "value" in parsed:
-        raise TypeError(f"value= and {transition[0]}= exclude each other.")
-    if (transition or "value" in parsed) and "field" not in parsed:
-        raise TypeError(f"{(*transition, 'value')[0]}= needs to know the field: field='spec.x'.")
-    if "field" in parsed:
-        parsed["field"] = parse_field(parsed["field"])
-    return parsed
-
-
-def parse_operations(operation: str | None, operations: Collection[str] | None) -> frozenset[str]:
-    """Return the operations of a webhook, which can be given in two ways (D-17); none for all.
-
-    Raises:
-        TypeError: they are given in both ways.
-        ValueError: there is no such operation.
-    """
-    if operation is not None and operations is not None:
-        raise TypeError("operation= and operations= exclude each other.")
-    chosen = {operation} if operation is not None else set(operations or ())
-    unknown = sorted(chosen - _OPERATIONS)
-    if unknown:
-        raise ValueError(f"There is no operation {unknown[0]!r}: {', '.join(sorted(_OPERATIONS))}.")
-    return frozenset(chosen)
-
-
-def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
-    """Check that all options are known.
-
     Args:
-        owner: what they are options of, for the message, such as "create handlers".
+        owner: what they are options of, for the messages, such as "create handlers".
         options: what is given.
         known: the TypedDict of its options.
+
+    Raises:
+        TypeError: there is no such option, it is of a wrong type, or two exclude or need another.
+        ValueError: an option has a value that it cannot have.
+    """
+    check_names(owner, options, known)
+    given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
+    try:
+        model = _build_model(known)(**given)
+    except ValidationError as exc:
+        details = exc.errors(include_url=False)
+        kind = TypeError if any(map(_is_of_wrong_type, details)) else ValueError
+        raise kind(" ".join(dict.fromkeys(map(_describe, details)))) from None
+    for one, other in _EXCLUSIVE:
+        if one in given and other in given:
+            raise TypeError(f"{one}= and {other}= exclude each other.")
+    for name in ("old", "new", "value"):
+        if name in given and "field" not in given:
+            raise TypeError(f"{name}= needs to know the field: field='spec.x'.")
+    return {name: getattr(model, name) for name in given}
+
+
+@functools.cache
+def _build_model(known: Any) -> type[BaseModel]:
+    hints = get_type_hints(known, include_extras=True)
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items()}
+    model: type[BaseModel] = create_model(known.__name__, __config__=STRICT, **fields)
+    return model
+
+
+def _is_of_wrong_type(error: ErrorDetails) -> bool:
+    """Tell whether this is a mistake in the type, not in the value; None is unclear, not wrong."""
+    kind, value = error["type"], error["input"]
+    if kind == "literal_error":
+        return not isinstance(value, str)
+    return value is not None and (kind.endswith("_type") or kind in ("missing", "extra_forbidden"))
+
+
+def _describe(error: ErrorDetails) -> str:
+    """Return an error of pydantic in words, such as "labels['a'] must be a string, got 5."."""
+    name, *path = (part for part in error["loc"] if part != "[key]")
+    place = str(name) + ("".join(f"[{part!r}]" for part in path) or "=")
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        return f"{place} is missing."
+    if error["type"] == "extra_forbidden":
+        return f"{place} is unknown: remove it."
+    words = error["msg"].replace("Input should", "must")
+    for word, plain in _PLAIN.items():
+        words = words.replace(f"a valid {word}", plain)
+    return f"{place} {words}, got {repr(error['input'])[:_LONGEST]}."
+
+
+def check_names(owner: str, options: Iterable[str], known: Any) -> None:
+    """Check that all options are known, as in :func:`parse_options`.
 
     Raises:
         TypeError: there are no such options; with those that were probably meant.
@@ -268,37 +326,5 @@ def check_names(owner: str, options: Mapping[str, Any], known: Any) -> None:
             nearest = max(close, key=lambda name: name.startswith(option[:3]), default="")
             advice = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(names)}."
             problems.append(f"There is no option {option!r} of {owner}: {advice}")
-    if problems:
-        raise TypeError(" ".join(problems))
-
-
-def is_handler(value: object) -> TypeGuard[FunctionType]:
-    """Tell whether a value is a handler for sure: a function of what only handlers are given."""
-    items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
-    first = next(iter(items), None)
-    return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _KWARGS)
-
-
-def check_types(options: Mapping[str, Any]) -> None:
-    """Check the types of the options whose mistakes would otherwise be noticed much later.
-
-    Raises:
-        TypeError: an option is of a wrong type.
-    """
-    problems = []
-    for name, value in options.items():
-        if value is None:
-            continue
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        kind, expected = _TYPES.get(name, (object, ""))
-        is_fine = isinstance(value, kind)
-        if name in _NUMBERS:
-            is_fine, expected = is_number, "a number"
-        elif name == "when":
-            is_fine, expected = callable(value), "a function"
-        elif name == "initial_delay":
-            is_fine, expected = is_number or callable(value), "a number or a function"
-        if not is_fine:
-            problems.append(f"{name}= must be {expected}, not {value!r}.")
     if problems:
         raise TypeError(" ".join(problems))

@@ -6,6 +6,11 @@ One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdi
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import re
+import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +25,11 @@ from webop.errors import (
 from webop.handling.handlers import ActivityHandler, ErrorsMode, Handler, WebhookHandler
 from webop.settings import find_setting_problem
 from webop.verdicts import is_validation_error
+
+_WRONG_CALL = re.compile(
+    r"(?P<name>\w+)\.__init__\(\) "
+    r"(?P<rest>(?:got an unexpected keyword argument '(?P<argument>\w+)'|got |takes |missing ).*)"
+)
 
 
 class ChildrenRetryError(TemporaryError):
@@ -66,11 +76,14 @@ def judge_failure(
     """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23).
 
     A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal. One
-    about a setting, at the startup, would be the same at each attempt.
+    about a setting, at the startup, would be the same at each attempt; so would be wrong arguments
+    of webop's own classes.
     """
     if isinstance(handler, WebhookHandler) and is_validation_error(exc):
         exc = AdmissionError.from_validation(exc)
-    elif isinstance(handler, ActivityHandler) and (problem := find_setting_problem(exc)):
+    elif isinstance(handler, ActivityHandler) and (
+        problem := find_setting_problem(exc) or _find_call_problem(exc)
+    ):
         exc = PermanentError(problem)
     reason = str(exc) or repr(exc)
     if isinstance(exc, ChildrenRetryError):
@@ -96,6 +109,26 @@ def judge_failure(
     delay = default_backoff if handler.backoff is None else handler.backoff
     hope = f" and will try again in {delay:g} seconds"
     return _judge_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
+
+
+def _find_call_problem(exc: Exception) -> str | None:
+    """Return what is wrong if one of webop's public classes was given arguments it does not have.
+
+    Python tells the class only in the text of the error.
+    """
+    found = _WRONG_CALL.match(str(exc)) if isinstance(exc, TypeError) else None
+    package = sys.modules[__name__.partition(".")[0]]
+    if found is None or found["name"] not in package.__all__:
+        return None
+    kind = getattr(package, found["name"])
+    what = f": {found['rest'].rstrip('.')}."
+    if found["argument"]:
+        nearest = difflib.get_close_matches(found["argument"], inspect.signature(kind).parameters)
+        hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+        what = f" has no argument {found['argument']!r}{hint}"
+    *_, frame = traceback.extract_tb(exc.__traceback__)
+    place = f"({frame.filename}, line {frame.lineno}: {frame.line})"
+    return f"webop.{found['name']}(){what} {place}"
 
 
 def _judge_retry(

@@ -6,12 +6,14 @@ import enum
 import json
 import logging
 import time
+import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from webop.escaping import escape
 from webop.logs import reviews
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
@@ -29,12 +31,26 @@ class LogFormat(enum.Enum):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines of text; with what they are about in front, if asked for (LOG-01, 02)."""
+    """Lines of text; with what they are about in front, if asked for (LOG-01, 02).
+
+    Whatever a message holds, it is one line. In the traceback that follows, the further lines of an
+    exception's message are indented: they cannot pass for log lines.
+    """
 
     def __init__(self, fmt: str, *, has_prefix: bool) -> None:
         super().__init__(fmt)
         self._has_prefix = has_prefix
         self._second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and what belongs to it."""
+        record.message = record.getMessage().rstrip("\r\n")  # uvicorn's end with a line break
+        if self.usesTime():
+            record.asctime = self.formatTime(record)
+        lines = [escape(self.formatMessage(record))]
+        trace = _format_exception(*record.exc_info[1:]) if record.exc_info else record.exc_text
+        details = filter(None, (trace, record.stack_info))
+        return "\n".join([*lines, *(escape(text, keep="\n") for text in details)])
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """Return the time as the base does, but format each second only once."""
@@ -82,7 +98,26 @@ class JSONFormatter(logging.Formatter):
             line["exc_info"] = self.formatException(record.exc_info)
         if not vars(record).keys() <= _STANDARD:
             line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        return _dump(line)
+        return escape(_dump(line))  # DEL, C1 and marks of direction may be as they are in JSON
+
+
+def _format_exception(exc: Any, frames: Any) -> str:
+    """Return the traceback, with the messages of all its exceptions kept in their places."""
+    whole = traceback.TracebackException(type(exc), exc, frames)
+    pending = [whole]
+    while pending:
+        part = pending.pop()
+        part._str = _indent(part._str)  # type: ignore[attr-defined]  # noqa: SLF001
+        part.__notes__ = [_indent(note) for note in part.__notes__ or ()]
+        if hasattr(part, "msg"):  # a SyntaxError, of ast.literal_eval() for example
+            part.msg = _indent(part.msg)
+        following = (part.__cause__, part.__context__, *(part.exceptions or ()))
+        pending += [each for each in following if each is not None]
+    return "".join(whole.format()).rstrip("\n")
+
+
+def _indent(text: str) -> str:
+    return str(text).replace("\n", "\n    ")
 
 
 def _dump(line: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ _NO_EFFECT = {("batching", "idle_timeout"), ("batching", "batch_window")}
 _VERSION_CALLS = {"distribution", "get_distribution", "require", "version"}
 
 
-class CodeReader(ast.NodeVisitor):
+class CodeReader:
     """Collects the findings about one file after another."""
 
     def __init__(self) -> None:
@@ -40,13 +40,31 @@ class CodeReader(ast.NodeVisitor):
             for node in ast.walk(tree):  # what is imported below is used above, in functions
                 if isinstance(node, ast.Import):
                     self._read_import(node)
-            self.visit(tree)
+            self._read_all(tree)
         except (SyntaxError, ValueError, RecursionError) as exc:
             text = f"This cannot be read as Python: {exc}"
             line = getattr(exc, "lineno", None) or 1
             self.findings.append(Finding(path, line, text, must_change=b"kopf" in source))
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def _read_all(self, tree: ast.Module) -> None:
+        """Read what matters, in the order of the file; deep trees are too deep for recursion."""
+        waiting: list[ast.AST] = [tree]
+        while waiting:
+            node = waiting.pop()
+            is_read = False
+            match node:
+                case ast.ImportFrom():
+                    self._read_names(node)
+                case ast.Attribute():
+                    is_read = self._read_attribute(node)
+                case ast.Call():
+                    self._read_call(node)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._read_decorators(node)
+            if not is_read:
+                waiting += reversed([*ast.iter_child_nodes(node)])
+
+    def _read_names(self, node: ast.ImportFrom) -> None:
         """Check the names that are imported from Kopf."""
         module = (node.module or "").split(".")
         if module[0] != "kopf" or node.level:
@@ -56,17 +74,16 @@ class CodeReader(ast.NodeVisitor):
             if alias.name != "*":
                 self._check_name(node, [*module[1:], alias.name])
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Check ``kopf.x.y``, ``settings.x.y``."""
+    def _read_attribute(self, node: ast.Attribute) -> bool:
+        """Check ``kopf.x.y``, ``settings.x.y``; tell whether it is a chain of names."""
         root, *names = _unroll(node) or [""]
         if root in self._aliases and names:
             self._check_name(node, names)
         elif root == "settings" and len(names) > 1:
             self._check_setting(node, names[0], names[1])
-        else:
-            self.generic_visit(node)
+        return bool(root)
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def _read_call(self, node: ast.Call) -> None:
         """Check for questions about the version of Kopf, and for servers."""
         *_, name = _unroll(node.func) or [""]
         given = [item.value for item in node.args if isinstance(item, ast.Constant)]
@@ -77,9 +94,8 @@ class CodeReader(ast.NodeVisitor):
         keywords = {item.arg for item in node.keywords}
         if name == "WebhookServer" and "port" not in keywords:
             self._note(node, "WebhookServer without port= takes 9443, Kopf's a random port.")
-        self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def _read_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Check what decorators of handlers ask for."""
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
@@ -87,9 +103,6 @@ class CodeReader(ast.NodeVisitor):
                 if root in {*self._aliases, "on"}:
                     for text in _compare(node, names or [root], decorator.keywords):
                         self._note(decorator, text)
-        self.generic_visit(node)
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
     def _read_import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -144,8 +157,10 @@ def _compare(
     if "timeout" in options and isinstance(fn, ast.AsyncFunctionDef):
         yield "timeout= ends an async handler that runs, too; Kopf looks between the attempts."
     if names[-1] == "timer" and any(
-        isinstance(node, ast.Raise) and "PermanentError" in ast.unparse(node)
+        getattr(inner, "id", getattr(inner, "attr", "")) == "PermanentError"
         for node in ast.walk(fn)
+        if isinstance(node, ast.Raise)
+        for inner in ast.walk(node)
     ):
         yield "PermanentError ends a timer for its object; in Kopf, the timer goes on."
     if names[-1] == "create" and options.keys() & {"field", "value"}:
@@ -159,6 +174,6 @@ def _unroll(node: ast.expr) -> list[str]:
     """Return the names in ``a.b.c``; nothing if the first one is no name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
-        names.insert(0, node.attr)
+        names.append(node.attr)
         node = node.value
-    return [node.id, *names] if isinstance(node, ast.Name) else []
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []

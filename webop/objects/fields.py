@@ -7,6 +7,7 @@ manual); keys with dots of their own, such as most annotations, need a sequence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -148,9 +149,23 @@ def clone(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     try:
-        return orjson.loads(orjson.dumps(value, default=unwrap_mapping))
+        text = orjson.dumps(value, default=unwrap_mapping)
     except TypeError:
         return _clone_slowly(value)
+    return _clone_slowly(value) if is_lossy(text, value) else orjson.loads(text)
+
+
+def is_lossy(text: bytes, value: Any) -> bool:
+    """Tell whether orjson has made null of a NaN or an infinity: a patch would remove the field."""
+    return b"null" in text and _has_nan(value)
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if is_mapping(value):
+        return any(map(_has_nan, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_has_nan, value))
 
 
 class Snapshot:

@@ -262,13 +262,18 @@ class Selector:
             return matching
         return {resource for resource in matching if not resource.group} or matching
 
-    def suggest(self, resources: Iterable[Resource]) -> str:
-        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing."""
+    def suggest(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> str:
+        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing.
+
+        Args:
+            resources: those that are known.
+            groups: all API groups of the cluster; not all of their resources may be known.
+        """
         if not self.is_specific:
             return ""
         known = sorted(resources, key=lambda r: (r.preferred, r.name))
-        if alike := [r for r in known if replace(self, group=None, version=r.version).check(r)]:
-            return f" The cluster has {', '.join(map(str, alike))}."
+        if found := [r for r in known if replace(self, group=None, version=r.version).check(r)]:
+            return f" The cluster has {', '.join(map(str, found))}."
         name = str(self.any_name or self.plural or self.kind or self.singular or self.shortcut)
         names = {
             name: resource
@@ -277,7 +282,11 @@ class Selector:
             if name and self.group in (None, resource.group)
         }
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-        return f" Did you mean {names[close[0]]}?" if close else ""
+        if close:
+            return f" Did you mean {names[close[0]]}?"
+        alike = difflib.get_close_matches(self.group or "", set(groups), n=1, cutoff=0.8)
+        is_other = bool(alike) and alike[0] != self.group
+        return f" Did you mean the API group {alike[0]}?" if is_other else ""
 
     def is_ambiguous(self, resources: Iterable[Resource]) -> bool:
         """Tell whether one kind is meant, but several have the name: none is served then."""

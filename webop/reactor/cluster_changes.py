@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from webop.client.api import Client
+from webop.client.events import get_uid
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.resources import Resource
@@ -75,36 +76,44 @@ class Definitions:
     """What the custom resource definitions declare; the discovery shows it some time later."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, frozenset[_Look]] = {}
+        # By names and uids: while a long list is read, a definition can be created again before the
+        # old one is listed. Names stay: the discovery must not show those that are gone.
+        self._looks: dict[str, dict[str, frozenset[_Look]]] = {}
 
     async def follow(
         self, client: Client, options: WatchOptions, on_change: Callable[[], None]
     ) -> None:
         """Watch the definitions for ever; call a function when one changes in what matters."""
-        unseen: set[str] = set()
+        unseen: set[tuple[str, str]] = set()
         async with contextlib.aclosing(watch(client, DEFINITIONS, None, options)) as items:
             async for item in items:
-                changed: dict[str, frozenset[_Look]] = {}
                 if isinstance(item, ListingStarted):
-                    unseen = set(self._looks)
+                    unseen = {(name, uid) for name, known in self._looks.items() for uid in known}
                 elif isinstance(item, ListingFinished):
-                    changed = dict.fromkeys(unseen, frozenset())
+                    for name, uid in unseen:
+                        del self._looks[name][uid]
+                    if unseen:
+                        on_change()
                 else:
                     event_type, raw = item
-                    name = raw["metadata"]["name"]
-                    unseen.discard(name)
-                    changed[name] = frozenset() if event_type == "DELETED" else _read_looks(raw)
-                if any(look != self._looks.get(name) for name, look in changed.items()):
-                    self._looks |= changed
-                    on_change()
+                    name, uid = raw["metadata"]["name"], get_uid(raw)
+                    unseen.discard((name, uid))
+                    known = self._looks.setdefault(name, {})
+                    before = dict(known)
+                    if event_type == "DELETED":
+                        known.pop(uid, None)
+                    else:
+                        known[uid] = _read_looks(raw)
+                    if known != before:
+                        on_change()
 
     def are_shown_by(
         self, resources: Iterable[Resource], groups: Collection[str] | None = None
     ) -> bool:
         """Tell whether the discovery, of some groups maybe, has caught up with the definitions."""
         defined = {
-            name: looks
-            for name, looks in self._looks.items()
+            name: set[_Look]().union(*known.values())
+            for name, known in self._looks.items()
             if groups is None or name.partition(".")[2] in groups
         }
         shown: dict[str, set[_Look]] = {name: set() for name in defined}

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from webop.client.api import Client
 from webop.client.discovery import discover
@@ -168,7 +169,7 @@ class Observer:
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
         }
-        self._operator.cluster_view.update(found.resources | kept)
+        self._operator.cluster_view.update(found.resources | kept, found.groups)
         self._report_broken(found.broken)
         self._adjust()
         if not self.scanned.is_set():
@@ -243,6 +244,7 @@ class Observer:
         """Match the selectors with the resources; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
         resources = self._operator.cluster_view.resources
+        groups = self._operator.cluster_view.served_groups
         self._missing.clear()
         for handler in self._operator.registry.select_resource_handlers():
             selector = handler.selector
@@ -255,7 +257,7 @@ class Observer:
             elif not found and selector.is_specific:
                 self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet; it is served as soon as it is."
-                self._report(selector, text + selector.suggest(resources))
+                self._report(selector, text + selector.suggest(resources, groups))
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "%s: in the cluster now, and served.",
@@ -282,7 +284,8 @@ class Observer:
         ]
         is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
         # Or it was watched before credentials were lost.
-        is_late |= (resource.group, resource.plural, namespace) in self._operator.cluster_view.left
+        left = self._operator.cluster_view.left
+        is_late |= bool(left.get((resource.group, resource.plural, namespace)))
         room = self._open_room(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -302,6 +305,8 @@ class Observer:
         async def run_in_order() -> None:
             if former:
                 await asyncio.wait([stream.task for stream in former])
+            origins = [each.origin for each in self._streams.values()]
+            stream.is_alone = origins.count(stream.origin) == 1
             await keep_running(stream.run, name=f"watch of {stream}")
 
         self._streams[stream.key] = stream
@@ -342,7 +347,7 @@ class Observer:
                 del indexed[origin]
         left = self._operator.cluster_view.left
         for origin in left.keys() - feeds:
-            for uid in left.pop(origin):
+            for uid in chain.from_iterable(left.pop(origin).values()):
                 self._operator.memos.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:

@@ -44,6 +44,8 @@ class Stream:
         status: how the watch is doing.
         is_resuming: the same, until the first listing has ended.
         is_stopped: whether the observer has stopped it while the operator continues.
+        is_alone: whether no other version of its objects is served: then it continues the stream of
+            whatever version there was before.
         task: where it runs.
     """
 
@@ -66,6 +68,7 @@ class Stream:
         self.status = WatchStatus()
         self.is_resuming = is_resuming
         self.is_stopped = False
+        self.is_alone = False
         self._gate = gate
         self.feeds = {ctx.operator.indices.feed_of(handler) for handler in ctx.handlers.indexers}
 
@@ -82,7 +85,7 @@ class Stream:
     async def run(self) -> None:
         """List and watch in each turn; during a pause, only for the indexes."""
         settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
-        left = self.ctx.operator.cluster_view.left
+        left = self.ctx.operator.cluster_view.left.setdefault(self.origin, {})
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         group = WorkerGroup()
@@ -95,7 +98,9 @@ class Stream:
             is_resuming=self.is_resuming,
             is_paused=not pausing.is_active,
         )
-        dispatcher.former = left.pop(self.origin, {})
+        version = self.ctx.resource.version
+        other = next(iter(left), version) if self.is_alone else version
+        dispatcher.former = left.pop(version if version in left else other, {})
         try:
             with pausing.subscribed(dispatcher.switch):
                 while True:
@@ -114,7 +119,7 @@ class Stream:
                     dispatcher.abandon(await group.end(_HUNG_TIMEOUT))
                 finally:  # now, what could not be written is known
                     if (objects := dispatcher.list_objects()) or not self.is_resuming:
-                        left[self.origin] = objects
+                        left[version] = objects
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator

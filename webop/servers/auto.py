@@ -9,10 +9,9 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING
 
 from webop.errors import WebopError
-from webop.servers.base import WebhookClientConfig, WebhookFn
+from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
 from webop.servers.detection import ClusterKind, detect_by_certificate, detect_by_version
 from webop.servers.hosting import get_hosting
-from webop.servers.lifetime import ClosableServer
 from webop.servers.local import (
     WebhookDockerDesktopServer,
     WebhookK3dServer,
@@ -22,8 +21,6 @@ from webop.servers.local import (
 from webop.servers.ngrok import WebhookNgrokTunnel
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from webop.servers.hosting import ClusterAccess
 
 logger = logging.getLogger(__name__)
@@ -47,17 +44,17 @@ class WebhookAutoServer(WebhookServer):
     The parameters are those of the plain server; a given ``host`` or ``addr`` wins.
     """
 
-    async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+    async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+        """Serve as the server for the cluster does (:meth:`WebhookServer.serve`)."""
         if not self.host:
             chosen = await _choose_server() or WebhookServer
-            self.DEFAULT_HOST, self.DEFAULT_ADDR = chosen.DEFAULT_HOST, chosen.DEFAULT_ADDR
-        configs = super()._serve(fn)
-        async with contextlib.aclosing(configs):
+            self.DEFAULT_HOST, self.DEFAULT_ADDR = chosen.DEFAULT_HOST, chosen.DEFAULT_ADDR  # type: ignore[misc]
+        async with contextlib.aclosing(super().serve(fn)) as configs:
             async for config in configs:
                 yield config
 
 
-class WebhookAutoTunnel(ClosableServer):
+class WebhookAutoTunnel(BaseWebhookServer):
     """A server for the local clusters that are known, and a tunnel for all others.
 
     See :class:`~webop.WebhookAutoServer` and :class:`~webop.WebhookNgrokTunnel`; to set more than
@@ -80,28 +77,14 @@ class WebhookAutoTunnel(ClosableServer):
         self.addr = addr
         self.port = port
         self.path = path
-        self._inner: set[WebhookServer | WebhookNgrokTunnel] = set()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for server in list(self._inner):
-            await server.__aexit__(exc_type, exc, traceback)
-        await super().__aexit__(exc_type, exc, traceback)
-
-    async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+    async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+        """Serve by the server for the cluster, or by a tunnel."""
         chosen = await _choose_server() or WebhookNgrokTunnel
         server = chosen(addr=self.addr, port=self.port, path=self.path)
-        self._inner.add(server)
-        try:
-            async with server:
-                async for config in server(fn):
-                    yield config
-        finally:
-            self._inner.discard(server)
+        async with contextlib.aclosing(server.serve(fn)) as configs:
+            async for config in configs:
+                yield config
 
 
 async def _choose_server() -> type[WebhookServer] | None:

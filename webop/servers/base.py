@@ -7,8 +7,14 @@ This module is imported by users' handler files: it costs nothing to import.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, Protocol, TypedDict
+import abc
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 Headers = Mapping[str, str]
 SSLPeer = Mapping[str, Any]
@@ -87,3 +93,74 @@ class WebhookServerProtocol(Protocol):
     def __call__(self, fn: WebhookFn, /) -> AsyncIterator[WebhookClientConfig]:
         """Serve until closed, yielding a config at first and whenever the endpoint changes."""
         ...
+
+
+class BaseWebhookServer(abc.ABC):
+    """What all webhook servers of webop have in common; a subclass has :meth:`serve`.
+
+    Each call of the server runs :meth:`serve` in one task of its own, and returns an iterator of
+    what that yields. The task is cancelled when the iterator is closed, and when the context of
+    the server is left (manual, "System resource cleanup"): iterators that wait then end.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abc.abstractmethod
+    def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+        """Serve reviews by a function until cancelled; clean up then.
+
+        Yields:
+            The config for the API servers, at first and whenever it changes. The code after a
+            ``yield`` runs when the operator has taken the config.
+
+        Raises:
+            ConfigurationError: it cannot be started with these options.
+        """
+
+    def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
+        """Serve reviews by a function until the returned generator is closed.
+
+        Raises:
+            ConfigurationError: (on the first step) it cannot be started with these options.
+        """
+        return self._run(fn)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+        configs: asyncio.Queue[WebhookClientConfig | None] = asyncio.Queue()
+        is_taken = asyncio.Event()
+
+        async def run() -> None:
+            async with contextlib.aclosing(self.serve(fn)) as served:
+                async for config in served:
+                    is_taken.clear()
+                    configs.put_nowait(config)
+                    await is_taken.wait()
+
+        task = asyncio.create_task(run(), name="webhook server")
+        task.add_done_callback(lambda _: configs.put_nowait(None))
+        self._tasks.add(task)
+        try:
+            while (config := await configs.get()) is not None:
+                yield config
+                is_taken.set()
+            if not task.cancelled():
+                task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            self._tasks.discard(task)

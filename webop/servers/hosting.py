@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from webop.servers.base import WebhookClientConfig
+from webop.servers.gate import Gate
 
 
 class ServingLimits(Protocol):
@@ -26,6 +27,22 @@ class ServingLimits(Protocol):
     @property
     def max_body(self) -> int:
         """The largest review that is taken, in bytes."""
+
+    @property
+    def max_held_bytes(self) -> int:
+        """How many bytes the bodies of all reviews in memory may have together."""
+
+    @property
+    def max_connections(self) -> int:
+        """How many connections a listener keeps open at once."""
+
+    @property
+    def max_reviews(self) -> int:
+        """How many reviews are served at once."""
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls of one handler run at once."""
 
     @property
     def read_timeout(self) -> float:
@@ -50,6 +67,12 @@ class DefaultLimits:
 
     # An object is at most 3 MiB for the API server, and an update comes with both of its states.
     max_body: int = 7 * 1024 * 1024
+    # Decoded objects take three to five times the memory of their texts: with the operator's own
+    # 80 MiB, this fits the 256 MiB of the sample Deployment.
+    max_held_bytes: int = 32 * 1024 * 1024
+    max_connections: int = 256
+    max_reviews: int = 1000
+    max_calls: int = 100
     read_timeout: float = 10.0
     # API servers keep idle connections for 90 seconds. They must be the first to close: a request
     # that meets a connection being closed by the server fails.
@@ -92,6 +115,8 @@ class Hosting:
         is_stopping: set by the operator when it begins to stop: every answer closes its
             connection then, while new ones are still accepted.
         expiry: set by the server: until when its certificate is valid; None if not known.
+        secret: set by the server: the namespace and the name of the Secret that it needs to start.
+        gate: refuses what is too much at once.
     """
 
     limits: ServingLimits = field(default_factory=DefaultLimits)
@@ -99,6 +124,12 @@ class Hosting:
     confirm: Callable[[WebhookClientConfig], Awaitable[None]] = _confirm_at_once
     is_stopping: bool = False
     expiry: dt.datetime | None = None
+    secret: tuple[str, str] | None = None
+    gate: Gate = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let the gate read the limits of the moment."""
+        self.gate = Gate(lambda: self.limits)
 
 
 current_hosting: ContextVar[Hosting] = ContextVar("current_hosting")

@@ -12,14 +12,13 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from webop.errors import ConfigurationError
-from webop.keymaterial import load_key_material
 from webop.own_threads import call_in_own_thread
 from webop.servers.addresses import build_url, get_reachable_address
-from webop.servers.base import WebhookClientConfig, WebhookFn
-from webop.servers.certificates import contexts
+from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
 from webop.servers.certificates.certfiles import (
     ExpiryWatch,
     Material,
@@ -27,8 +26,8 @@ from webop.servers.certificates.certfiles import (
     join_bundles,
     read_material,
 )
+from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.lifetime import ClosableServer
 
 if TYPE_CHECKING:
     import ssl
@@ -38,12 +37,12 @@ logger = logging.getLogger(__name__)
 _TRUST_SECONDS = 60.0
 
 
-class WebhookServer(ClosableServer):
+@dataclass(kw_only=True, eq=False, repr=False)
+class WebhookServer(BaseWebhookServer):
     """A local HTTPS (or HTTP) endpoint for reviews (manual, "Servers and tunnels").
 
-    It is used once: called with the framework's function, it listens, yields the config for its
-    clients, and serves until its generator is closed. As an async context manager, it closes
-    the generators that it has given, on exit.
+    Called with the framework's function, it listens, yields the config for its clients, and
+    serves until its generator is closed.
 
     Args:
         addr: the address to listen on; empty for all interfaces. By default, that is "localhost",
@@ -67,59 +66,40 @@ class WebhookServer(ClosableServer):
         file_check_interval: how often, in seconds, the files are looked at for changes. Changed
             certificates are used for new connections, with no connection refused meanwhile.
 
-    Flow: the TLS context is made; :meth:`_watch_certificate` loads a certificate into it and
-    yields the authorities for the clients to trust; the listener starts; the config that
-    :meth:`_build_config` makes is yielded, and again each time the authorities change. These two
-    methods are for the subclasses that get their certificates, or are reached, in other ways.
+    Flow: :meth:`watch_certificate` puts a certificate to use and yields the CA bundle for the
+    clients; the listener starts; the config that :meth:`build_config` makes is yielded, and again
+    each time the bundle changes. Subclasses that get their certificates, or are reached, in other
+    ways override these two.
     """
 
     #: The hostname for the URLs if there is no ``host``; None takes the address.
-    DEFAULT_HOST: str | None = None
-    DEFAULT_ADDR: str = "localhost"
-    DEFAULT_PORT: int = 9443
+    DEFAULT_HOST: ClassVar[str | None] = None
+    DEFAULT_ADDR: ClassVar[str] = "localhost"
+    DEFAULT_PORT: ClassVar[int] = 9443
 
-    def __init__(  # noqa: PLR0913 - the signature is the manual's
-        self,
-        *,
-        addr: str | None = None,
-        port: int | None = None,
-        path: str | None = None,
-        host: str | None = None,
-        cadata: bytes | None = None,
-        cafile: str | os.PathLike[str] | None = None,
-        cadump: str | os.PathLike[str] | None = None,
-        context: ssl.SSLContext | None = None,
-        insecure: bool = False,
-        certfile: str | os.PathLike[str] | None = None,
-        pkeyfile: str | os.PathLike[str] | None = None,
-        password: str | None = None,
-        extra_sans: Iterable[str] = (),
-        verify_mode: ssl.VerifyMode | None = None,
-        verify_cafile: str | os.PathLike[str] | None = None,
-        verify_capath: str | os.PathLike[str] | None = None,
-        verify_cadata: str | bytes | None = None,
-        file_check_interval: float = 60.0,
-    ) -> None:
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
+    host: str | None = None
+    cadata: bytes | None = None
+    cafile: StrPath | None = None
+    cadump: StrPath | None = None
+    context: ssl.SSLContext | None = None
+    insecure: bool = False
+    certfile: StrPath | None = None
+    pkeyfile: StrPath | None = None
+    password: str | None = None
+    extra_sans: Iterable[str] = ()
+    verify_mode: ssl.VerifyMode | None = None
+    verify_cafile: StrPath | None = None
+    verify_capath: StrPath | None = None
+    verify_cadata: str | bytes | None = None
+    file_check_interval: float = 60.0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
-        self.host = host
-        self.cadata = cadata
-        self.cafile = cafile
-        self.cadump = cadump
-        self.context = context
-        self.insecure = insecure
-        self.certfile = certfile
-        self.pkeyfile = pkeyfile
-        self.password = password
-        self.extra_sans = extra_sans
-        self.verify_mode = verify_mode
-        self.verify_cafile = verify_cafile
-        self.verify_capath = verify_capath
-        self.verify_cadata = verify_cadata
-        self.file_check_interval = file_check_interval
         self._listening_port = 0
+        self._contexts: LiveContext | None = None
         self._hosting = Hosting()
         self._expiry = ExpiryWatch(self._hosting)
 
@@ -162,40 +142,39 @@ class WebhookServer(ClosableServer):
         pair = build_certificate_self_signed(hostnames, password)
         return pair.cert, pair.key
 
-    async def _watch_certificate(
-        self, context: ssl.SSLContext | None
-    ) -> AsyncGenerator[bytes | None, None]:
-        """Load a certificate into the TLS context; tell the authorities, now and on each change.
+    async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
+        """Put a certificate to use; yield the CA bundle for the clients, again when it changes.
 
-        The first authorities are awaited before the listener starts: the certificate must be in
-        the context by then. Later, it may change the certificate of the live context at any
-        moment (:meth:`_use_certificate`), and yields the authorities whenever they change. It
-        goes on after a ``yield`` when the operator has taken the config; when the clusters trust
-        the new authorities, too, is told by :meth:`_wait_for_trust`. It may wait for as long as
-        it wants, or return if nothing can change; it is closed when the server is.
-
-        Args:
-            context: the TLS context of the listener; None for plain HTTP.
+        The listener starts after the first bundle: by then, :meth:`use_certificate` must have
+        been called. It can be called again at any time. The code after a ``yield`` runs when the
+        operator has taken the config; :meth:`wait_for_trust` waits until the clusters have
+        followed. Return if nothing can change any more; the generator is closed when the server
+        is.
 
         Yields:
-            The authorities for the clients to trust, in PEM; None for the default ones.
+            The CA certificates in PEM; None for those that clients trust by default.
         """
         current = await call_in_own_thread(self._read_material)
-        own = await call_in_own_thread(self._make_certificate, context, current)
-        if context is not None and current.cert is not None:
-            self._use_certificate(context, current.cert, current.key, self.password)
+        own = None
+        if current.cert is not None:
+            await self.use_certificate(current.cert, current.key, self.password)
+        elif self._contexts is not None and not self._contexts.has_certificate:
+            addr = get_reachable_address(self._get_addr())
+            names = [self._get_host(), addr, *self.extra_sans]
+            own, key = await call_in_own_thread(self.build_certificate, names, self.password)
+            await self.use_certificate(own, key, self.password)
         yield add_bundle(current.bundle, own)
         if self.certfile is not None or self.cafile is not None:
-            async with contextlib.aclosing(self._watch_files(context, current, own)) as bundles:
+            async with contextlib.aclosing(self._watch_files(current, own)) as bundles:
                 async for bundle in bundles:
                     yield bundle
 
-    def _build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:
+    def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:
         """Build the config that tells the clients where the server is, and what to trust.
 
         Args:
             port: the port that it listens on.
-            bundle: the authorities in PEM; None for the default ones.
+            bundle: the CA certificates in PEM; None for the default ones.
         """
         scheme = "http" if self.insecure else "https"
         config = WebhookClientConfig(url=build_url(scheme, self._get_host(), port, self.path))
@@ -203,48 +182,44 @@ class WebhookServer(ClosableServer):
             config["caBundle"] = base64.b64encode(bundle).decode("ascii")
         return config
 
-    def _use_certificate(
-        self,
-        context: ssl.SSLContext,
-        cert: bytes,
-        key: bytes | None = None,
-        password: str | None = None,
+    async def use_certificate(
+        self, cert: bytes, key: bytes | None = None, password: str | None = None
     ) -> None:
-        """Put a certificate into a TLS context, live or not, and tell the operator its expiry.
+        """Show a certificate to new connections from now on, and note its expiry.
 
-        New connections are served with it, those that are open stay as they are. To be called
-        in the event loop, not in a thread: no handshake may see one half of it.
+        Open connections stay as they are. A server with ``insecure=True`` ignores it.
 
         Args:
-            context: the TLS context of the listener.
             cert: the certificate in PEM, with the intermediate ones after it.
             key: its private key in PEM; None if it is in the same text.
             password: what decrypts the key.
 
         Raises:
-            ssl.SSLError: this is not PEM, or they do not fit. The context is spoilt then: what
-                is not known to fit must be tried out in another context.
+            ConfigurationError: a handshake has shown another certificate.
+            ssl.SSLError: this is not PEM, or they do not fit. Nothing has changed then.
         """
-        load_key_material(context, cert, key, password)
-        self._expiry.note(cert)
+        if self._contexts is not None:
+            await self._contexts.use(cert, key, password)
+            self._expiry.note(cert)
 
-    async def _wait_for_trust(self, bundle: bytes) -> None:
-        """Wait until the clusters trust these authorities (PEM); not for ever: a minute."""
-        config = self._build_config(self._listening_port, bundle)
+    async def wait_for_trust(self, bundle: bytes) -> None:
+        """Wait until the clusters trust these CA certificates (PEM), for a minute at most."""
+        config = self.build_config(self._listening_port, bundle)
         try:
             # Not wait_for(): that of Python 3.11 can swallow a cancellation.
             async with asyncio.timeout(_TRUST_SECONDS):
                 await self._hosting.confirm(config)
         except TimeoutError:
-            logger.warning("The new authorities are not confirmed after %s s.", _TRUST_SECONDS)
+            logger.warning("The new CA bundle is not confirmed after %s s.", _TRUST_SECONDS)
 
-    async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+    async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
+        """Serve until cancelled (:meth:`BaseWebhookServer.serve`)."""
         from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
-        from webop.servers.listener import Listener  # noqa: PLC0415 - slow
+        from webop.servers.http.listener import Listener  # noqa: PLC0415 - slow
 
         hosting = self._hosting
         # Files are read in a thread: those of networked disks can take long.
-        context = await call_in_own_thread(self._build_context)
+        self._contexts = await call_in_own_thread(self._build_contexts)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
         addr = self._get_addr()
@@ -254,32 +229,19 @@ class WebhookServer(ClosableServer):
                 "to call %r: set host= to the name of the Service, such as NAME.NAMESPACE.svc.",
                 self._get_host(),
             )
-        async with contextlib.aclosing(self._watch_certificate(context)) as bundles:
+        async with contextlib.aclosing(self.watch_certificate()) as bundles:
             bundle = await anext(bundles)
             await self._dump(bundle)
             async with Listener(
-                endpoint, addr, port, ssl_context=context, hosting=hosting
+                endpoint, addr, port, ssl_context=self._contexts, hosting=hosting
             ) as listener:
                 self._listening_port = listener.port
-                yield self._build_config(listener.port, bundle)
-                while await self._has_another(pending := asyncio.ensure_future(anext(bundles))):
-                    bundle = pending.result()
+                yield self.build_config(listener.port, bundle)
+                async for bundle in bundles:
                     with contextlib.suppress(ConfigurationError):  # it was fine at the start
                         await self._dump(bundle)
-                    yield self._build_config(listener.port, bundle)
-
-    async def _has_another(self, step: asyncio.Future[Any]) -> bool:
-        """Wait for the next authorities; False if the server is closed first."""
-        closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait((step, closing), return_when=asyncio.FIRST_COMPLETED)
-            if step.done() and isinstance(step.exception(), StopAsyncIteration):
-                await closing
-            return not closing.done()
-        finally:
-            for future in (step, closing):
-                future.cancel()
-            await asyncio.gather(step, closing, return_exceptions=True)
+                    yield self.build_config(listener.port, bundle)
+                await asyncio.Event().wait()
 
     def _get_addr(self) -> str:
         if self.addr is not None:
@@ -290,21 +252,23 @@ class WebhookServer(ClosableServer):
     def _get_host(self) -> str:
         return self.host or self.DEFAULT_HOST or get_reachable_address(self._get_addr())
 
-    def _build_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context without a certificate yet; None for plain HTTP."""
-        if self.insecure:
-            if self.context is not None:
-                raise ValueError("There cannot be both insecure=True and a TLS context=.")
-            return None
-        context = self.context or contexts.build_server_context()
-        contexts.load_verification(
-            context,
-            mode=self.verify_mode,
-            cafile=self.verify_cafile,
-            capath=self.verify_capath,
-            cadata=self.verify_cadata,
-        )
-        return context
+    def _build_contexts(self) -> LiveContext | None:
+        """Return the TLS contexts, with no certificate yet; None for plain HTTP."""
+        verification = (self.verify_cafile, self.verify_capath, self.verify_cadata)
+        if not self.insecure:
+            cafile, capath, cadata = verification
+            return LiveContext(
+                self.context, mode=self.verify_mode, cafile=cafile, capath=capath, cadata=cadata
+            )
+        if self.context is not None:
+            raise ValueError("There cannot be both insecure=True and a TLS context=.")
+        if self.verify_mode is not None or verification != (None, None, None):
+            raise ConfigurationError(
+                "There cannot be both insecure=True and verify_mode=, verify_cafile=, "
+                "verify_capath=, or verify_cadata=: plain HTTP has no client certificates to "
+                "verify, so anybody could send reviews. Remove insecure=True, or the others."
+            )
+        return None
 
     def _read_material(self) -> Material:
         return read_material(
@@ -315,25 +279,13 @@ class WebhookServer(ClosableServer):
             cadata=self.cadata,
         )
 
-    def _make_certificate(self, context: ssl.SSLContext | None, material: Material) -> bytes | None:
-        """Load a self-signed certificate if there is no other; return it, or None."""
-        if context is None or material.cert is not None:
-            return None
-        if self.context is not None and contexts.has_certificate(context):
-            return None
-        addr = get_reachable_address(self._get_addr())
-        hostnames = [self._get_host(), addr, *self.extra_sans]
-        cert, key = self.build_certificate(hostnames, self.password)
-        self._use_certificate(context, cert, key, self.password)
-        return cert
-
     async def _watch_files(
-        self, context: ssl.SSLContext | None, current: Material, own: bytes | None
+        self, current: Material, own: bytes | None
     ) -> AsyncGenerator[bytes | None, None]:
-        """Follow the files; yield the authorities to trust when they change.
+        """Follow the files; yield the CA bundle when it changes.
 
-        The new authorities are trusted beside the old ones before the new certificate is used,
-        and the old ones until the next look at the files: other replicas may see them later.
+        The new CA certificates are trusted beside the old ones before the new certificate is
+        used, and the old ones until the next look at the files: other replicas may see them later.
         """
         bundle = told = add_bundle(current.bundle, own)
         while True:
@@ -344,14 +296,20 @@ class WebhookServer(ClosableServer):
             if bundle != previous:
                 told = join_bundles(previous, bundle)
                 yield told
-                await self._wait_for_trust(told)
+                await self.wait_for_trust(told)
             elif told != bundle:
                 told = bundle
                 yield told
             is_same = (changed.cert, changed.key) == (current.cert, current.key)
-            if context is not None and changed.cert is not None and not is_same:
-                self._use_certificate(context, changed.cert, changed.key, self.password)
-                logger.info("The changed certificate of the webhook server is in use.")
+            if changed.cert is not None and not is_same and self._contexts is not None:
+                try:
+                    await self.use_certificate(changed.cert, changed.key, self.password)
+                except ConfigurationError as error:
+                    text = "The changed certificate of the webhook server is not in use: %s"
+                    logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
+                else:
+                    text = "The changed certificate of the webhook server is in use: %s."
+                    logger.info(text, self._expiry.description)
             current = changed
 
     async def _read_again(self, current: Material) -> Material:
@@ -366,9 +324,9 @@ class WebhookServer(ClosableServer):
         if self.cadump is None:
             return
         if bundle is None:
-            logger.warning("There are no authorities to save to cadump=%r.", str(self.cadump))
+            logger.warning("There are no CA certificates to write to cadump=%r.", str(self.cadump))
         else:
-            await call_in_own_thread(contexts.write_file, self.cadump, bundle, "cadump")
+            await call_in_own_thread(write_file, self.cadump, bundle, "cadump")
 
 
 class WebhookK3dServer(WebhookServer):

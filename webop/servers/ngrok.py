@@ -1,46 +1,43 @@
-"""A webhook server that is reached through a tunnel of ngrok: for clusters that are far away.
+"""A webhook server that is reached through a tunnel of ngrok.
 
-Flow: API server → ngrok's public endpoint → the agent on this host → a plain local server.
-It is named in users' handler files, so pyngrok is imported when the tunnel is opened.
+pyngrok finds or downloads the agent of ngrok; the agent itself is a subprocess for each tunnel,
+and tells in its log what happens. This module is named in users' handler files, so pyngrok is
+imported when the tunnel is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-import time
+import os
+import re
+import shutil
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Any
 
 from webop.errors import ConfigurationError
-from webop.servers.base import WebhookClientConfig, WebhookFn
-from webop.servers.lifetime import ClosableServer
-from webop.servers.local import WebhookServer
-
-if TYPE_CHECKING:
-    import os
-
-    from webop.servers.agent import NgrokAgent
+from webop.own_threads import call_in_own_thread
+from webop.servers.tunnel import WebhookTunnel
 
 logger = logging.getLogger(__name__)
 
-# All in seconds.
-_CHECK_PERIOD = 0.5
-_FIRST_BACKOFF = 1.0
-_LONGEST_BACKOFF = 60.0
-# A tunnel that has lasted for so long was a good one: the pauses begin anew after it.
-_SOUND_LIFE = 60.0
+_LOGIN_ADVICE = (
+    "Give your authtoken by token= or NGROK_AUTHTOKEN; it is at "
+    "https://dashboard.ngrok.com/get-started/your-authtoken."
+)
+_BUSY_ADVICE = "Stop the other agents of this account (they are listed in ngrok's dashboard)."
+# By the codes of the agent: https://ngrok.com/docs/errors/
+_ADVICES = {
+    **dict.fromkeys(("105", "106", "107", "4018"), _LOGIN_ADVICE),
+    **dict.fromkeys(("108", "334"), _BUSY_ADVICE),
+}
 
 
-class WebhookNgrokTunnel(ClosableServer):
+class WebhookNgrokTunnel(WebhookTunnel):
     """A local server for reviews behind a public address of ngrok (manual, "Servers and tunnels").
-
-    The local server speaks plain HTTP, the public one HTTPS with a certificate that is trusted
-    by default: no authorities are reported. Anybody who guesses the address can send reviews.
-
-    When the agent dies or loses the tunnel, a new one is opened, and its address is yielded.
 
     Args:
         addr: the address for the local server to listen on; "localhost" by default.
@@ -62,86 +59,86 @@ class WebhookNgrokTunnel(ClosableServer):
         region: str | None = None,
         binary: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
+        super().__init__(addr=addr, port=port, path=path)
         self.token = token
         self.region = region
         self.binary = binary
 
-    async def _serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        agent = self._build_agent()
-        addr = WebhookServer.DEFAULT_ADDR if self.addr is None else self.addr  # also in a pod
-        server = WebhookServer(addr=addr, port=self.port, path=self.path, insecure=True)
-        async with server:
-            configs = server(fn)
-            local = urlsplit((await anext(configs))["url"] or "")
-            urls = self._keep_open(agent, f"{local.scheme}://{local.netloc}")
-            async with contextlib.aclosing(urls):
-                async for public in urls:
-                    url = public + local.path
-                    logger.debug("Serving webhooks at %s", url)
-                    yield WebhookClientConfig(url=url)
-
-    def _build_agent(self) -> NgrokAgent:
+    async def open(self, upstream: str) -> AsyncGenerator[str, None]:
+        """Run an agent; yield the public URL (:meth:`WebhookTunnel.open`)."""
+        path = await call_in_own_thread(_find_agent, self.binary)
+        command = [path, "http", upstream, "--log", "stdout", "--log-format", "json"]
+        command += ["--region", self.region] if self.region else []
+        # Not in the command line, which everybody on this host can see.
+        environment = os.environ | ({"NGROK_AUTHTOKEN": self.token} if self.token else {})
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
-            from webop.servers.agent import NgrokAgent  # noqa: PLC0415 - an optional dependency
-        except ImportError as error:
-            raise ConfigurationError(
-                f"There is no tunnel without pyngrok ({error}): `pip install 'webop[ngrok]'`."
-            ) from error
-        return NgrokAgent(binary=self.binary, token=self.token, region=self.region)
-
-    async def _keep_open(self, agent: NgrokAgent, upstream: str) -> AsyncGenerator[str, None]:
-        """Yield the public URL of a local one, and the next one whenever the tunnel is lost.
-
-        Raises:
-            ConfigurationError: the first tunnel cannot be opened.
-        """
-        backoff = _FIRST_BACKOFF
+            # A Ctrl+C is for the operator: it ends the agent when the reviews are answered.
+            agent = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdin=null, stdout=pipe, start_new_session=True
+            )
+        except OSError as error:
+            text = f"{error}. Check what {path} is, or set another binary=."
+            raise ConfigurationError(text) from error
+        complaint = ""
+        assert agent.stdout is not None  # noqa: S101 - for the type checker
         try:
-            url = await agent.open(upstream)
-            while not self._closing.is_set():
-                since = time.monotonic()
-                yield url
-                loss = await self._wait_for_loss(agent)
-                if loss is None:
-                    break
-                backoff = _FIRST_BACKOFF if time.monotonic() - since > _SOUND_LIFE else backoff
-                url, backoff = await self._reopen(agent, upstream, loss, backoff)
+            async for line in agent.stdout:
+                logger.debug("ngrok: %s", line.decode(errors="replace").rstrip())
+                record = _parse(line)
+                if record.get("msg") == "started tunnel" and record.get("url"):
+                    yield str(record["url"])
+                elif record.get("lvl") in ("eror", "crit") and record.get("err"):
+                    complaint = " ".join(str(record["err"]).split()).rstrip(".") + ". "
+            code = await agent.wait()
         finally:
-            await agent.close()
+            with contextlib.suppress(ProcessLookupError):
+                agent.kill()
+            await agent.wait()
+        found = re.search(r"ERR_NGROK_(\d+)", complaint)
+        advice = f"Check what {path} does when it is run by hand, or set another binary=."
+        advice = _ADVICES.get(found[1], advice) if found else advice
+        raise ConfigurationError(
+            f"The ngrok agent has ended (exit code {code}). {complaint}{advice}"
+        )
 
-    async def _wait_for_loss(self, agent: NgrokAgent) -> str | None:
-        """Wait until the tunnel is lost, and return why; None if all of it is to be closed."""
-        while not self._closing.is_set():
-            loss = await agent.find_loss()
-            if loss is not None:
-                return loss
-            await self._pause(_CHECK_PERIOD)
-        return None
 
-    async def _reopen(
-        self, agent: NgrokAgent, upstream: str, loss: str, backoff: float
-    ) -> tuple[str, float]:
-        """Open a tunnel anew, however long it takes; return its URL and the next backoff.
+def _find_agent(binary: str | os.PathLike[str] | None) -> str:
+    """Return the path of the executable; download it if there is none.
 
-        An operator that ends would be of no use: its other work goes on without the tunnel.
-        """
-        while not self._closing.is_set():
-            logger.warning("The tunnel is lost: %s The next one is in %g s.", loss, backoff)
-            await self._pause(backoff)
-            backoff = min(backoff * 2, _LONGEST_BACKOFF)
-            try:
-                await agent.close()
-                return await agent.open(upstream), backoff
-            except ConfigurationError as error:
-                loss = str(error)
-        return "", backoff
+    Raises:
+        ConfigurationError: there is none, and it cannot be downloaded.
+    """
+    if binary is not None:
+        found = shutil.which(Path(binary).expanduser())
+        if found is None:
+            raise ConfigurationError(
+                f"There is no executable binary={str(binary)!r}. Install ngrok "
+                "(https://ngrok.com/download), or leave binary= out: then pyngrok downloads it."
+            )
+        return found
+    try:
+        from pyngrok import conf, exception, ngrok  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise ConfigurationError(
+            f"No pyngrok to download ngrok with ({error}): `pip install 'webop[ngrok]'`, "
+            "or install ngrok (https://ngrok.com/download) and give its path by binary=."
+        ) from error
+    config = conf.PyngrokConfig()
+    if not Path(config.ngrok_path).exists():
+        text = "Downloading ngrok to %s; set binary= to use one of your own."
+        logger.info(text, config.ngrok_path)
+    try:
+        ngrok.install_ngrok(config)
+    except (exception.PyngrokError, OSError) as error:
+        raise ConfigurationError(f"{error} Install ngrok and set binary= to it.") from error
+    return config.ngrok_path
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not when it is time to close."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """Read a line of the log: ``{"lvl": "info", "msg": "started tunnel", "url": "https://…"}``."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -11,8 +11,9 @@ import contextlib
 import datetime as dt
 import logging
 import os
-from collections.abc import AsyncGenerator, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from webop.errors import (
     APIConnectionError,
@@ -26,9 +27,6 @@ from webop.servers.certificates.certfiles import join_bundles, read_material
 from webop.servers.local import WebhookServer
 
 if TYPE_CHECKING:
-    import ssl
-
-    from webop.servers.certificates.rotation import Leaf
     from webop.servers.certificates.sharing import Sharing
 
 logger = logging.getLogger(__name__)
@@ -36,6 +34,7 @@ logger = logging.getLogger(__name__)
 _SERVICE_VARIABLE = "WEBOP_SERVICE"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WebhookServiceServer(WebhookServer):
     """A server on all interfaces of a pod, which API servers reach by a Service.
 
@@ -53,101 +52,48 @@ class WebhookServiceServer(WebhookServer):
         service: the name of the Service; by default, it is in the variable WEBOP_SERVICE.
         namespace: of the Service and the Secret; by default, that of the operator.
         service_port: the port of the Service.
-        port: the port to listen on.
-        path: the root path of the URLs, made of DNS names; none by default.
-        addr: the address to listen on; all interfaces by default.
-        certfile: the certificate of the server, for ``<service>.<namespace>.svc``. The files are
-            watched for changes; there is no Secret then.
-        pkeyfile: its private key; by default, it is in ``certfile``, too.
-        password: what decrypts the key in the file.
-        cafile: further authorities (in PEM) for the API servers to trust; with ``certfile``, all.
-        cadata: the same as data.
-        cadump: a file to save the resulting authorities to.
         secret: the name of the Secret; ``<service>-webhook-certs`` by default.
         certificate_lifetime: how long the certificates are valid that are made here.
         poll_interval: seconds between looks at the Secret.
         settle_time: seconds that API servers may take to go by an applied configuration.
-        overlap: seconds for which old authorities are trusted, at least, after their last use.
-        extra_sans: further names and addresses for the certificate.
-        verify_mode: whether client certificates are asked for and required.
-        verify_cafile: the authorities (in PEM) to verify client certificates.
-        verify_capath: the same in a directory, as OpenSSL wants it.
-        verify_cadata: the same as data.
-        file_check_interval: how often, in seconds, the files are looked at for changes.
+        overlap: seconds for which old CA certificates are trusted, at least, after their last use.
+
+    All others are those of :class:`~webop.WebhookServer`, but for ``host=`` and ``insecure=``: the
+    clients connect to the Service, by HTTPS. With ``certfile=``, the files are watched for changes
+    and there is no Secret; else ``cafile=`` and ``cadata=`` are trusted beside its CA.
     """
 
-    DEFAULT_ADDR = ""
+    DEFAULT_ADDR: ClassVar[str] = ""
 
-    def __init__(  # noqa: PLR0913 - as of WebhookServer
-        self,
-        *,
-        service: str | None = None,
-        namespace: str | None = None,
-        service_port: int = 443,
-        port: int | None = None,
-        path: str | None = None,
-        addr: str | None = None,
-        certfile: str | os.PathLike[str] | None = None,
-        pkeyfile: str | os.PathLike[str] | None = None,
-        password: str | None = None,
-        cafile: str | os.PathLike[str] | None = None,
-        cadata: bytes | None = None,
-        cadump: str | os.PathLike[str] | None = None,
-        secret: str | None = None,
-        # As of cert-manager: renewed six times a year, so nobody forgets how; and a month is
-        # left then for those who repair what prevents it.
-        certificate_lifetime: dt.timedelta = dt.timedelta(days=90),
-        poll_interval: float = 5.0,
-        settle_time: float = 15.0,
-        overlap: float = 600.0,
-        extra_sans: Iterable[str] = (),
-        verify_mode: ssl.VerifyMode | None = None,
-        verify_cafile: str | os.PathLike[str] | None = None,
-        verify_capath: str | os.PathLike[str] | None = None,
-        verify_cadata: str | bytes | None = None,
-        file_check_interval: float = 60.0,
-    ) -> None:
-        super().__init__(
-            addr=addr,
-            port=port,
-            path=path,
-            cadata=cadata,
-            cafile=cafile,
-            cadump=cadump,
-            certfile=certfile,
-            pkeyfile=pkeyfile,
-            password=password,
-            extra_sans=tuple(extra_sans),
-            verify_mode=verify_mode,
-            verify_cafile=verify_cafile,
-            verify_capath=verify_capath,
-            verify_cadata=verify_cadata,
-            file_check_interval=file_check_interval,
-        )
-        self.service = service
-        self.namespace = namespace
-        self.service_port = service_port
-        self.secret = secret
-        self.certificate_lifetime = certificate_lifetime
-        self.poll_interval = poll_interval
-        self.settle_time = settle_time
-        self.overlap = overlap
+    service: str | None = None
+    namespace: str | None = None
+    service_port: int = 443
+    secret: str | None = None
+    # As of cert-manager: renewed six times a year, so nobody forgets how; and a month is left
+    # then for those who repair what prevents it.
+    certificate_lifetime: dt.timedelta = dt.timedelta(days=90)
+    poll_interval: float = 5.0
+    settle_time: float = 15.0
+    overlap: float = 600.0
 
-    async def _watch_certificate(
-        self, context: ssl.SSLContext | None
-    ) -> AsyncGenerator[bytes | None, None]:
+    async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
+        """Follow the Secret, or the files (:meth:`WebhookServer.watch_certificate`)."""
+        if self.insecure or self.host:
+            raise ConfigurationError(
+                "WebhookServiceServer takes neither insecure=True nor host=: API servers connect "
+                "to its Service, by HTTPS. Name that by service=, or use WebhookServer."
+            )
         await self._wait_for_namespace()
         self._build_service()  # an absent name is reported before anything else is done
-        assert context is not None  # noqa: S101  there is no insecure=
         if self.certfile is not None or self.pkeyfile is not None:
-            bundles = super()._watch_certificate(context)
+            bundles = super().watch_certificate()
         else:
-            bundles = self._watch_secret(context)
+            bundles = self._watch_secret()
         async with contextlib.aclosing(bundles):
             async for bundle in bundles:
                 yield bundle
 
-    async def _watch_secret(self, context: ssl.SSLContext) -> AsyncGenerator[bytes | None, None]:
+    async def _watch_secret(self) -> AsyncGenerator[bytes | None, None]:
         from webop.servers.certificates.sharing import SharedCertificate  # noqa: PLC0415 - slow
 
         cluster = self._hosting.cluster
@@ -158,17 +104,16 @@ class WebhookServiceServer(WebhookServer):
             )
         extra = read_material(cafile=self.cafile, cadata=self.cadata).bundle
 
-        def load(leaf: Leaf) -> None:
-            self._use_certificate(context, leaf.cert, leaf.key)
-
         async def confirm(bundle: bytes) -> None:
             joined = join_bundles(bundle, extra)
-            await self._hosting.confirm(self._build_config(self._listening_port, joined))
+            await self._hosting.confirm(self.build_config(self._listening_port, joined))
 
+        sharing = self._build_sharing()
+        self._hosting.secret = (sharing.namespace, sharing.secret)
         shared = SharedCertificate(
             cluster,
-            self._build_sharing(),
-            load=load,
+            sharing,
+            load=self.use_certificate,
             confirm=confirm,
             check=self._expiry.check,
         )
@@ -176,7 +121,8 @@ class WebhookServiceServer(WebhookServer):
             async for bundle in bundles:
                 yield join_bundles(bundle, extra)
 
-    def _build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:  # noqa: ARG002
+    def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:  # noqa: ARG002
+        """Return the reference to the Service (:meth:`WebhookServer.build_config`)."""
         config = WebhookClientConfig(service=self._build_service())
         if bundle is not None:
             config["caBundle"] = base64.b64encode(bundle).decode("ascii")

@@ -183,15 +183,20 @@ class AdmissionSettings(PoolSection):
     """The name of the webhook configurations that are kept in the cluster; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
     """Bytes of the largest review that is served; larger ones get 413."""
+    max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
+    """Bytes of all reviews in memory together, as sent; more are refused (429). Decoded, an object
+    takes three to five times as much: fit it to the memory limit of the container."""
+    max_connections: int = Field(default=_SERVING.max_connections, ge=1)
+    """Connections that a webhook server keeps open at once."""
     read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)
     """Within which a request must have come as a whole; then its connection is cut."""
     idle_timeout: float = Field(default=_SERVING.idle_timeout, gt=0)
     """After which a connection without requests is closed."""
     review_timeout: float = Field(default=_SERVING.review_timeout, gt=0)
     """For reviews whose clients do not say how long they wait; API servers do."""
-    max_reviews: int = Field(default=1000, ge=1)
+    max_reviews: int = Field(default=_SERVING.max_reviews, ge=1)
     """Reviews at once; more are refused at once (429), for the API server to try again."""
-    max_calls: int = Field(default=100, ge=1)
+    max_calls: int = Field(default=_SERVING.max_calls, ge=1)
     """Calls of one handler at once, so that one that hangs leaves the others alone."""
     executor: concurrent.futures.Executor = Field(default_factory=_ADMISSION.build_default)
     """The threads of sync admission handlers."""

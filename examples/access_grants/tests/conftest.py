@@ -20,14 +20,36 @@ def account(webop_cluster: LocalCluster) -> Path:
 
 
 @pytest.fixture
-def operator(
+def uninstall(webop_cluster: LocalCluster) -> Iterator[Callable[[], None]]:
+    """Removes the webhooks: persistent ones stay when the operator ends."""
+
+    def remove() -> None:
+        for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
+            webop_cluster.delete("admissionregistration.k8s.io/v1", kind, "access.example.com")
+
+    yield remove
+    remove()
+
+
+@pytest.fixture
+def run_operator(
     account: Path,
+    uninstall: Callable[[], None],
     webop_operator: Callable[..., OperatorRunner],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[OperatorRunner]:
-    """The operator serves the namespace of the test, with the rights that it has in a cluster."""
+) -> Callable[[], OperatorRunner]:
+    """Runs the operator in the namespace of the test, with the rights that it has in a cluster."""
     monkeypatch.setenv("CHECK_INTERVAL", "0.5")
-    with webop_operator("grants.py", env={"KUBECONFIG": str(account)}) as runner:
+    monkeypatch.setenv("WEBOP_ADMISSION__SHUTDOWN_DELAY", "0")
+    monkeypatch.setenv("WEBOP_LEADERSHIP__LEASE_NAME", "access-grants")
+    monkeypatch.setenv("WEBOP_LEADERSHIP__LEASE_NAMESPACE", "access-grants")
+    return lambda: webop_operator("grants.py", env={"KUBECONFIG": str(account)})
+
+
+@pytest.fixture
+def operator(run_operator: Callable[[], OperatorRunner]) -> Iterator[OperatorRunner]:
+    """The operator, as long as the test lasts."""
+    with run_operator() as runner:
         yield runner
 
 

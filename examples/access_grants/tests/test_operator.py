@@ -34,6 +34,11 @@ class Namespace:
             return str(exc)
         return None
 
+    def wait_for_webhooks(self, grant: dict[str, Any]) -> None:
+        """Wait until the API server has learnt of them, by what only they refuse."""
+        mine = {**grant, "spec": {**grant["spec"], "user": "admin"}}
+        eventually(lambda: "nobody grants" in str(self.explain_refusal(mine)))
+
 
 @pytest.fixture
 def namespace(webop_cluster: LocalCluster, webop_namespace: str) -> Namespace:
@@ -43,6 +48,7 @@ def namespace(webop_cluster: LocalCluster, webop_namespace: str) -> Namespace:
 def test_a_user_is_let_in_for_a_while(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
+    namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant(duration="2s"))
     binding = eventually(namespace.get_binding, "jane is let in")
     assert binding["roleRef"]["name"] == "view"
@@ -54,6 +60,7 @@ def test_a_user_is_let_in_for_a_while(
 def test_a_grant_that_is_prolonged_is_open_again(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
+    namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant(duration="1s"))
     eventually(lambda: namespace.get_grant()["status"]["phase"] == "Over")
     namespace.apply(build_grant(duration="1h"))
@@ -64,6 +71,7 @@ def test_a_grant_that_is_prolonged_is_open_again(
 def test_a_user_is_locked_out_when_the_grant_is_deleted(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
+    namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant(duration="1h"))
     eventually(namespace.get_binding, "jane is let in")
     namespace.cluster.delete("access.example.com/v1", "AccessGrant", "jane", namespace.name)
@@ -71,9 +79,46 @@ def test_a_user_is_locked_out_when_the_grant_is_deleted(
     assert namespace.get_binding() is None
 
 
-def test_the_cluster_asks_the_webhooks(
-    operator: OperatorRunner, namespace: Namespace, build_grant: Grant
+SELF_MADE = {"user": "jane", "duration": "1h", "grantedBy": "jane"}  # as the schema allows it
+
+
+def test_nobody_gets_in_while_the_operator_is_away(
+    run_operator: Callable[[], OperatorRunner], namespace: Namespace, build_grant: Grant
 ) -> None:
-    # It takes the API server a moment to learn of them.
-    reason = eventually(lambda: namespace.explain_refusal(build_grant(duration="9h")))
-    assert "spec.duration: 8h at most." in reason
+    with run_operator():
+        namespace.wait_for_webhooks(build_grant())
+    reason = namespace.explain_refusal(build_grant(**SELF_MADE))
+    assert "failed calling webhook" in str(reason)
+
+
+def test_what_was_never_checked_is_not_opened(
+    run_operator: Callable[[], OperatorRunner], namespace: Namespace, build_grant: Grant
+) -> None:
+    namespace.apply(build_grant(**SELF_MADE))  # before the operator is there for the first time
+    with run_operator():
+        eventually(lambda: namespace.get_grant()["status"]["phase"] == "Refused")
+    assert namespace.get_binding() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"duration": "999999h"}, "spec.duration"),
+        ({"duration": "9h"}, "8h at most."),
+        ({"role": "admin"}, "spec.role"),
+        ({"grantedBy": None}, "spec.grantedBy"),
+    ],
+)
+def test_the_schema_refuses_what_it_can_without_any_webhook(
+    account: object, namespace: Namespace, build_grant: Grant, spec: dict[str, Any], reason: str
+) -> None:
+    refusal = namespace.explain_refusal(build_grant(**{**SELF_MADE, **spec}))
+    assert reason in str(refusal)
+
+
+def test_a_stored_grant_cannot_be_handed_on(
+    account: object, namespace: Namespace, build_grant: Grant
+) -> None:
+    namespace.apply(build_grant(**SELF_MADE))
+    refusal = namespace.explain_refusal(build_grant(**{**SELF_MADE, "user": "jim"}))
+    assert "make a new grant" in str(refusal)

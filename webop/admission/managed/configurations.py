@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -74,10 +74,13 @@ class Exemptions:
         namespace: all objects of this namespace; None for no such exemption.
         username: all requests of this user, such as "system:serviceaccount:ns:name", as the API
             server knows it; None for no such exemption.
+        secret: the Secret of this namespace and name, which the webhook server needs to start;
+            None for no such exemption.
     """
 
     namespace: str | None = None
     username: str | None = None
+    secret: tuple[str, str] | None = None
 
 
 _NO_EXEMPTIONS = Exemptions()
@@ -115,7 +118,7 @@ def build_configuration(
                 "matchPolicy": handler.match_policy,
                 "timeoutSeconds": handler.timeout_seconds,
                 "admissionReviewVersions": ["v1", "v1beta1"],
-                **_build_conditions(handler, exemptions),
+                **_build_conditions(handler, exemptions, rules),
             }
             if handler.reinvocation_policy is not None:
                 webhooks[unique]["reinvocationPolicy"] = handler.reinvocation_policy
@@ -171,7 +174,9 @@ def _normalize(handler_id: str) -> str:
     return text if len(text) <= _MAX_STEM else text[:_MAX_STEM].rstrip("-./")
 
 
-def _build_conditions(handler: WebhookHandler, exemptions: Exemptions) -> dict[str, Any]:
+def _build_conditions(
+    handler: WebhookHandler, exemptions: Exemptions, rules: Collection[dict[str, Any]]
+) -> dict[str, Any]:
     """Return what requests the API server sends, beside the rules (ADM-19, ADM-21)."""
     expressions = build_expressions(handler.labels)
     conditions: dict[str, Any] = {
@@ -183,28 +188,41 @@ def _build_conditions(handler: WebhookHandler, exemptions: Exemptions) -> dict[s
         namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), own]
     if namespaces:
         conditions["namespaceSelector"] = namespaces
-    if matching := _build_match_conditions(handler.match_conditions, exemptions.username):
+    extra = {}
+    if exemptions.username is not None:
+        extra[_EXEMPTION] = f"request.userInfo.username != {_quote(exemptions.username)}"
+    if exemptions.secret is not None and any(
+        rule["apiGroups"] == [""] and "secrets" in rule["resources"] for rule in rules
+    ):
+        place, name = map(_quote, exemptions.secret)
+        extra["not-the-certificate"] = (
+            'request.resource.group != "" || request.resource.resource != "secrets" || '
+            f"request.namespace != {place} || !has(request.name) || request.name != {name}"
+        )
+    if matching := _build_match_conditions(handler.match_conditions, extra):
         conditions["matchConditions"] = matching
     return conditions
 
 
+def _quote(text: str) -> str:
+    """Return a literal of CEL: all escapes of JSON are CEL's, but for those of surrogates."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _build_match_conditions(
-    conditions: Collection[MatchCondition], exempted: str | None
+    conditions: Collection[MatchCondition], extra: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Return all conditions: all must be fulfilled, and there is a limit to their number."""
     built = [{"name": name, "expression": expression} for name, expression in conditions]
-    if exempted is None:
-        return built
-    # A literal of CEL: all escapes of JSON are CEL's, but for those of surrogates.
-    expression = f"request.userInfo.username != {json.dumps(exempted, ensure_ascii=False)}"
-    if len(built) < MAX_CONDITIONS:
-        name, number, taken = _EXEMPTION, 1, {item["name"] for item in built}
-        while name in taken:
-            number += 1
-            name = f"{_EXEMPTION}-{number}"
-        built.append({"name": name, "expression": expression})
-    else:
-        built[-1]["expression"] = f"({built[-1]['expression']}\n) && {expression}"
+    for stem, expression in extra.items():
+        if len(built) < MAX_CONDITIONS:
+            name, number, taken = stem, 1, {item["name"] for item in built}
+            while name in taken:
+                number += 1
+                name = f"{stem}-{number}"
+            built.append({"name": name, "expression": expression})
+        else:
+            built[-1]["expression"] = f"({built[-1]['expression']}\n) && ({expression})"
     return built
 
 

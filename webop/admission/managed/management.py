@@ -77,6 +77,7 @@ class ConfigurationManager:
         self._handlers = operator.registry.select_webhooks()
         self._replica: Replica | None = None
         self._config: WebhookClientConfig | None = None
+        self._secret: tuple[str, str] | None = None
         self._offers: dict[WebhookType, Offer] = {}
         self._next_look = 0.0
         self._trusted: frozenset[str] = frozenset()
@@ -92,9 +93,9 @@ class ConfigurationManager:
         self.problem = ""
         operator.cluster_view.subscribe(self._changed.set)
 
-    def announce(self, config: WebhookClientConfig) -> None:
-        """Take over where the server is to be reached from now on."""
-        self._config = config
+    def announce(self, config: WebhookClientConfig, secret: tuple[str, str] | None = None) -> None:
+        """Take over where the server is reached from now on, and which Secret it needs to start."""
+        self._config, self._secret = config, secret
         self._changed.set()
 
     async def confirm(self, config: WebhookClientConfig) -> None:
@@ -283,7 +284,7 @@ class ConfigurationManager:
                     f"settings.admission.{name} has no effect: the operator cannot tell its own "
                     f"{name.removeprefix('exempt_')}."
                 )
-        return Exemptions(namespace=namespace, username=username)
+        return Exemptions(namespace=namespace, username=username, secret=self._secret)
 
     def _report_waiting(self, names: list[str]) -> None:
         """Say what waits for other replicas, and when nothing does any more."""
@@ -306,7 +307,7 @@ class ConfigurationManager:
             if selector is None or selector.select(resources):
                 continue
             text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
-            text += selector.suggest(resources)
+            text += selector.suggest(resources, self._operator.cluster_view.served_groups)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
                 text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."

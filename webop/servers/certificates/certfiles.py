@@ -1,7 +1,7 @@
 """The certificate of a webhook server in files, which others renew while it serves.
 
 Flow: :func:`read_material` reads and checks the files, at the start and every now and then; what
-has changed goes into the live TLS context and into the ``caBundle`` of the clients. Nothing
+has changed goes into a new TLS context and into the ``caBundle`` of the clients. Nothing
 half-written gets there: the certificate and its key are tried out in a context of their own first.
 """
 
@@ -110,10 +110,13 @@ class ExpiryWatch:
         self._hosting = hosting
         self._start: dt.datetime | None = None
         self._warned = ""
+        #: Of the certificate in use, for the log.
+        self.description = ""
 
     def note(self, cert: bytes) -> None:
         """Take note of a certificate (in PEM) that is in use from now on."""
         self._start, self._hosting.expiry, self._warned = None, None, ""
+        self.description = "its serial number is not known"
         # Without the library, or for what only OpenSSL can read, it is not known.
         with contextlib.suppress(ImportError, ValueError):
             from cryptography import x509  # noqa: PLC0415 - slow
@@ -121,6 +124,8 @@ class ExpiryWatch:
             parsed = x509.load_pem_x509_certificate(extract_certificates(cert))
             self._start = parsed.not_valid_before_utc
             self._hosting.expiry = parsed.not_valid_after_utc
+            serial, end = f"{parsed.serial_number:X}", self._hosting.expiry
+            self.description = f"serial number {serial}, valid until {end}"
         self.check()
 
     def check(self) -> None:

@@ -98,7 +98,7 @@ class SharedCertificate:
         cluster: ClusterAccess,
         sharing: Sharing,
         *,
-        load: Callable[[Leaf], None],
+        load: Callable[[bytes, bytes], Awaitable[None]],
         confirm: Callable[[bytes], Awaitable[None]],
         check: Callable[[], None],
     ) -> None:
@@ -189,7 +189,7 @@ class SharedCertificate:
         shared = self._shared
         assert shared is not None  # noqa: S101  there is nothing to load otherwise
         assert shared.leaf is not None  # noqa: S101
-        self._load(shared.leaf)
+        await self._load(shared.leaf.cert, shared.leaf.key)
         self._memory.note_loaded(shared.leaf, shared.uid)
         logger.info("%s: %s.", self._title, _DEEDS[step])
         return True

@@ -23,6 +23,9 @@ _UNITS = {
     "h": 3600.0,
 }
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)", re.ASCII)
+_MAX_TEXT = 32  # characters of a duration
+_MAX_QUERY = 1024  # bytes; API servers send a timeout and nothing else
+_MAX_TIMEOUT = 30.0  # seconds; the longest ``timeoutSeconds`` of a webhook
 _MIN_MARGIN, _MAX_MARGIN = 0.05, 1.0  # seconds for the way back of the answer
 
 
@@ -30,17 +33,14 @@ def parse_duration(text: str) -> float:
     """Return the seconds of a duration in Go's syntax, such as "10s", "1m30s", "1.5s".
 
     Raises:
-        ValueError: this is not a duration, or it is not positive.
+        ValueError: this is not a duration, it is not positive, or it is longer than 32 characters.
     """
     seconds, end = 0.0, 0
-    while end < len(text):
-        part = _PART.match(text, end)
-        if part is None:
-            break
+    while end < len(text) <= _MAX_TEXT and (part := _PART.match(text, end)):
         seconds += float(part[1]) * _UNITS[part[2]]
         end = part.end()
     if end < len(text) or seconds <= 0:
-        raise ValueError(f"not a duration such as 10s or 1m30s: {text!r}")
+        raise ValueError(f"not a duration such as 10s or 1m30s: {text[:_MAX_TEXT]!r}")
     return seconds
 
 
@@ -48,14 +48,18 @@ def parse_duration(text: str) -> float:
 def read_timeout(query: bytes) -> float | None:
     """Return how many seconds the client waits, by the query of its URL; None if it says nothing.
 
+    It is 30 seconds at most, as Kubernetes has it.
+
     Raises:
-        ReviewError: the query has a ``timeout`` that is not a duration.
+        ReviewError: the query has a ``timeout`` that is not a duration, or is too long (414).
     """
+    if len(query) > _MAX_QUERY:
+        raise ReviewError(f"The query is longer than {_MAX_QUERY} bytes.", status=414)
     values = parse_qs(query.decode("utf-8", "replace"), keep_blank_values=True).get("timeout")
     if not values:
         return None
     try:
-        return parse_duration(values[0])
+        return min(parse_duration(values[0]), _MAX_TIMEOUT)
     except ValueError as error:
         raise ReviewError(f"The timeout= in the URL is {error}.") from None
 

@@ -1,10 +1,10 @@
-"""The HTTP side of reviews: an ASGI app between a listener and the framework's function.
+"""The HTTP side of reviews: an ASGI app between a server and the framework's function.
 
 Flow: :meth:`ReviewEndpoint.__call__` checks the head of the request, reads the body within its
 limits, decodes the JSON, calls the function, and answers before the client's deadline. Whatever
 is wrong with a request is answered with a 4xx status and a Kubernetes ``Status`` object, which
-API servers show to the one who waits for the admission. This is the hot path of admission: no
-framework in between, and no messages of ASGI where the protocol below is our own.
+API servers show to the one who waits for the admission. This is the hot path of admission: there
+is no framework in between.
 """
 
 from __future__ import annotations
@@ -16,20 +16,15 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from webop.errors import ReviewError
 from webop.pacing import Once
+from webop.servers.decoding import decode_review
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.answers import (
-    EXCHANGE_EXTENSION,
-    SSLPEER_EXTENSION,
-    Answer,
-    Exchange,
-    build_refusal,
-)
+from webop.servers.http.answers import SSLPEER_EXTENSION, Answer, build_refusal
 from webop.servers.http.deadlines import compute_budget, read_timeout
 from webop.servers.http.headers import RequestHeaders
 
@@ -43,16 +38,12 @@ Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
-# Bodies that are held in memory at once, as a multiple of the largest one.
-_HELD_BODIES = 32
 # How much of a refused body is taken in, so that a client who is still sending sees the answer.
 _REFUSED_BODY_BYTES = 64 * 1024 * 1024
 _REFUSED_BODY_SECONDS = 1.0
 
 _JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json|x-www-form-urlencoded)")
 _CHARSET = re.compile(r'charset\s*=\s*"?([^";\s]*)"?')
-# Whatever handlers and we do with an object of this depth, Python does not end its recursion.
-_MAX_DEPTH = 200
 
 
 class _DisconnectedError(Exception):
@@ -60,18 +51,7 @@ class _DisconnectedError(Exception):
 
 
 class _UnreadError(ReviewError):
-    """A request that is refused before its body has come as a whole; it is not read any more."""
-
-
-class _ExpiredError(Exception):
-    """The answer was due before the function has returned; the client has got another one."""
-
-
-class _Head(NamedTuple):
-    """What matters in the head of a request."""
-
-    webhook: str | None
-    timeout: float
+    """A request that is refused before its body was received; it is not read any more."""
 
 
 class ReviewEndpoint:
@@ -95,131 +75,75 @@ class ReviewEndpoint:
         self._fn = fn
         self._path = normalize_path(path)
         self._hosting = get_hosting() if hosting is None else hosting
-        self._held = 0  # bytes of bodies
         self._logged = Once()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is served here, not {scope['type']!r}.")
-        extensions = scope.get("extensions") or {}
-        direct: Exchange | None = extensions.get(EXCHANGE_EXTENSION)
-        exchange = _ForeignExchange(send) if direct is None else direct
+        exchange = _Exchange(send, self._hosting)
+        answer: Answer | None = None
         try:
-            body = await self._review(scope, receive, exchange, extensions.get(SSLPEER_EXTENSION))
-            answer = Answer(200, body)
-        except ReviewError as error:
-            extra = {"k8s_request": error.request}
-            # Whoever reaches the port can send garbage: one line a minute for each status.
-            is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
-            level = logging.WARNING if is_new else logging.DEBUG
-            logger.log(level, "Refused a review at %r: %s", scope["path"], error, extra=extra)
-            answer = self._refuse(error)
-        except (_DisconnectedError, _ExpiredError) as error:
-            logger.debug("%s (a review at %r)", error, scope["path"])
-            answer = None
-        except Exception as error:
-            logger.exception("Failed to serve a review at %r", scope["path"])
-            reason = f"The operator failed: {type(error).__name__}; see its log for details."
-            answer = self._refuse(ReviewError(reason, status=500))
-        if answer is not None:
-            exchange.respond(answer, is_stopping=self._hosting.is_stopping)
-        if isinstance(exchange, _ForeignExchange):
-            await exchange.finish(receive)
-
-    async def _review(
-        self, scope: Scope, receive: Receive, exchange: Exchange, sslpeer: Any
-    ) -> bytes:
-        """Return the JSON of the response."""
-        head = self._check_head(scope)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker
-        deadline = _Deadline(head, exchange, task, self._hosting)
-        held = 0
-        try:
-            body = exchange.take_body()
-            if body is None:
-                body = await self._read_body(receive)
-            held = len(body)
-            self._held += held
+            webhook = self._find_webhook(scope)
+            self._check_head(scope)
+            exchange.start(read_timeout(scope["query_string"]), webhook)
+            review = decode_review(await exchange.read_body(receive))
             response = await self._fn(
-                decode_review(body),
-                webhook=head.webhook,
+                review,
+                webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
-                sslpeer=sslpeer,
+                sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
             )
-            return orjson.dumps(response)
+            answer = Answer(200, orjson.dumps(response))
+        except ReviewError as error:
+            answer = self._refuse(scope, error)
+        except _DisconnectedError as error:
+            logger.debug("%s (a review at %r)", error, scope["path"])
+        except asyncio.CancelledError:
+            if not exchange.is_expired:
+                if not self._hosting.is_stopping:
+                    raise
+                reason = "The operator is stopping, and the review has taken too long."
+                answer = build_refusal(503, reason, headers=_RETRY, closes=True)
+        except Exception as error:
+            if not exchange.is_expired:
+                logger.exception("Failed to serve a review at %r", scope["path"][:99])
+                reason = f"The operator failed: {type(error).__name__}; see its log for details."
+                answer = build_refusal(500, reason)
         finally:
-            self._held -= held
-            deadline.settle()
+            exchange.end()
+        await exchange.finish(answer, receive)
 
-    def _check_head(self, scope: Scope) -> _Head:
-        """Find out what is asked for, before the body is read."""
-        webhook = self._find_webhook(scope)
+    def _check_head(self, scope: Scope) -> None:
+        """Refuse what is wrong with the head of a request, before its body is read."""
         if scope["method"] != "POST":
             raise ReviewError(f"Reviews are sent by POST, not by {scope['method']}.", status=405)
-        length = 0
         for name, value in scope["headers"]:
-            if name == b"content-length":
-                length = int(value) if value.isdigit() else 0
+            if name == b"content-length" and len(value) > 5:  # else it is small
+                self._check_length(int(value[:20]) if value.isdigit() else 0)
             elif name == b"content-type":
                 check_content_type(value)
             elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
-                encoding = value.decode("latin-1")
+                encoding = value[:99].decode("latin-1")
                 raise ReviewError(f"Reviews are not taken in {encoding!r}.", status=415)
-        limits = self._hosting.limits
-        if length > limits.max_body:
-            raise self._too_large(length)
-        if self._held + length > _HELD_BODIES * limits.max_body:
-            raise self._too_many()
-        timeout = read_timeout(scope["query_string"])
-        return _Head(webhook, limits.review_timeout if timeout is None else timeout)
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        limit = self._hosting.limits.read_timeout
-        try:
-            async with asyncio.timeout(limit):
-                return await self._collect_body(receive)
-        except TimeoutError:
-            reason = f"The review has not come as a whole within {limit:g} s."
-            raise _UnreadError(reason, status=408) from None
+    def _check_length(self, length: int) -> None:
+        if length > self._hosting.limits.max_body:
+            raise build_too_large(length, self._hosting.limits.max_body)
+        self._hosting.gate.check(length)
 
-    async def _collect_body(self, receive: Receive) -> bytes:
-        max_body = self._hosting.limits.max_body
-        chunks, size = [], 0
-        try:
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise _DisconnectedError("The client has disconnected")
-                chunk = message.get("body", b"")
-                chunks.append(chunk)
-                size += len(chunk)
-                self._held += len(chunk)
-                if size > max_body:
-                    raise self._too_large(size)
-                if self._held > _HELD_BODIES * max_body:
-                    raise self._too_many()
-                if not message.get("more_body", False):
-                    return b"".join(chunks)
-        finally:
-            self._held -= size
-
-    def _too_large(self, size: int) -> ReviewError:
-        limit = f"{self._hosting.limits.max_body} bytes at most"
-        return _UnreadError(f"The review is too large: {size} bytes or more, {limit}.", status=413)
-
-    def _too_many(self) -> ReviewError:
-        reason = f"There are too many large reviews at once: {self._held} bytes in memory."
-        return _UnreadError(reason, status=429, retry_after=1)
-
-    def _refuse(self, error: ReviewError) -> Answer:
+    def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
+        # Whoever reaches the port can send garbage: one line a minute for each status.
+        is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
+        level = logging.WARNING if is_new else logging.DEBUG
+        extra = {"k8s_request": error.request}
+        logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         if error.status == 405:
             headers = ((b"allow", b"POST"),)
         if error.retry_after is not None:
             headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
-        # After a 503, the next attempt is to find another replica, by a connection of its own.
+        # After a 503, the next attempt must find another replica, by a connection of its own.
         closes = isinstance(error, _UnreadError) or error.status == 503
         return build_refusal(error.status, str(error), headers=headers, closes=closes)
 
@@ -230,92 +154,121 @@ class ReviewEndpoint:
             path = path[len(root_path) :]
         if self._path:
             if path != self._path and not path.startswith(f"{self._path}/"):
-                raise ReviewError(f"There is nothing at {path}.", status=404)
+                raise ReviewError(f"There is nothing at {path[:99]!r}.", status=404)
             path = path[len(self._path) :]
         return path.strip("/") or None
 
 
-class _Deadline:
-    """Answers instead of the function when the time of the client runs out, and cancels it.
+class _Exchange:
+    """One review on its way: its body in memory, its deadline, and the only answer to it.
 
-    The answer goes out from the timer: whatever the function does with its cancellation, the
-    client is answered in time.
+    The answer at the deadline is sent by the timer: whatever the function does with its
+    cancellation, the client is answered in time.
     """
 
-    __slots__ = ("_exchange", "_head", "_hosting", "_is_over", "_task", "_timer")
-
-    def __init__(
-        self, head: _Head, exchange: Exchange, task: asyncio.Task[Any], hosting: Hosting
-    ) -> None:
-        self._head = head
-        self._exchange = exchange
-        self._task = task
-        self._hosting = hosting
-        self._is_over = False
-        due = exchange.arrival + compute_budget(head.timeout)
-        self._timer = task.get_loop().call_at(due, self._expire)
-
-    def _expire(self) -> None:
-        name = "The webhooks" if self._head.webhook is None else f"The webhook {self._head.webhook}"
-        budget = compute_budget(self._head.timeout)
-        reason = f"{name} did not answer within {budget:g} s of the {self._head.timeout:g} s given."
-        logger.warning("%s Its handlers are cancelled.", reason)
-        self._is_over = True
-        self._exchange.expire(build_refusal(504, reason), is_stopping=self._hosting.is_stopping)
-        self._task.cancel()
-
-    def settle(self) -> None:
-        """End the watch, with whatever has come of the review; in a ``finally`` clause.
-
-        Raises:
-            _ExpiredError: the deadline was first. A cancellation by anyone else goes on.
-        """
-        self._timer.cancel()
-        if self._is_over and self._task.uncancel() == 0:
-            raise _ExpiredError("What came after the deadline is dropped")
-
-
-class _ForeignExchange:
-    """A request that comes by the messages of ASGI, from a server that is not ours."""
-
-    def __init__(self, send: Send) -> None:
-        self.arrival = asyncio.get_running_loop().time()
+    def __init__(self, send: Send, hosting: Hosting) -> None:
         self._send = send
-        self._answer: Answer | None = None
-        self._is_unread = False  # the body
+        self._hosting = hosting
+        self._task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._held = 0  # bytes of the body
+        self._is_read = False
+        self.is_expired = False
 
-    def take_body(self) -> bytes | None:
-        """Return None: the body is still to be received."""
-        return None
+    def start(self, timeout: float | None, webhook: str | None) -> None:
+        """Begin to count the time: for the body at first, then for the whole review."""
+        limits, loop = self._hosting.limits, self._task.get_loop()
+        self._timeout = limits.review_timeout if timeout is None else timeout
+        self._budget = compute_budget(self._timeout)
+        self._webhook = webhook
+        self._arrival = loop.time()
+        due = self._arrival + min(self._budget, limits.read_timeout)
+        self._timer = loop.call_at(due, self._expire)
 
-    def respond(self, answer: Answer, *, is_stopping: bool = False) -> None:
-        """Keep the answer until :meth:`finish`."""
-        if self._answer is None:
-            self._is_unread = answer.closes
-            self._answer = answer._replace(closes=True) if is_stopping else answer
+    async def read_body(self, receive: Receive) -> bytes:
+        """Return the body, which is counted until the end."""
+        limits, gate = self._hosting.limits, self._hosting.gate
+        chunks: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise _DisconnectedError("The client has disconnected")
+            chunk: bytes = message.get("body", b"")
+            if self._held + len(chunk) > limits.max_body:
+                raise build_too_large(self._held + len(chunk), limits.max_body)
+            try:
+                gate.hold(len(chunk))
+            except ReviewError as error:
+                raise _UnreadError(str(error), status=429, retry_after=1) from None
+            self._held += len(chunk)
+            if not message.get("more_body", False):
+                self._is_read = True
+                return b"".join(chunks) + chunk if chunks else chunk
+            chunks.append(chunk)
 
-    def expire(self, answer: Answer, *, is_stopping: bool = False) -> None:
-        """Send the answer while the request is still being worked on."""
-        self.respond(answer, is_stopping=is_stopping)
-        self._sending = asyncio.get_running_loop().create_task(self._transmit())
+    def end(self) -> None:
+        """Forget the body and the deadline; there is an answer."""
+        self._hosting.gate.release(self._held)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.is_expired:
+            self._task.uncancel()
 
-    async def finish(self, receive: Receive) -> None:
-        """Send the answer, if there is one and it is not sent yet."""
+    async def finish(self, answer: Answer | None, receive: Receive) -> None:
+        """Send the answer, unless there was one already."""
         if self._sending is not None:
             await self._sending
-        elif self._is_unread:
-            await self._transmit(more_body=True)
+        elif answer is None:
+            return
+        elif answer.closes and not self._is_read:
+            await self._transmit(answer, more_body=True)
             await _discard_body(receive)
             await self._send({"type": "http.response.body", "body": b""})
-        elif self._answer is not None:
-            await self._transmit()
+        else:
+            await self._transmit(answer)
 
-    async def _transmit(self, *, more_body: bool = False) -> None:
-        assert self._answer is not None  # noqa: S101 - for the type checker
-        status, body, headers = self._answer.status, self._answer.body, self._answer.list_headers()
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+    def _expire(self) -> None:
+        loop, limits = self._task.get_loop(), self._hosting.limits
+        if self._is_read and (due := self._arrival + self._budget) > loop.time():
+            self._timer = loop.call_at(due, self._expire)
+            return
+        if self._is_read:
+            name = "The webhooks" if self._webhook is None else f"The webhook {self._webhook[:99]}"
+            reason = (
+                f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
+            )
+            logger.warning("%s Its handlers are cancelled.", reason)
+            answer = build_refusal(504, reason)
+        else:
+            seconds = min(self._budget, limits.read_timeout)
+            reason = f"The request body was not received within {seconds:g} s."
+            answer = build_refusal(408, reason, closes=True)
+        self.is_expired = True
+        self._sending = loop.create_task(self._transmit(answer))
+        self._task.cancel()
+
+    async def _transmit(self, answer: Answer, *, more_body: bool = False) -> None:
+        if self._hosting.is_stopping:
+            answer = answer._replace(closes=True)
+        status, body, headers = answer.status, answer.body, answer.list_headers()
+        # What our own protocol offers in place of two messages.
+        send_at_once = None if more_body else getattr(self._send, "send_at_once", None)
+        if send_at_once is None or not send_at_once(status, headers, body):
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+
+_RETRY = ((b"retry-after", b"1"),)
+
+
+def build_too_large(size: int, limit: int) -> ReviewError:
+    """Return the refusal of a body that is larger than a setting allows."""
+    return _UnreadError(
+        f"The review is too large: {size} bytes or more, {limit} bytes at most "
+        "(settings.admission.max_body).",
+        status=413,
+    )
 
 
 def normalize_path(path: str | None) -> str:
@@ -339,38 +292,6 @@ def check_content_type(value: bytes) -> None:
     charset = _CHARSET.search(parameters)
     if charset is not None and charset[1] not in ("utf-8", "utf8"):
         raise ReviewError(f"Reviews are sent in utf-8, not in {charset[1]!r}.", status=415)
-
-
-def decode_review(body: bytes) -> dict[str, Any]:
-    """Decode the JSON of a review.
-
-    Raises:
-        ReviewError: this is not JSON, or not an object.
-    """
-    try:
-        review = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        reason = f"The review is not valid JSON: {error}." if body else "The review is empty."
-        raise ReviewError(reason) from None
-    if not isinstance(review, dict):
-        raise ReviewError(f"The review must be a JSON object, not {type(review).__name__}.")
-    # Most reviews have fewer brackets in all; counting these costs nearly nothing.
-    if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and measure_depth(review) > _MAX_DEPTH:
-        raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.")
-    return review
-
-
-def measure_depth(value: object) -> int:
-    """Return how deeply the objects and lists of a JSON value are nested."""
-    depth, level = 0, [value]
-    while level := [item for item in level if isinstance(item, (dict, list))]:
-        depth += 1
-        level = [
-            item
-            for outer in level
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return depth
 
 
 async def _discard_body(receive: Receive) -> None:

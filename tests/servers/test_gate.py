@@ -1,0 +1,83 @@
+"""The gate for overload: what it lets in, what it refuses, and that it forgets nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from webop.errors import ReviewError
+from webop.servers.gate import Gate
+from webop.servers.hosting import DefaultLimits, Hosting
+
+
+def build_gate(**limits: int) -> Gate:
+    return Hosting(DefaultLimits(**limits)).gate
+
+
+def check_refused(error: ReviewError, setting: str) -> None:
+    assert error.status == 429
+    assert error.retry_after == 1
+    assert f"settings.admission.{setting}" in str(error)
+
+
+def test_bodies_are_held_up_to_the_budget_and_room_is_made_by_release() -> None:
+    gate = build_gate(max_held_bytes=100, max_body=50)
+    gate.hold(50)
+    gate.hold(50)
+    for attempt in (gate.hold, gate.check):
+        with pytest.raises(ReviewError) as caught:
+            attempt(1)
+        check_refused(caught.value, "max_held_bytes")
+    gate.release(1)
+    gate.check(1)
+    gate.hold(1)
+
+
+def test_the_largest_review_is_served_alone_if_the_budget_is_smaller() -> None:
+    gate = build_gate(max_held_bytes=10, max_body=50)
+    gate.hold(50)
+    with pytest.raises(ReviewError):
+        gate.hold(1)
+    gate.release(50)
+    gate.hold(50)
+
+
+def test_reviews_are_limited_whatever_they_call() -> None:
+    gate = build_gate(max_reviews=2)
+    gate.enter({})
+    gate.enter({"a": 0})
+    with pytest.raises(ReviewError) as caught:
+        gate.enter({})
+    check_refused(caught.value, "max_reviews")
+    gate.leave(["a"])
+    gate.enter({})
+
+
+def test_a_review_is_let_in_to_all_of_its_handlers_or_to_none() -> None:
+    gate = build_gate(max_calls=2)
+    gate.enter({"busy": 0})
+    gate.enter({"busy": 0})
+    for _ in range(3):
+        with pytest.raises(ReviewError, match="'busy' is busy with 2 calls") as caught:
+            gate.enter({"free": 0, "busy": 0})
+        check_refused(caught.value, "max_calls")
+    gate.enter({"free": 0})
+    gate.enter({"free": 0})
+    gate.leave(["busy"])
+    gate.enter({"busy": 0})
+
+
+def test_calls_that_were_given_up_but_keep_their_threads_count() -> None:
+    gate = build_gate(max_calls=2)
+    gate.enter({"a": 1})
+    with pytest.raises(ReviewError, match="max_calls"):
+        gate.enter({"a": 1})
+    gate.enter({"a": 0})
+
+
+def test_limits_that_are_replaced_count_at_once() -> None:
+    hosting = Hosting(DefaultLimits(max_reviews=1))
+    hosting.gate.enter({})
+    hosting.limits = DefaultLimits(max_reviews=2)
+    hosting.gate.enter({})
+    with pytest.raises(ReviewError):
+        hosting.gate.enter({})

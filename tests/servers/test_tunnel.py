@@ -1,0 +1,126 @@
+"""Tunnels of other providers: the one that the documentation shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.docs.pages import find_snippets
+from tests.servers.reviewing import RESPONSE, Recorder, get_url, post, serve, until
+from webop.errors import ConfigurationError
+
+AGENT = """#!/bin/sh
+echo $$ $* >> {folder}/calls
+echo "INF |  https://quiet-river-$$.trycloudflare.com  |" >&2
+exec sleep 600
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """The processes of a stand-in for cloudflared, each with its arguments."""
+    script = tmp_path / "cloudflared"
+    script.write_text(AGENT.format(folder=tmp_path))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+@contextlib.asynccontextmanager
+async def collect(server: Any, fn: Recorder) -> AsyncIterator[asyncio.Queue[Any]]:
+    configs: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def iterate() -> None:
+        async for config in server(fn):
+            configs.put_nowait(config)
+
+    task = asyncio.create_task(iterate())
+    try:
+        yield configs
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def build_documented(**options: Any) -> Any:
+    (code,) = [block.code for block in find_snippets() if "CloudflaredTunnel(" in block.code]
+    names: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(code, "webhook_servers.md", "exec"), names)
+    return names["CloudflaredTunnel"](**options)
+
+
+@pytest.mark.feature("ADM-63", "ADM-66")
+async def test_the_documented_provider_tells_its_address_and_the_next_one_when_the_agent_dies(
+    calls: Callable[[], list[list[str]]],
+) -> None:
+    fn = Recorder()
+    async with collect(build_documented(port=0, path="/x"), fn) as configs:
+        first = get_url(await configs.get())
+        pid, *arguments = calls()[0]
+        assert first == f"https://quiet-river-{pid}.trycloudflare.com/x"
+        assert arguments[:2] == ["tunnel", "--url"]
+        assert (await post(f"{arguments[2]}/x/fn")).json() == RESPONSE
+        os.kill(int(pid), signal.SIGKILL)
+        second = get_url(await configs.get())
+        pid = calls()[1][0]
+        assert second == f"https://quiet-river-{pid}.trycloudflare.com/x"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+    assert fn.calls[0].webhook == "fn"
+
+
+class Silent(webop.WebhookTunnel):
+    START_LIMIT = 0.05
+
+    async def open(self, upstream: str) -> Any:
+        await asyncio.Event().wait()
+        yield upstream
+
+
+async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
+    with pytest.raises(ConfigurationError, match=r"opened: It is not ready after 0\.05 s"):
+        async with serve(Silent(port=0), Recorder()):
+            pass
+
+
+# What all servers have in common.
+
+
+async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_them() -> None:
+    ends: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            async def watch() -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ends.append("watch")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch())
+                for number in range(3):
+                    yield f"https://{number}"
+                await asyncio.Event().wait()
+
+    server = Server(port=0)
+    urls: list[str | None] = []
+
+    async def iterate() -> None:
+        async for config in server(Recorder()):
+            urls.append(config["url"])  # noqa: PERF401 - the list is looked at meanwhile
+
+    async with server:
+        task = asyncio.create_task(iterate())
+        await until(lambda: len(urls) == 3)
+    await task
+    assert urls == ["https://0", "https://1", "https://2"]
+    assert ends == ["watch"]

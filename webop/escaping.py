@@ -1,0 +1,58 @@
+"""What text of others must not bring into log lines, Kubernetes Events and errors.
+
+Names, paths and messages come from strangers. A line break in them would forge a log line; an
+escape sequence or an override of the writing direction would rewrite what a terminal shows. What
+programs complain about can have passwords and tokens in it.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0, DEL and C1; marks of direction, separators of lines and paragraphs; halves of characters.
+_CONTROLS = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+_HIDING_LIMIT = 10_000  # characters
+_SECRETS = (
+    re.compile(r"(://)[^/\s@]{1,500}(?=@)"),
+    re.compile(
+        r"""((?:token|password|passwd|secret|[_-]key|apikey|-data)["']?[=:]\s{0,9}["']?)[^\s"',}]+""",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(\b(?:bearer|basic)\s{1,9})\S+", re.IGNORECASE),
+    # Long words as machines make them: of all kinds of characters, or hexadecimal.
+    re.compile(
+        r"""((?:^|[\s"'=:,(]|(?<=\w)\.))(?=\S{0,300}?[a-z])(?=\S{0,300}?[A-Z])(?=\S{0,300}?\d)"""
+        r"[A-Za-z0-9+_-][A-Za-z0-9+/=_-]{19,}"
+    ),
+    re.compile(r"(\b)[0-9a-f]{32,}"),
+)
+
+
+def escape(text: str, *, keep: str = "") -> str:
+    r"""Replace control characters with escapes, such as ``\n`` and ``\u001b``, as JSON does.
+
+    Args:
+        text: what to show; also a JSON document, which means the same afterwards.
+        keep: control characters that may stay.
+    """
+    if text.isprintable():  # as most texts are
+        return text
+    return _CONTROLS.sub(
+        lambda found: found[0] if found[0] in keep else _escape_one(found[0]), text
+    )
+
+
+def _escape_one(character: str) -> str:
+    return _SHORT.get(character) or f"\\u{ord(character):04x}"
+
+
+def hide_secrets(text: str) -> str:
+    """Hide what looks like a password, a token or a key in the words of another program."""
+    text = text[:_HIDING_LIMIT]
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text

@@ -1,0 +1,228 @@
+"""Running an ASGI app on a port in the running event loop, by uvicorn.
+
+What is added to uvicorn: listening sockets with errors that say what to do, one port for all
+addresses of a host, limits (:class:`~webop.servers.http.protocol.HTTPProtocol`), a limited time
+for TLS handshakes, and a stop that leaves nothing behind. Signals are not handled here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+
+from webop.errors import ConfigurationError
+from webop.own_threads import call_in_own_thread
+from webop.servers.hosting import Hosting, get_hosting
+from webop.servers.http.protocol import HTTPProtocol
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+_BACKLOG = 2048
+_HANDSHAKE_SECONDS = 10.0
+_CLOSING_SECONDS = 1.5  # for clients that do not close their side
+_SETTLE_SECONDS = 0.05  # for what has come, but is not read or accepted yet
+_FREE_PORT_ATTEMPTS = 10
+
+# A name such as "localhost" resolves to IPv6 addresses also where there is no IPv6.
+_UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_REMEDIES = {
+    errno.EADDRINUSE: "it is in use; stop the other process, or set another port (0: a free one).",
+    errno.EACCES: "it is not permitted; set a port of 1024 or above.",
+    errno.EADDRNOTAVAIL: "this host has no such address; set one of its own, or 0.0.0.0 for all.",
+}
+
+
+class Listener:
+    """An async context manager that serves an ASGI app on a port for as long as it is open.
+
+    On exit, it stops accepting, closes idle connections, gives the requests in flight
+    ``drain_timeout`` seconds, cancels the rest, and closes all connections.
+
+    Args:
+        app: the ASGI 3 app; its lifespan is not run.
+        host: the address or the name to listen on, at all of its addresses; empty for all
+            interfaces.
+        port: the port to listen on; 0 takes a free one, see :attr:`port`.
+        ssl_context: returns the TLS context for a new connection; None is plain HTTP. The
+            contexts may differ in their certificates only.
+        hosting: the limits; by default, the current one.
+
+    Raises:
+        ConfigurationError: (on entering) it is not possible to listen there.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        ssl_context: Callable[[], ssl.SSLContext] | None = None,
+        hosting: Hosting | None = None,
+    ) -> None:
+        self.host = host
+        #: The port in use; not 0 any more once entered.
+        self.port = port
+        hosting = get_hosting() if hosting is None else hosting
+        self._config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http=HTTPProtocol,  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=0,  # the protocol takes the setting
+            timeout_graceful_shutdown=hosting.limits.drain_timeout,  # type: ignore[arg-type]
+        )
+        self._server = _Server(self._config, ssl_context)
+        self._server.server_state.hosting = hosting  # type: ignore[attr-defined]
+        self._sockets: Sequence[socket.socket] = ()
+
+    @property
+    def connections(self) -> Collection[Any]:
+        """The connections that are open now."""
+        return self._server.server_state.connections
+
+    async def __aenter__(self) -> Self:
+        self._sockets = await _open_sockets(self.host, self.port)
+        self.port = self._sockets[0].getsockname()[1]
+        self._config.load()
+        await self._server.startup(list(self._sockets))
+        logger.debug("Listening on %s.", _format_address(self.host, self.port))
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        state = self._server.server_state
+        try:
+            state.is_stopping = True  # type: ignore[attr-defined]
+            await asyncio.sleep(_SETTLE_SECONDS)
+            await self._server.shutdown(list(self._sockets))
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                while state.connections:  # noqa: ASYNC110 - uvicorn's set
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            logger.debug("Some clients have not closed their connections.")
+        finally:
+            for connection in list(state.connections):
+                connection.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signals and lifespan, with limited handshakes."""
+
+    def __init__(
+        self, config: uvicorn.Config, get_context: Callable[[], ssl.SSLContext] | None
+    ) -> None:
+        super().__init__(config)
+        self._get_context = get_context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections on sockets that listen already."""
+        config, loop = self.config, asyncio.get_running_loop()
+        self.lifespan = config.lifespan_class(config)
+        protocol = partial(HTTPProtocol, config, self.server_state, {}, loop)
+        tls: dict[str, Any] = {}
+        if self._get_context is not None:
+            tls = {
+                "ssl": _build_front(self._get_context),
+                "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
+                "ssl_shutdown_timeout": _CLOSING_SECONDS,
+            }
+        self.servers = [
+            await loop.create_server(protocol, sock=sock, backlog=_BACKLOG, **tls)
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+
+def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """Return a context that hands each new connection over to the context of that moment."""
+
+    def switch(connection: ssl.SSLObject, _name: str | None, _front: ssl.SSLContext) -> None:
+        connection.context = get_context()
+
+    front = get_context()
+    if front.sni_callback is None:  # else it is the user's own context
+        front.sni_callback = switch
+    return front
+
+
+async def _open_sockets(host: str, port: int) -> Sequence[socket.socket]:
+    """Listen on all addresses of a host, on one and the same port."""
+    name = _format_address(host, port)
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"Cannot listen on {name}: ports are numbers from 0 to 65535.")
+    look_up = partial(socket.getaddrinfo, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        infos = await call_in_own_thread(look_up, host or None, port)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = "the host name cannot be resolved; check its spelling."
+        raise ConfigurationError(f"Cannot listen on {name}: {reason}") from error
+    addresses = list(dict.fromkeys((info[0], str(info[4][0])) for info in infos))
+    attempts = _FREE_PORT_ATTEMPTS if port == 0 else 1
+    while True:
+        attempts -= 1
+        try:
+            return _listen_all(addresses, port)
+        except OSError as error:
+            # The port that is free at one of the addresses may be in use at the next one.
+            if not attempts or error.errno != errno.EADDRINUSE:
+                reason = _REMEDIES.get(error.errno or 0, f"{error.strerror}.")
+                raise ConfigurationError(f"Cannot listen on {name}: {reason}") from error
+
+
+def _format_address(host: str, port: int) -> str:
+    """Return "host:port" in the notation of URLs; "*" for all interfaces."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> Sequence[socket.socket]:
+    sockets: list[socket.socket] = []
+    unusable: OSError | None = None
+    with contextlib.ExitStack() as stack:
+        for family, address in addresses:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            stack.callback(sock.close)
+            if os.name == "posix":  # elsewhere, it would let several processes share a port
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # the IPv4 side has a socket of its own
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind((address, port))
+                sock.listen(_BACKLOG)
+            except OSError as error:
+                if error.errno not in _UNUSABLE:
+                    raise
+                unusable = error
+                sock.close()
+            else:
+                sockets.append(sock)
+                port = sock.getsockname()[1]
+        if not sockets and unusable is not None:
+            raise unusable
+        stack.pop_all()
+    return sockets
