@@ -85,16 +85,16 @@ async def test_no_two_handlers_and_no_two_daemons_are_at_one_object_when_its_kin
     @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
     async def slow(name: str, **_: Any) -> None:
         with crowd.enter(f"handler of {name}"):
-            await asyncio.sleep(4 if crowd.entries[f"handler of {name}"] == 1 else 0)
+            await asyncio.sleep(2 if crowd.entries[f"handler of {name}"] == 1 else 0)
 
     @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             await stopped.wait()
             reasons.append(stopped.reason)
-            await asyncio.sleep(1)  # it takes its time
+            await asyncio.sleep(0.5)  # it takes its time
 
-    settings = build_settings(batching={"exit_timeout": 1.5})
+    settings = build_settings(batching={"exit_timeout": 0.8})
     async with run_operator(settings):
         await ducks.create("one", {"a": 1})
         await ducks.wait_handled("one")
@@ -234,7 +234,7 @@ async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_changes(
     async def lingering(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(name):
             await stopped.wait()
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
 
     async def watch_for_gaps() -> None:
         while True:
