@@ -1,4 +1,4 @@
-"""Replicas of an operator with webhooks: processes of ``webop run`` or uvicorn, as pods have them."""
+"""Replicas of an operator with webhooks: of ``webop run`` or uvicorn, as pods have them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ async def check(spec, **_):
         raise webop.AdmissionError('This is bad.', code=400)
 """
 
+_SERVER = HANDLERS.index("    settings.admission.server =")
+_WEBHOOKS = HANDLERS.index("@webop.on.mutate")
+
 # Certificates from files, and webhook configurations that somebody else keeps.
 STATIC_HANDLERS = HANDLERS.replace(
-    HANDLERS[
-        HANDLERS.index("    settings.admission.server =") : HANDLERS.index("@webop.on.mutate")
-    ],
+    HANDLERS[_SERVER:_WEBHOOKS],
     """    settings.admission.server = webop.WebhookServer(
         addr='127.0.0.1', port=int(os.environ['PORT']), certfile='cert.pem', pkeyfile='key.pem'
     )
