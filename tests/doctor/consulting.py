@@ -1,4 +1,4 @@
-"""``webop doctor`` in a process of its own, and what it has found."""
+"""``webop doctor`` in a thread, and what it has found."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import datetime as dt
 import json
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.admission.managing import KINDS, Site, until
+from tests.cli.invoking import invoke
 from tests.commands import Workshop
 from webop.admission.managed.marks import Mark, Served, build_key, list_targets
 from webop.handling.handlers import WebhookType
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
-
-_PATIENCE = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -65,24 +63,12 @@ class Doctor:
 
     async def speak(self, *args: str | Path, **variables: str) -> Report:
         """Run it with arguments, for its text."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
-        environment = {**kept, "HOME": str(self.workshop.folder), **self._variables, **variables}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "webop", "doctor", *map(str, args)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self.workshop.folder,
-            env=environment,
-        )
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                output, errors = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode is not None
-        report = Report(process.returncode, output.decode(), errors.decode())
+        foreign = {key: None for key in os.environ if key.startswith(("WEBOP_", "KUBE"))}
+        environment = {**foreign, "HOME": str(self.workshop.folder), **self._variables, **variables}
+        arguments = ("doctor", *map(str, args))
+        result = await asyncio.to_thread(invoke, *arguments, env=environment)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        report = Report(result.exit_code, result.stdout, result.stderr)
         assert "Traceback" not in report.output + report.errors, report
         return report
 

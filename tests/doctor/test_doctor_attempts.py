@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.doctor.probing import (
-    Target,
-    build_creation,
-    build_update,
-    explain_impossible,
-    list_targets,
-)
+from webop.doctor.probing import Target, build_creation, build_update, list_targets
 from webop.doctor.records import Record
 from webop.handling.handlers import WebhookType
 
@@ -25,31 +19,29 @@ PODS = webop.Resource(
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
 DEPLOYMENTS = webop.Resource("apps", "v1", "deployments", kind="Deployment", namespaced=True)
 EVERYTHING = [PODS, NODES, DEPLOYMENTS]
-BOTH = frozenset({"CREATE", "UPDATE"})
 
 
-def build_record(side_effects: str = "None", **rule: Any) -> Record:
+def build_record(**rule: Any) -> Record:
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], **rule}]
-    webhook = {"name": "x", "rules": rules, "sideEffects": side_effects}
-    return Record(WebhookType.VALIDATING, webhook)
+    return Record(WebhookType.VALIDATING, {"name": "x", "rules": rules})
 
 
 @pytest.mark.parametrize(
     ("rule", "targets"),
     [
-        ({"resources": ["pods"]}, [Target(PODS, BOTH)]),
-        ({"resources": ["pods/status"]}, [Target(PODS, BOTH, "status")]),
+        ({"resources": ["pods"]}, [(PODS, None, True, True)]),
+        ({"resources": ["pods/status"]}, [(PODS, "status", True, False)]),
         ({"resources": ["pods/exec"]}, []),
         ({"resources": ["nodes/status"]}, []),
         ({"resources": ["pods"], "operations": ["DELETE"]}, []),
         (
             {"resources": ["pods"], "operations": ["UPDATE", "DELETE"]},
-            [Target(PODS, frozenset({"UPDATE"}))],
+            [(PODS, None, True, False)],
         ),
-        ({"resources": ["*"]}, [Target(NODES, BOTH), Target(PODS, BOTH)]),
-        ({"resources": ["*"], "scope": "Cluster"}, [Target(NODES, BOTH)]),
-        ({"resources": ["*"], "scope": "Namespaced"}, [Target(PODS, BOTH)]),
-        ({"resources": ["*"], "apiGroups": ["apps"]}, [Target(DEPLOYMENTS, BOTH)]),
+        ({"resources": ["*"]}, [(NODES, None, True, True), (PODS, None, True, True)]),
+        ({"resources": ["*"], "scope": "Cluster"}, [(NODES, None, True, True)]),
+        ({"resources": ["*"], "scope": "Namespaced"}, [(PODS, None, True, True)]),
+        ({"resources": ["*"], "apiGroups": ["apps"]}, [(DEPLOYMENTS, None, True, True)]),
         ({"resources": ["pods"], "apiVersions": ["v2"]}, []),
     ],
 )
@@ -57,29 +49,26 @@ def test_rules_are_brought_to_what_is_in_the_cluster(rule: Json, targets: list[T
     assert list(list_targets(build_record(**rule), EVERYTHING)) == targets
 
 
-def test_webhooks_with_side_effects_are_left_alone() -> None:
-    assert not explain_impossible(build_record())
-    assert not explain_impossible(build_record("NoneOnDryRun"))
-    assert "side effects" in explain_impossible(build_record("Some"))
-
-
 def test_an_update_changes_an_annotation_only() -> None:
     body = {"metadata": {"name": "one", "namespace": "ns"}, "spec": {"x": 1}}
-    attempt = build_update(Target(PODS, BOTH), body)
-    assert (attempt.method, attempt.path) == ("PATCH", "/api/v1/namespaces/ns/pods/one")
-    assert attempt.body == {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}}
-    assert attempt.description == "an UPDATE of pods ns/one"
-    status = build_update(Target(PODS, BOTH, "status"), body)
-    assert status.path.endswith("/pods/one/status")
+    assert build_update(PODS, None, body) == (
+        "PATCH",
+        "/api/v1/namespaces/ns/pods/one",
+        {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}},
+        "an UPDATE of pods ns/one",
+    )
+    _, path, _, description = build_update(PODS, "status", body)
+    assert path.endswith("/pods/one/status")
+    assert description == "an UPDATE of pods/status ns/one"
 
 
 def test_a_new_object_is_made_like_one_that_is_there() -> None:
     own = {"uid": "u", "resourceVersion": "1", "finalizers": ["x"]}
     metadata = {"name": "one", "labels": {"a": "1"}, **own}
     model = {"kind": "Pod", "metadata": metadata, "spec": {"x": 1}, "status": {"y": 2}}
-    attempt = build_creation(Target(PODS, BOTH), "ns", None, model)
-    assert (attempt.method, attempt.path) == ("POST", "/api/v1/namespaces/ns/pods")
-    assert attempt.body == {
+    method, path, made, _ = build_creation(PODS, "ns", None, model)
+    assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods")
+    assert made == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "webop-doctor-", "labels": {"a": "1"}, "annotations": {}},
@@ -89,6 +78,6 @@ def test_a_new_object_is_made_like_one_that_is_there() -> None:
 
 def test_a_new_object_has_the_labels_that_are_asked_for() -> None:
     selector = {"matchLabels": {"a": "1"}}
-    attempt = build_creation(Target(NODES, BOTH), None, selector, None)
-    assert attempt.path == "/api/v1/nodes"
-    assert attempt.body["metadata"]["labels"] == {"a": "1"}
+    _, path, made, _ = build_creation(NODES, None, selector, None)
+    assert path == "/api/v1/nodes"
+    assert made["metadata"]["labels"] == {"a": "1"}

@@ -68,7 +68,7 @@ def test_an_answer_is_read(
         ('no endpoints available for service "hooks"', "no pod"),
         ('service "hooks" not found', "does not exist"),
         ('no service port 443 found for service "hooks"', "no such port"),
-        ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "not known"),
+        ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "does not know"),
         ('Post "https://h": context deadline exceeded', "in time"),
         ("dial tcp 10.0.0.1:443: i/o timeout", "in time"),
         ("the server could not find the requested resource", "404"),
@@ -87,9 +87,9 @@ def test_an_answer_is_read(
     ],
 )  # fmt: skip
 def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
-    cause = classify(reason)
-    assert what in cause.what
-    assert cause.remedy
+    meaning, remedy = classify(reason)
+    assert what in meaning
+    assert remedy.endswith(".")
 
 
 def build_record(reason: WebhookType = VALIDATING, **webhook: Any) -> Record:
@@ -124,7 +124,7 @@ EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"
             build_record(),
             Answer("a CREATE", Outcome.UNCALLED, "other", "EOF"),
             "warning",
-            "at another webhook: other",
+            "at another webhook, other",
         ),
         # The schema is checked after the mutating webhooks, and before the validating ones.
         (build_record(MUTATING), Answer("a CREATE", Outcome.INVALID), "ok", "reached"),

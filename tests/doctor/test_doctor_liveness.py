@@ -14,7 +14,6 @@ from webop.doctor.records import (
     Record,
     check_replicas,
     parse_configuration,
-    select_marked,
 )
 from webop.handling.handlers import WebhookType
 
@@ -76,4 +75,3 @@ def test_a_configuration_is_read_from_an_object() -> None:
     assert [item.identity for item in found.marks] == ["pod-1"]
     assert found.title == "MutatingWebhookConfiguration auto"
     assert not parse_configuration(WebhookType.MUTATING, "auto", None).is_there
-    assert select_marked([body, {"metadata": {"name": "other"}}]) == ["auto"]

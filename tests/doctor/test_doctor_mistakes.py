@@ -42,18 +42,64 @@ def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     assert result.exit_code == 1
 
 
-def test_the_doctor_ends_though_a_startup_handler_does_not(tmp_path: Path) -> None:
+HANGING = """
+import asyncio, contextlib, threading, webop
+
+@webop.on.startup()
+def wait(**_): threading.Event().wait()
+
+@webop.on.startup()
+async def swallow(**_):
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+@webop.on.startup()
+async def block(**_): threading.Event().wait()
+"""
+
+
+def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
     path = tmp_path / "handlers.py"
-    path.write_text(
-        "import threading, webop\n@webop.on.startup()\ndef wait(**_): threading.Event().wait()\n"
-    )
+    path.write_text(HANGING)
     done = subprocess.run(
-        [sys.executable, "-m", "webop", "doctor", str(path)],
+        [sys.executable, "-m", "webop", "doctor", "--startup-timeout=0.3", str(path)],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
         env={**os.environ, "KUBECONFIG": write_config(tmp_path)},
     )
-    assert "the startup handlers do not work here: they have not ended in 10 s" in done.stdout
+    assert "the startup handlers do not work here: they have not ended in 0.3 s" in done.stdout
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
+        ("ValueError('No such variable.')", "No such variable."),
+    ],
+)
+def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_told(
+    tmp_path: Path, error: str, text: str
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(f"import webop\n@webop.on.startup()\ndef start(**_): raise {error}\n")
+    env = {"KUBECONFIG": write_config(tmp_path)}
+    result = invoke("doctor", "--startup-timeout=0.3", str(path), env=env)
+    assert "have not ended in 0.3 s; the last error: " in result.output
+    assert text in result.output
+
+
+def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(tmp_path: Path) -> None:
+    path, trace = tmp_path / "handlers.py", tmp_path / "trace"
+    path.write_text(
+        "import pathlib, webop\n"
+        "from asyncio import get_running_loop\n"
+        "@webop.on.startup()\nasync def start(memo, **_): memo.loop = get_running_loop()\n"
+        "@webop.on.cleanup()\nasync def end(memo, **_):\n"
+        f"    pathlib.Path({str(trace)!r}).write_text(str(memo.loop is get_running_loop()))\n"
+    )
+    invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    assert trace.read_text() == "True"

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from typing import Any
 
 import pytest
 
-from webop.doctor.addresses import (
-    Material,
-    Route,
-    check_bundle,
-    check_stored,
-    is_ending,
-    judge_validity,
-)
-from webop.servers.certificates.certs import (
-    KeyPair,
-    build_ca,
-    build_certificate_self_signed,
-    build_certificate_signed,
-    read_validity,
-)
+from webop.doctor.trust import Route, check_bundle, judge_life, parse_route
+from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_validity
 
-NAME = "hooks.ns.svc"
-ROUTE = Route(NAME, 443, ("ns", "hooks"))
+Json = dict[str, Any]
 
 
 def encode(*pems: bytes) -> str:
@@ -49,85 +36,64 @@ def get_now() -> dt.datetime:
 def test_a_bundle_is_judged_by_what_is_left_of_its_life(days: int, age: float, level: str) -> None:
     bundle = encode(build_ca("authority", days=days).cert)
     now = get_now() + dt.timedelta(days=age)
-    (finding,) = check_bundle(bundle, now, is_required=True)
+    finding = check_bundle(bundle, now)
     assert finding.level == level
 
 
 @pytest.mark.parametrize(
     ("bundle", "text"),
     [
-        ("no base64!", "not base64"),
-        (base64.b64encode(b"no PEM").decode(), "no certificates"),
+        ("no base64!", "cannot be read"),
+        (base64.b64encode(b"no PEM").decode(), "cannot be read"),
     ],
 )
-def test_a_bundle_that_cannot_be_read_is_a_failure_if_answers_are_needed(
-    bundle: str, text: str
-) -> None:
-    (finding,) = check_bundle(bundle, get_now(), is_required=True)
+def test_a_bundle_that_cannot_be_read_is_a_failure(bundle: str, text: str) -> None:
+    finding = check_bundle(bundle, get_now())
     assert (finding.level, text in finding.text) == ("failure", True)
-    (finding,) = check_bundle(bundle, get_now(), is_required=False)
-    assert finding.level == "warning"
 
 
-def test_old_authorities_beside_a_new_one_are_no_trouble() -> None:
+def test_old_cas_beside_a_new_one_are_no_trouble() -> None:
     bundle = encode(build_ca("old", days=1).cert, build_ca("new", days=90).cert)
-    (finding,) = check_bundle(bundle, get_now() + dt.timedelta(days=2), is_required=True)
+    finding = check_bundle(bundle, get_now() + dt.timedelta(days=2))
     assert finding.level == "ok"
-    assert finding.text.startswith("2 authorities")
+    assert finding.text.startswith("the last of its 2 CAs")
 
 
 def test_no_bundle_is_worth_a_note() -> None:
-    (finding,) = check_bundle("", get_now(), is_required=True)
+    finding = check_bundle("", get_now())
     assert finding.level == "note"
 
 
 def test_a_life_ends_in_its_last_tenth_or_in_its_last_week() -> None:
-    start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    for days, left, expected in ((100, 8, False), (100, 6, True), (10, 2, False), (10, 0.9, True)):
-        end = start + dt.timedelta(days=days)
-        assert is_ending(start, end, end - dt.timedelta(days=left)) is expected
-
-
-CA, OTHER = build_ca("authority"), build_ca("stranger")
-
-
-def sign(ca: KeyPair = CA, name: str = NAME) -> KeyPair:
-    return build_certificate_signed(ca, common_name=NAME, hostnames=[name])
+    for days, left, level in (
+        (100, 8, "ok"),
+        (100, 6, "warning"),
+        (10, 2, "ok"),
+        (10, 0.9, "warning"),
+    ):
+        pem = build_certificate_self_signed(["host"], days=days).cert
+        end = read_validity(pem)[1]
+        moment = end - dt.timedelta(days=left)
+        assert judge_life("certificate", "it", pem, moment).level == level
 
 
 @pytest.mark.parametrize(
-    ("pair", "authority", "level", "remedy"),
+    ("config", "route"),
     [
-        (sign(), CA, "ok", ""),
-        (sign(OTHER), CA, "failure", "cafile="),
-        (sign(name="other.ns.svc"), CA, "failure", "subjectAltName"),
-        (KeyPair(sign().cert, sign().key), CA, "failure", ""),
+        ({"url": "https://host/path"}, Route("host", 443)),
+        ({"url": "https://[::1]:8443/path"}, Route("::1", 8443)),
+        (
+            {"service": {"namespace": "ns", "name": "hooks", "port": 8443}},
+            Route("hooks.ns.svc", 8443, ("ns", "hooks")),
+        ),
+        (
+            {"service": {"namespace": "ns", "name": "hooks"}},
+            Route("hooks.ns.svc", 443, ("ns", "hooks")),
+        ),
+        ({}, None),
+        ({"url": "https://host:port/"}, None),
+        ({"url": "nonsense"}, None),
     ],
 )
-def test_a_stored_certificate_is_tried_with_the_bundle_and_the_name(
-    pair: KeyPair, authority: KeyPair, level: str, remedy: str
-) -> None:
-    material = Material(pair.cert, pair.key)
-    bundle = encode(authority.cert)
-    (finding,) = check_stored(material, ROUTE, bundle, get_now(), is_required=True)
-    assert finding.level == level, finding
-    assert remedy in finding.remedy
-
-
-def test_a_certificate_that_is_its_own_authority_is_trusted() -> None:
-    pair = build_certificate_self_signed([NAME])
-    material = Material(pair.cert, pair.key)
-    (finding,) = check_stored(material, ROUTE, encode(pair.cert), get_now(), is_required=True)
-    assert finding.level == "ok"
-
-
-def test_a_trusted_certificate_that_ends_soon_is_a_warning() -> None:
-    cert = sign().cert
-    _, end = read_validity(cert)
-    (finding,) = judge_validity(cert, NAME, end - dt.timedelta(days=3))
-    assert finding.level == "warning"
-    assert "in 3 d" in finding.text
-
-
-def test_the_key_is_not_shown() -> None:
-    assert "PRIVATE" not in repr(Material(b"cert", b"PRIVATE"))
+def test_a_client_config_is_read(config: Json, route: Route | None) -> None:
+    assert parse_route(config) == route

@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 from webop.cli.cluster import cluster
 from webop.cli.doctor import doctor
+from webop.cli.finalizers import finalizers
 from webop.cli.layout import SectionGroup
 from webop.cli.listing import handlers
 from webop.cli.migrate import migrate
@@ -36,7 +37,7 @@ To begin with:
     cls=SectionGroup,
     sections={
         "Operators": ("run", "freeze", "resume"),
-        "Looking into them": ("handlers", "doctor", "migrate"),
+        "Looking into them": ("handlers", "doctor", "finalizers", "migrate"),
         "Around them": ("cluster", "completion"),
     },
     context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
@@ -79,5 +80,6 @@ main.add_command(freeze)
 main.add_command(resume)
 main.add_command(handlers)
 main.add_command(doctor)
+main.add_command(finalizers)
 main.add_command(migrate)
 main.add_command(cluster)

@@ -1,4 +1,4 @@
-"""``webop doctor``: checks the admission of an operator in a cluster, and says what to do.
+"""``webop doctor``: checks an operator in a cluster, and says what to do.
 
 Everything happens in :mod:`webop.doctor`, which is imported when the command runs.
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from webop.cli.options import CLIControls, aliased_option, choose_scope, module_option
 from webop.errors import WebopError
 
-if TYPE_CHECKING:
-    from webop.doctor.findings import Level
-
+_option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
 
 
@@ -29,96 +28,86 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
     return account
 
 
-def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse patterns, which ``webop run`` takes."""
     if patterns := [name for name in names if set(name) & set("*?!,")]:
-        raise click.BadParameter(
-            f"{patterns[0]!r} is a pattern; name one namespace, or several -n."
-        )
+        raise click.BadParameter(f"{patterns[0]!r} is a pattern; name one namespace, or several.")
     return names
 
 
-@click.command(short_help="Check the admission of an operator in a cluster.")
-@click.option(
-    "--managed",
-    metavar="NAME",
-    help="The webhook configurations, as in settings.admission.managed.",
-)
-@click.option(
+@click.command(short_help="Check an operator in a cluster.")
+@_option("--managed", metavar="NAME", help="The webhook configurations, as in the settings.")
+@_option(
     "--as",
     "account",
     metavar="ACCOUNT",
     callback=_check_account,
     help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
 )
-@click.option(
-    "-A", "--all-namespaces", "clusterwide", is_flag=True, help="The same as without --namespace."
-)
-@click.option(
+@_option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
+@_option(
     "-n",
     "--namespace",
     "namespaces",
     multiple=True,
     metavar="NAMESPACE",
-    callback=_check_names,
-    help="Where the operator works, as for 'webop run', and objects are looked for; repeatable.",
+    callback=check_names,
+    help="Where the operator works, as for 'webop run'; repeatable.",
 )
-@click.option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
-@click.option(
-    "-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'."
-)
-@click.option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
+@_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
+@_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
+@_option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
 @aliased_option()
-@click.option(
+@_option(
     "--startup/--no-startup",
     "calls_startup",
     default=True,
-    show_default=True,
     help="Call the startup handlers for the settings, and then the cleanup handlers.",
 )
-@click.option(
+@_option(
+    "--startup-timeout",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    metavar="SECONDS",
+    help="How long these handlers may take.",
+)
+@_option(
     "--probe/--no-probe",
     "is_probing",
     default=True,
-    show_default=True,
     help="Let the API server call the webhooks, by dry runs.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
+@_option(
+    "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text",
     help="For people, or for programs.",
-)
+)  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def doctor(
     ctx: click.Context,
     controls: CLIControls,
+    /,
     paths: tuple[str, ...],
-    managed: str | None,
-    account: str | None,
     clusterwide: bool,
     namespaces: tuple[str, ...],
     lease_name: str | None,
     peering_name: str | None,
     standalone: bool,
     modules: tuple[str, ...],
-    calls_startup: bool,
-    is_probing: bool,
     form: str,
+    **options: Any,
 ) -> None:
-    """Check the admission of an operator in a cluster, and say what to do.
+    """Check an operator in a cluster, and say what to do.
 
-    Whether its webhooks are kept by live replicas, lead to somebody who is there, and trust the
-    certificate; whether the API server can call them; and whether RBAC suffices. With the files
-    in PATHS, also whether these handlers are those that are asked, and whether RBAC suffices for
-    all that they and the settings need. The files are imported. Their startup handlers are called
-    for the settings, then the cleanup handlers; --no-startup leaves that out. Nothing else is.
+    Webhooks: whether live replicas keep them, whether the certificate is trusted, and whether the
+    API server can call them (by dry runs: handlers get dryrun=True, and nothing is stored).
+    Objects: who holds the Lease, who pauses the operator, which deletions wait for it. Permissions.
+
+    With the files in PATHS, also whether their handlers have webhooks, and whether RBAC suffices
+    for all that they and the settings need. The files are imported. Their startup handlers are
+    called for the settings, then the cleanup handlers. Nothing else is called.
 
     \b
         webop doctor                            all operators of the cluster
@@ -127,15 +116,10 @@ def doctor(
         webop doctor --as ACCOUNT -n team-a --lease my-operator handlers.py
         kubectl exec deploy/operator -- webop doctor --managed auto.example.com
 
-    The API server is let call the webhooks by dry runs: handlers get dryrun=True, and nothing is
-    stored. If a finding is a failure, the exit code is 1.
+    If a finding is a failure, the exit code is 1.
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.doctor.examination import Examination  # noqa: PLC0415 - not for --help
-    from webop.doctor.findings import (  # noqa: PLC0415
-        build_json,
-        build_text,
-        has_failed,
-    )
+    from webop.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
     from webop.doctor.visit import Options  # noqa: PLC0415
     from webop.handling.checks import check_registry  # noqa: PLC0415
     from webop.loading import load_handlers  # noqa: PLC0415
@@ -144,27 +128,21 @@ def doctor(
     try:
         registry = controls.registry
         if paths or modules:
-            with contextlib.redirect_stdout(sys.stderr):  # the report is to be all of the output
+            with contextlib.redirect_stdout(sys.stderr):  # the report is all of the output
                 registry = load_handlers(paths, modules, registry)
         if registry is not None:
             check_registry(registry)
         settings = controls.settings or OperatorSettings.from_environment()
         _, namespaces = choose_scope(ctx, clusterwide, namespaces)
-        settings.leadership.lease_name = lease_name or settings.leadership.lease_name
-        settings.peering.standalone |= standalone
-        if peering_name is not None:
-            settings.peering.name, settings.peering.mandatory = peering_name, True
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
-    options = Options(
-        managed=managed,
-        account=account,
-        namespaces=namespaces,
-        is_probing=is_probing,
-        registry=registry,
-        calls_startup=calls_startup,
+    settings.leadership.lease_name = lease_name or settings.leadership.lease_name
+    settings.peering.standalone |= standalone
+    if peering_name is not None:
+        settings.peering.name, settings.peering.mandatory = peering_name, True
+    examination = Examination(
+        Options(namespaces=namespaces, registry=registry, **options), settings
     )
-    examination = Examination(options, settings)
     asyncio.run(examination.run())
     found = examination.sections
 
@@ -172,4 +150,4 @@ def doctor(
         return click.style(text, fg=_COLOURS[level])
 
     click.echo(build_json(found) if form == "json" else build_text(found, paint))
-    ctx.exit(1 if has_failed(found) else 0)
+    ctx.exit(1 if count_levels(found)[Level.FAILURE] else 0)

@@ -16,7 +16,7 @@ import click
 
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
-from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError, WebopError
+from webop.errors import APIConnectionError, APIError, APINotFoundError, WebopError
 from webop.identities import detect_own_identity
 
 if TYPE_CHECKING:
@@ -213,14 +213,10 @@ async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
     """Do something to each peering object that is meant, and say where that has failed."""
-    from webop.coordination.peers import build_creation_command  # noqa: PLC0415  --help is quick
-    from webop.doctor.visit import describe_place, log_in, open_client  # noqa: PLC0415
+    from webop.command_client import connect  # noqa: PLC0415  --help is to be quick
+    from webop.coordination.peers import build_creation_command  # noqa: PLC0415
 
-    try:
-        vault = await log_in()
-    except LoginError as exc:
-        raise LoginError(f"Cannot log in to the cluster ({describe_place()}): {exc}") from exc
-    async with open_client(vault) as client:
+    async with connect() as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
         failures = []
         missing = []

@@ -1,7 +1,7 @@
-"""What the answer to a dry run tells about the webhooks that were asked. Pure.
+"""What the answer to a dry run says about the webhooks that were called. Pure.
 
-The API server names the webhook that has refused a request, or could not be called. A webhook
-whose answer is needed must have given one if the request goes through.
+The API server names the webhook that has denied a request, or could not be called. A webhook
+whose answer is required must have given one if the request goes through.
 """
 
 from __future__ import annotations
@@ -46,134 +46,83 @@ class Answer:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A kind of reasons why a webhook cannot be called, and what to do."""
-
-    pattern: str
-    what: str
-    remedy: str
-
-
-# The texts are those of k8s.io/apiserver, of Go's net, crypto/x509 and net/http. The first one
-# that is found counts.
-_CAUSES = (
-    # What webop itself answers comes first: its texts can have the words of others in them.
-    Cause(
-        r"There is no webhook '|There are no webhooks for|Webhook '.*' is for ",
-        "the operator does not serve this webhook",
-        "In a rollout, it is over when all replicas have the same handlers. Otherwise restart the "
-        "operator, or remove the webhook from a configuration that is kept by hand.",
+# What the reasons mean, and what to do; the first pattern that is found counts. The texts are those
+# of k8s.io/apiserver, of Go's net, crypto/x509 and net/http; those of webop itself come first, as
+# they can have the words of others in them.
+_CAUSES = {
+    r"There is no webhook '|There are no webhooks for|Webhook '.*' is for ": (
+        "the operator does not serve this webhook. Wait for the end of a rollout; else restart "
+        "the operator, or remove the webhook from a configuration that is kept by hand."
     ),
-    Cause(
-        r"The review is too large",
-        "the object is too large for the operator",
-        "Raise settings.admission.max_body.",
+    r"The review is too large": (
+        "the object is too large for the operator. Raise settings.admission.max_body."
     ),
-    Cause(
-        r"did not answer within|has taken too long",
-        "a handler takes too long",
-        "Look into the log of the operator; make the handler faster, or give it more time by "
-        "timeout_seconds=.",
+    r"did not answer within|has taken too long": (
+        "a handler takes too long. See the log; make it faster, or raise timeout_seconds=."
     ),
-    Cause(
-        r"which is the limit \(settings\.admission\.max_",
-        "the operator has too many reviews at once",
-        "Find the handler that hangs in the log of the operator; or raise the limit, or the number "
-        "of replicas.",
+    r"which is the limit \(settings\.admission\.max_": (
+        "the operator has too many reviews at once. Find the handler that hangs in the log; or "
+        "raise the limit, or the number of replicas."
     ),
-    Cause(
-        r"x509: certificate has expired or is not yet valid",
-        "the certificate has expired, or is not valid yet",
-        "Renew the certificate, or restart the operator if it is of its own making; compare the "
-        "clocks of the nodes.",
+    r"x509: certificate has expired or is not yet valid": (
+        "the certificate has expired, or is not valid yet. Renew it, or restart the operator if "
+        "it made it; compare the clocks."
     ),
-    Cause(
-        r"x509: certificate is (valid for|not valid for any)|doesn't contain any IP SANs"
-        r"|relies on legacy Common Name",
-        "the certificate is for another name",
-        "Make a certificate with the name that API servers ask for: <service>.<namespace>.svc, or "
-        "the host of the URL.",
+    r"x509: certificate is (valid for|not valid for any)|contain any IP SANs|legacy Common Name": (
+        "the certificate is for another name. Make one for <service>.<namespace>.svc, or for the "
+        "host of the URL."
     ),
-    Cause(
-        r"x509:|failed to verify certificate|unknown authority",
-        "the caBundle does not trust the certificate",
-        "Let the operator write its own caBundle: it does so within a minute if it runs and may "
-        "patch the configuration. With certificates of your own, give cafile= to the server.",
+    r"x509:|failed to verify certificate|unknown authority": (
+        "the caBundle does not trust the certificate. An operator that runs and may patch the "
+        "configuration corrects it within a minute. With certificates of your own, give cafile=."
     ),
-    Cause(
-        r"server gave HTTP response to HTTPS client|first record does not look like a TLS",
-        "what answers does not speak TLS",
-        "Let the Service lead to the port of the webhook server, not to that of the probes.",
+    r"server gave HTTP response to HTTPS client|first record does not look like a TLS": (
+        "what answers does not speak TLS. Let the Service lead to the port of the webhook server."
     ),
-    Cause(
-        r"connection refused",
-        "nobody listens there",
-        "Start the operator; if it runs, compare the port of its webhook server with the "
-        "targetPort of the Service, or with the URL.",
+    r"connection refused": (
+        "nobody listens there. Start the operator; if it runs, compare the port of its webhook "
+        "server with the targetPort of the Service, or with the URL."
     ),
-    Cause(
-        r"no endpoints available",
-        "no pod behind the Service is ready",
-        "See why: kubectl get pods, kubectl logs; and whether the selector of the Service fits.",
+    r"no endpoints available": (
+        "no pod behind the Service is ready. See why: kubectl get pods, kubectl logs; and whether "
+        "the selector of the Service fits."
     ),
-    Cause(
-        r"no service port",
-        "the Service has no such port",
-        "Add it to the Service, or correct service_port= of the webhook server.",
+    r"no service port": (
+        "the Service has no such port. Add it, or correct service_port= of the webhook server."
     ),
-    Cause(
-        r"service \"[^\"]*\" not found",
-        "the Service does not exist",
-        "Create it, or correct service= and namespace= of the webhook server.",
+    r"service \"[^\"]*\" not found": (
+        "the Service does not exist. Create it, or correct service= and namespace= of the server."
     ),
-    Cause(
-        r"no such host",
-        "the host is not known to the API server",
-        "Give an address that the API server can resolve by host= of the webhook server, or use "
-        "a Service.",
+    r"no such host": (
+        "the API server does not know the host. Give one that it can resolve by host=, or use a "
+        "Service."
     ),
-    Cause(
-        r"the server could not find the requested resource",
-        "who answers does not know this webhook (404)",
-        "See that all replicas run the same version, and that the Service leads to this operator.",
+    r"the server could not find the requested resource": (
+        "who answers does not know this webhook (404). Check that all replicas run the same "
+        "version, and where the Service or the URL leads."
     ),
-    Cause(
-        r"deadline exceeded|Client\.Timeout|i/o timeout|no route to host|network is unreachable",
-        "it does not answer in time",
-        "Let firewalls and NetworkPolicies pass the API server's connections to the port of the "
-        "webhook server; see in the log of the operator whether handlers are slow.",
+    r"deadline exceeded|Client\.Timeout|i/o timeout|no route to host|network is unreachable": (
+        "it does not answer in time. Let firewalls and NetworkPolicies pass the API server's "
+        "connections to the webhook server; see in the log whether handlers are slow."
     ),
-    Cause(
-        r"connection reset|EOF|broken pipe",
-        "the connection is cut",
-        "See the log of the operator, and of what is between it and the API server.",
+    r"connection reset|EOF|broken pipe": (
+        "the connection is cut. See the log of the operator, and of what is in between."
     ),
-    Cause(
-        r"webhook response|couldn't get version/kind|unmarshal",
-        "what answers is not an AdmissionReview",
-        "Let the Service or the URL lead to the webhook server of this operator.",
+    r"webhook response|couldn't get version/kind|unmarshal": (
+        "what answers is not an AdmissionReview. Correct where the Service or the URL leads."
     ),
-    Cause(
-        r"an error on the server|^(?!Post )",
-        "it answers with an error",
-        "See the log of the operator.",
-    ),
-)
-_ADVICE = {
-    Outcome.FORBIDDEN: (
-        "Run the doctor with an account that may do this, or leave this out: --no-probe."
-    ),
-    Outcome.INVALID: (
-        "Create an object of this kind for the doctor to try it on, and run it again."
-    ),
-    Outcome.OTHER: ("Try the same by kubectl --dry-run=server, and see what the API server says."),
+    r"an error on the server|^(?!Post )": "it answers with an error. See the log of the operator.",
+    r"": "it cannot be called. See the log of the operator.",
 }
-_UNKNOWN_CAUSE = Cause("", "it cannot be called", "See the log of the operator.")
+_ADVICE = {
+    Outcome.FORBIDDEN: "Run the doctor with an account that may do this, or with --no-probe.",
+    Outcome.INVALID: "Create an object of this kind to try it on, and run the doctor again.",
+    Outcome.OTHER: "Try the same by kubectl --dry-run=server, and see what the API server says.",
+}
 
 
 def read_answer(description: str, error: APIError | None) -> Answer:
-    """Tell how a dry run has ended by the error that it has ended with, if any."""
+    """Return how a dry run has ended, by the error that it has ended with, if any."""
     if error is None:
         return Answer(description, Outcome.ALLOWED)
     text = str(error)
@@ -186,23 +135,30 @@ def read_answer(description: str, error: APIError | None) -> Answer:
     return Answer(description, outcome, reason=_trim(text))
 
 
-def classify(reason: str) -> Cause:
-    """Return what kind of a failure to call a webhook it is, by the API server's words."""
-    found = (cause for cause in _CAUSES if re.search(cause.pattern, reason, re.IGNORECASE))
-    return next(found, _UNKNOWN_CAUSE)
+def classify(reason: str) -> tuple[str, str]:
+    """Return why a webhook cannot be called, by the API server's words, and what to do."""
+    found = (text for pattern, text in _CAUSES.items() if re.search(pattern, reason, re.IGNORECASE))
+    what, _, remedy = next(found).partition(". ")
+    return what, remedy
 
 
 def judge(
     record: Record, own: Answer | str, everything: Iterable[Answer], username: str | None
 ) -> Finding:
-    """Say whether the API server can call a webhook."""
-    for answer in everything:
-        if answer.culprit == record.name and answer.outcome is Outcome.UNCALLED:
-            cause = classify(answer.reason)
-            return fail(record.name, f"{cause.what}: {answer.reason}", cause.remedy)
-    for answer in everything:
-        if answer.culprit == record.name and answer.outcome is Outcome.DENIED:
-            return approve(record.name, f"reached: it has denied {answer.description}")
+    """Say whether the API server can call a webhook.
+
+    Args:
+        record: the webhook.
+        own: the answer to the request that was made for it; or why there was none.
+        everything: the answers to all requests: any can name this webhook.
+        username: who has made the requests.
+    """
+    about = [answer for answer in everything if answer.culprit == record.name]
+    if uncalled := [answer for answer in about if answer.outcome is Outcome.UNCALLED]:
+        what, remedy = classify(uncalled[0].reason)
+        return fail(record.name, f"{what}: {uncalled[0].reason}", remedy)
+    if about:
+        return approve(record.name, f"reached: it has denied {about[0].description}")
     if isinstance(own, str):
         return note(record.name, f"not tried: {own}")
     return _judge_own(record, own, username)
@@ -210,28 +166,27 @@ def judge(
 
 def _judge_own(record: Record, answer: Answer, username: str | None) -> Finding:
     """Judge a request that has not failed because of the webhook itself."""
+    what, culprit = answer.description, answer.culprit
     is_passed = answer.outcome is Outcome.ALLOWED or (
         # The schema is checked between the mutating and the validating webhooks.
         answer.outcome is Outcome.INVALID and record.reason is WebhookType.MUTATING
     )
     if is_passed and not record.is_required:
-        text = f"cannot be told: {answer.description} passes anyway (failurePolicy Ignore)"
-        return note(record.name, text)
+        return note(record.name, f"unknown: {what} passes anyway (failurePolicy Ignore)")
     if is_passed:
         for condition in record.webhook.get("matchConditions") or ():
             # Known to be fulfilled is only the one that exempts the operator.
             found = _REFUSING_USERNAME.fullmatch(condition.get("expression", ""))
             if not found or username is None or found[1] == f'"{username}"':
-                text = f"{answer.description} has passed, but matchConditions may have exempted it"
+                text = f"unknown: {what} has passed, but matchConditions may have exempted it"
                 return note(record.name, text)
-        return approve(record.name, f"reached by {answer.description}")
+        return approve(record.name, f"reached by {what}")
     if answer.outcome is Outcome.DENIED:
-        text = f"not tried: {answer.culprit} has denied {answer.description}"
-        return note(record.name, text)
+        return note(record.name, f"not tried: {culprit} has denied {what}")
     if answer.outcome is Outcome.UNCALLED:
-        text = f"{answer.description} has failed at another webhook: {answer.culprit}"
-        return warn(record.name, text, "Put that one right first, and run the doctor again.")
-    text = f"cannot be told, {answer.description} has failed before: {answer.reason}"
+        text = f"unknown: {what} has failed at another webhook, {culprit}"
+        return warn(record.name, text, "Repair that one first, and run the doctor again.")
+    text = f"unknown: {what} failed before this check: {answer.reason}"
     return warn(record.name, text, _ADVICE[answer.outcome])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 
@@ -56,9 +56,10 @@ def fail(subject: str, text: str, remedy: str) -> Finding:
     return Finding(Level.FAILURE, subject, text, remedy)
 
 
-def complain(subject: str, text: str, remedy: str, *, is_failure: bool) -> Finding:
-    """Return a failure or a warning: the same trouble can be worse for some than for others."""
-    return Finding(Level.FAILURE if is_failure else Level.WARNING, subject, text, remedy)
+def soften(finding: Finding, *, is_required: bool) -> Finding:
+    """Return a failure as a warning if nobody depends on what does not work."""
+    is_soft = finding.level is Level.FAILURE and not is_required
+    return replace(finding, level=Level.WARNING) if is_soft else finding
 
 
 def count_levels(sections: Iterable[Section]) -> dict[Level, int]:
@@ -67,26 +68,10 @@ def count_levels(sections: Iterable[Section]) -> dict[Level, int]:
     return {level: levels.count(level) for level in Level}
 
 
-def has_failed(sections: Iterable[Section]) -> bool:
-    """Tell whether anything does not work."""
-    return count_levels(sections)[Level.FAILURE] > 0
-
-
-Paint = Callable[[str, Level], str]
-
-_PLURALS = {
-    Level.OK: "ok",
-    Level.NOTE: "notes",
-    Level.WARNING: "warnings",
-    Level.FAILURE: "failures",
-}
-
-
-def build_text(sections: Sequence[Section], paint: Paint) -> str:
+def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) -> str:
     """Return the report in lines, grouped and aligned."""
-    everything = [finding for section in sections for finding in section.findings]
-    width = max((len(finding.subject) for finding in everything), default=0)
-    size = max(map(len, Level))
+    subjects = (finding.subject for section in sections for finding in section.findings)
+    width, size = max(map(len, subjects), default=0), max(map(len, Level))
     lines = []
     for section in sections:
         lines.append(section.title)
@@ -98,7 +83,7 @@ def build_text(sections: Sequence[Section], paint: Paint) -> str:
         lines.append("")
     counts = {level: count for level, count in count_levels(sections).items() if count}
     parts = [
-        f"{count} {level if count == 1 else _PLURALS[level]}"
+        f"{count} {level}{'' if count == 1 or level is Level.OK else 's'}"
         for level, count in reversed(counts.items())
     ]
     summary = f"{', '.join(parts)}."
@@ -108,19 +93,11 @@ def build_text(sections: Sequence[Section], paint: Paint) -> str:
 
 def build_json(sections: Sequence[Section]) -> str:
     """Return the report as a JSON document."""
+    counts = {level.value: count for level, count in count_levels(sections).items()}
     document = {
-        "healthy": not has_failed(sections),
-        "counts": {level.value: count for level, count in count_levels(sections).items()},
-        "sections": [
-            {
-                "title": section.title,
-                "findings": [
-                    {key: value for key, value in asdict(item).items() if value or key != "remedy"}
-                    for item in section.findings
-                ],
-            }
-            for section in sections
-        ],
+        "healthy": not counts[Level.FAILURE],
+        "counts": counts,
+        "sections": [asdict(section) for section in sections],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 

@@ -1,4 +1,4 @@
-"""The webhook configurations in the cluster: which are webop's, what is in them, who keeps them.
+"""The webhook configurations in the cluster: which are webop's, who keeps them, for which handlers.
 
 A *record* is one webhook in a configuration.
 """
@@ -6,31 +6,28 @@ A *record* is one webhook in a configuration.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from webop.admission.managed.configurations import GROUP, KINDS
+from webop.admission.managed.configurations import GROUP, KINDS, build_configuration
 from webop.admission.managed.marks import PREFIX, Mark, decode_mark
 from webop.client.calls import MERGE_PATCH
 from webop.doctor.findings import (
     Finding,
     approve,
-    complain,
     describe_names,
     describe_seconds,
+    fail,
     note,
+    soften,
     warn,
 )
-from webop.doctor.visit import Visit
+from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.handling.handlers import WebhookType
+from webop.servers.base import WebhookClientConfig
 
-Json = dict[str, Any]
-
-_SUBJECT = "configurations"
-_RESOURCES = ", ".join(resource.plural for resource in KINDS.values())
-_REPLICAS = "replicas"
+_SUBJECT, _REPLICAS = "configurations", "replicas"
 _LONGEST_RENEWAL = 60.0  # seconds; marks are renewed three times in a lifetime, at least so often
 
 
@@ -45,12 +42,6 @@ class Record:
     def name(self) -> str:
         """Its name, such as "check.auto.kopf.dev"."""
         return str(self.webhook["name"])
-
-    @property
-    def config(self) -> Json:
-        """Where it leads."""
-        config: Json = self.webhook.get("clientConfig") or {}
-        return config
 
     @property
     def is_required(self) -> bool:
@@ -90,76 +81,53 @@ def parse_configuration(reason: WebhookType, name: str, body: Json | None) -> Co
     return Configuration(reason, name, records, marks, is_there=True)
 
 
-def select_marked(bodies: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the configurations that carry marks of replicas of webop."""
-    return [
-        body["metadata"]["name"]
-        for body in bodies
-        if any(key.startswith(PREFIX) for key in body["metadata"].get("annotations") or {})
-    ]
-
-
 def has_required(records: Iterable[Record]) -> bool:
     """Tell whether objects are refused if nobody answers for these records."""
     return any(record.is_required for record in records)
 
 
 async def list_names(visit: Visit) -> list[str] | Finding:
-    """Return the names of the operator's configurations; or what prevents to know them."""
-    registry = visit.options.registry
-    if visit.options.managed:
-        return [visit.options.managed]
-    if visit.settings.admission.managed and (registry is None or registry.select_webhooks()):
-        return [visit.settings.admission.managed]
+    """Return the names of the operator's configurations; or why they are unknown."""
+    options, registry = visit.options, visit.options.registry
+    declared = visit.settings.admission.managed if registry is None or options.webhooks else None
+    if name := options.managed or declared:
+        return [name]
     names: dict[str, None] = {}
     try:
         for resource in KINDS.values():
-            answer = await visit.read(resource.get_url()) or {}
-            names.update(dict.fromkeys(select_marked(answer.get("items") or ())))
+            for body in (await visit.read(resource.get_url()) or {}).get("items") or ():
+                if any(key.startswith(PREFIX) for key in body["metadata"].get("annotations") or ()):
+                    names[body["metadata"]["name"]] = None
     except APIForbiddenError:
-        rule = f"{{apiGroups: [{GROUP}], resources: [{_RESOURCES}], verbs: [list]}}"
-        return warn(
-            _SUBJECT,
-            "this account may not list them",
-            f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}.",
-        )
-    if not names and registry is not None and not registry.select_webhooks():
+        plurals = ", ".join(resource.plural for resource in KINDS.values())
+        rule = f"{{apiGroups: [{GROUP}], resources: [{plurals}], verbs: [list]}}"
+        remedy = f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}."
+        return warn(_SUBJECT, "this account may not list them", remedy)
+    if names:
+        return list(names)
+    if registry is not None and not options.webhooks:
         return note(_SUBJECT, "none, and these handlers have no webhooks")
-    if not names:
-        return warn(
-            _SUBJECT,
-            "no replica of webop keeps any in this cluster",
-            "Set settings.admission.managed in the operator; or, if they are made by hand, name "
-            "them: --managed NAME.",
-        )
-    return list(names)
+    remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
+    return warn(_SUBJECT, "no replica of webop keeps any in this cluster", remedy)
 
 
-async def fetch_configurations(visit: Visit, name: str) -> list[Configuration] | Finding:
-    """Read both configurations of a name; or tell why they cannot be read."""
-    try:
-        return [
-            parse_configuration(reason, name, await _fetch(visit, reason, name)) for reason in KINDS
-        ]
-    except APIForbiddenError as exc:
-        return note(_SUBJECT, f"{name} cannot be read: {exc}", "Run it as the operator's account.")
-
-
-async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Json | None:
+async def fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> Configuration:
     """Read a configuration as somebody who may get it; or, as operators, may patch it.
 
     An empty patch changes nothing, and returns the object.
     """
-    path = KINDS[reason].get_url(name=name)
+    path, params = KINDS[reason].get_url(name=name), {"dryRun": "All"}
+    request = visit.client.request
     try:
-        return await visit.read(path)
+        return parse_configuration(reason, name, await visit.read(path))
     except APIForbiddenError as forbidden:
         try:
-            return await visit.ask("PATCH", path, {}, content_type=MERGE_PATCH, is_dry=True)
+            body = await request("PATCH", path, params=params, body={}, content_type=MERGE_PATCH)
         except APINotFoundError:
-            return None
+            return Configuration(reason, name)
         except APIError:
             raise forbidden from None
+    return parse_configuration(reason, name, body)
 
 
 def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
@@ -180,46 +148,49 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
     for mark in alive:
         age = (now - mark.renewed).total_seconds()
         if age > 2 * min(mark.lifetime / 3, _LONGEST_RENEWAL):
-            yield warn(
-                _REPLICAS,
-                f"{mark.identity} was heard of {describe_seconds(age)} ago, which is too long",
-                "See whether it still runs, and what its log says about the API server.",
-            )
-    yield from _check_orphans(found, alive)
+            text = f"{mark.identity} renewed its record {describe_seconds(age)} ago, which is late"
+            yield warn(_REPLICAS, text, "See its log, and whether it still runs.")
+    served = {name for mark in alive for name in mark.served}
+    if orphans := [record for record in found.records if record.name not in served]:
+        text = f"served by no live replica: {describe_names(record.name for record in orphans)}"
+        remedy = "Wait a minute until the replicas correct it, else restart them."
+        yield soften(fail("orphans", text, remedy), is_required=has_required(orphans))
+    if waiting := sorted(served - {record.name for record in found.records}):
+        yield note("waiting", f"not enabled until all replicas serve it: {describe_names(waiting)}")
 
 
 def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
     if not found.marks:
-        return warn(
-            _REPLICAS,
-            "none keeps it: it is made by hand, or was left by an operator that has ended",
-            f"See below whether it is served. If it is not to be: {found.removal}",
-        )
+        text = "none keeps it: it was made by hand, or left by an operator that has ended"
+        return warn(_REPLICAS, text, f"If nobody needs it: {found.removal}")
     last = max(mark.renewed for mark in found.marks).astimezone(dt.UTC)
     age = describe_seconds((now - last).total_seconds())
     is_required = has_required(found.records)
     effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
-    return complain(
-        _REPLICAS,
-        f"it is kept by nobody since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}",
-        f"Start the operator; or, if there is to be none any more: {found.removal}",
-        is_failure=is_required,
+    text = f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
+    remedy = f"Start the operator; or, if nobody needs it any more: {found.removal}"
+    return soften(fail(_REPLICAS, text, remedy), is_required=is_required)
+
+
+def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:
+    """Compare the webhooks that the handlers need with those that are configured."""
+    made = build_configuration(
+        reason=found.reason,
+        name=found.name,
+        handlers=visit.options.webhooks,
+        resources=visit.resources,
+        client_config=WebhookClientConfig(url="https://localhost"),
     )
-
-
-def _check_orphans(found: Configuration, alive: Sequence[Mark]) -> Iterator[Finding]:
-    served = {name for mark in alive for name in mark.served}
+    expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {record.name for record in found.records}
-    orphans = [record for record in found.records if record.name not in served]
-    if orphans:
-        names = describe_names(record.name for record in orphans)
-        yield complain(
-            "orphans",
-            f"served by no live replica: {names}",
-            "Wait a minute for the replicas to put it right, else restart them.",
-            is_failure=has_required(orphans),
+    waiting = {name for mark in found.marks for name in mark.served}
+    if missing := expected - present - waiting:
+        text = (
+            f"not configured, so these handlers are never called: {describe_names(sorted(missing))}"
         )
-    if waiting := sorted(served - present):
-        yield note(
-            "waiting", f"not in force before all replicas serve it: {describe_names(waiting)}"
-        )
+        remedy = "Start the operator with these files; if it runs, its log says why not."
+        yield fail("handlers", text, remedy)
+    if unknown := present - expected:
+        text = f"configured without a handler in these files: {describe_names(sorted(unknown))}"
+        remedy = "Name all files of the operator; check that its replicas run this version."
+        yield warn("handlers", text, remedy)

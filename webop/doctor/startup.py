@@ -1,16 +1,16 @@
-"""What the startup handlers set: without it, nobody knows what the operator has to be permitted."""
+"""What the startup handlers set: without it, nobody knows what the operator must be permitted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from webop.doctor.findings import Finding, approve, warn
-from webop.doctor.permissions import ACCOUNT_PREFIX
 from webop.doctor.visit import Options
 from webop.errors import ActivityError
 from webop.handling.activities import run_activity
@@ -20,15 +20,27 @@ from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
 from webop.settings import OperatorSettings
 
-_TIMEOUT = 10.0  # seconds
 _REMEDY = (
     "What they set is not known here. Say it by options, as --managed, --lease and --peering, and "
     "by variables, as WEBOP_POSTING__ENABLED=false."
 )
 
 
+class _LastError(logging.Handler):
+    """Keeps the last message about a handler that fails and is called again."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.text = f"; the last error: {record.getMessage()}"
+
+
 async def call_startup(options: Options, settings: OperatorSettings, server: str) -> Finding | None:
     """Call the startup handlers with the settings, and then the cleanup handlers.
+
+    They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
+    the command ends.
 
     Args:
         options: what users ask for.
@@ -43,18 +55,29 @@ async def call_startup(options: Options, settings: OperatorSettings, server: str
         return warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)
     scope = Scope(not options.namespaces, options.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
-    settings.execution.executor = OwnThreads("webop-startup")  # no call keeps the command running
-    is_in_pod = (options.account or "").startswith(ACCOUNT_PREFIX)
-    with contextlib.redirect_stdout(sys.stderr), _posing_as_pod(server if is_in_pod else ""):
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                await run_activity(operator, Activity.STARTUP)
-        except (TimeoutError, ActivityError) as exc:
-            why = str(exc) or f"they have not ended in {_TIMEOUT:g} s"
-            return warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)
-        with contextlib.suppress(TimeoutError, ActivityError):
-            async with asyncio.timeout(_TIMEOUT):
-                await run_activity(operator, Activity.CLEANUP)
+    threads, limit, done = OwnThreads("webop-startup"), options.startup_timeout, []
+    settings.execution.executor = threads
+    last, logger = _LastError(), logging.getLogger("webop.activities.startup")
+
+    async def call() -> None:
+        await run_activity(operator, Activity.STARTUP)
+        done.append(Activity.STARTUP)
+        with contextlib.suppress(ActivityError):
+            await run_activity(operator, Activity.CLEANUP)
+
+    logger.addHandler(last)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _posing_as_pod(server if options.home else ""):
+            ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
+            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait({ended}, timeout=limit)
+    finally:
+        logger.removeHandler(last)
+    if not done:
+        why = f"they have not ended in {limit:g} s{last.text}"
+        if ended.done() and (exc := ended.exception()) is not None:
+            why = str(exc) or type(exc).__name__
+        return warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)
     return approve("startup", "the settings are those of the startup handlers")
 
 

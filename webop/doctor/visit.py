@@ -1,32 +1,22 @@
-"""What every check needs: credentials and a client, whom it is for, and what is known so far."""
+"""What every check needs: the client, whom it is for, and what is known so far."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import datetime as dt
-import logging
-import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.calls import JSON
-from webop.client.credentials import Vault
-from webop.client.logins import describe_failure, get_default_logins
-from webop.errors import APINotFoundError, LoginError
+from webop.errors import APINotFoundError
+from webop.handling.handlers import ResourceHandler, WebhookHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
-from webop.settings import NetworkingSettings, OperatorSettings
+from webop.settings import OperatorSettings
 
 Json = dict[str, Any]
 
-INSIDE = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
-
-logger = logging.getLogger(__name__)
-_CONNECT_TIMEOUT = 5.0  # seconds
-_REQUEST_TIMEOUT = 60.0  # seconds; of several webhooks, each may take 30
+ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +24,14 @@ class Options:
     """What users ask for.
 
     Attributes:
-        managed: the name of the configurations; None for what the environment says, or else all
-            that carry marks of webop.
+        managed: the name of the webhook configurations; None for what the settings say, or else
+            for all that carry marks of webop.
         account: whose permissions are checked; None for those of the one who asks.
         namespaces: where to look for objects, and where the operator works; empty for everywhere.
         is_probing: whether requests (dry run) are sent that the webhooks are asked about.
         registry: the handlers of the operator; None if they are not given.
         calls_startup: whether the startup handlers are called, for what they set.
+        startup_timeout: how long they may take, in seconds.
     """
 
     managed: str | None = None
@@ -49,6 +40,24 @@ class Options:
     is_probing: bool = True
     registry: OperatorRegistry | None = None
     calls_startup: bool = True
+    startup_timeout: float = 10.0
+
+    @property
+    def handlers(self) -> list[ResourceHandler]:
+        """The handlers of objects, as far as they are known."""
+        return [] if self.registry is None else self.registry.select_resource_handlers()
+
+    @property
+    def webhooks(self) -> list[WebhookHandler]:
+        """The handlers of admission, as far as they are known."""
+        return [] if self.registry is None else self.registry.select_webhooks()
+
+    @property
+    def home(self) -> str:
+        """The namespace of the service account; empty for other accounts."""
+        account = self.account or ""
+        is_pod = account.startswith(ACCOUNT_PREFIX)
+        return account.removeprefix(ACCOUNT_PREFIX).partition(":")[0] if is_pod else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,80 +69,17 @@ class Visit:
     settings: OperatorSettings
     now: dt.datetime
     username: str | None = None
-    namespace: str = "default"
     resources: Collection[Resource] = field(default_factory=frozenset)
 
-    async def read(self, path: str, params: Mapping[str, str] | None = None) -> Json | None:
+    @property
+    def namespace(self) -> str:
+        """Where the operator is, as far as it is known."""
+        return self.options.home or self.client.vault.default_namespace or "default"
+
+    async def read(self, path: str, **params: str) -> Json | None:
         """Read an object or a list; None if there is none."""
         try:
             answer: Json = await self.client.request("GET", path, params=params)
         except APINotFoundError:
             return None
         return answer
-
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        *,
-        content_type: str = JSON,
-        is_dry: bool = False,
-    ) -> Json:
-        """Send a request with a body, return the answer."""
-        params = {"dryRun": "All"} if is_dry else None
-        answer: Json = await self.client.request(
-            method, path, params=params, body=body, content_type=content_type
-        )
-        return answer
-
-
-async def log_in() -> Vault:
-    """Return the credentials that there are.
-
-    Raises:
-        LoginError: there are none.
-    """
-    infos, problems = {}, []
-    for login in get_default_logins():
-        try:
-            info = await asyncio.to_thread(login, logger=logger)
-        except LoginError as exc:
-            problems.append(str(exc))
-        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
-            problems.append(f"{describe_failure(login, exc)}.")
-        else:
-            if info is not None:
-                infos[login.__name__] = info
-    if not infos:
-        raise LoginError(" ".join(dict.fromkeys(problems)) or "there are no credentials")
-    return Vault(infos)
-
-
-@contextlib.asynccontextmanager
-async def open_client(vault: Vault) -> AsyncIterator[Client]:
-    """Give a client that does not try again: whoever looks wants to know now."""
-    options = NetworkingSettings(
-        error_backoffs=(), connect_timeout=_CONNECT_TIMEOUT, request_timeout=_REQUEST_TIMEOUT
-    )
-    giving_up = asyncio.create_task(_give_up(vault))
-    try:
-        async with Client(vault, options) as client:
-            yield client
-    finally:
-        giving_up.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await giving_up
-
-
-def describe_place() -> str:
-    """Say where credentials are looked for."""
-    return f"KUBECONFIG is {os.environ.get('KUBECONFIG', 'not set')}"
-
-
-async def _give_up(vault: Vault) -> None:
-    """Bring no new credentials when all are refused, so that nobody waits for them."""
-    nothing: dict[str, Any] = {}
-    while True:
-        await vault.wait_for_emptiness()
-        await vault.populate(nothing)

@@ -33,7 +33,7 @@ class Material:
     Attributes:
         cert: the certificate, with the intermediate ones after it; None if there is no file.
         key: its private key; None if it is in ``cert``, too.
-        bundle: the authorities for the clients to trust; None for the default ones.
+        bundle: the CA certificates for the clients to trust; None for the default ones.
     """
 
     cert: bytes | None = None
@@ -52,11 +52,11 @@ def read_material(
     """Read the files of a webhook server, and check that they fit together.
 
     Args:
-        certfile: the certificate; without any authorities, it is its own authority.
+        certfile: the certificate; without CA certificates, it is its own CA.
         pkeyfile: its private key; None if it is in the same file.
         password: what decrypts the key.
-        cafile: the authorities.
-        cadata: the authorities; they win over those of the file.
+        cafile: the CA certificates.
+        cadata: the CA certificates; they win over those of the file.
 
     Raises:
         ConfigurationError: a file cannot be read, or the certificate and the key are unusable.

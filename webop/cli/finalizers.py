@@ -1,0 +1,219 @@
+"""``webop finalizers``: objects that carry the finalizer of an operator, and their release."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from webop.cli.doctor import check_names
+from webop.cli.options import choose_scope
+from webop.errors import APIConnectionError, APIError, WebopError
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
+    from webop.finalizers import Held, Search
+    from webop.objects.resources import Resource
+
+
+@click.group()
+def finalizers() -> None:
+    """Objects that carry an operator's finalizer, and cannot go without it.
+
+    An operator with deletion handlers, daemons or timers puts its finalizer on the objects, and
+    removes it when they are done with a deleted object. If there is no operator any more, the
+    deletion never ends.
+
+    \b
+        webop finalizers list
+        webop finalizers list databases.example.com -n team-a
+        webop finalizers release databases.example.com -n team-a --dry-run
+        webop finalizers release -A --yes
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+
+
+def _selection(fn: Callable[..., None]) -> Callable[..., None]:
+    """Add the options and the argument by which objects are chosen."""
+
+    @click.argument("kinds", nargs=-1)
+    @click.option(
+        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="In the whole cluster."
+    )
+    @click.option(
+        "-n",
+        "--namespace",
+        "namespaces",
+        multiple=True,
+        metavar="NAMESPACE",
+        callback=check_names,
+        help="In a namespace; repeatable.",
+    )
+    @click.option(
+        "--finalizer",
+        metavar="NAME",
+        help="Another one than settings.persistence.finalizer, by default Kopf's.",
+    )
+    @functools.wraps(fn)
+    def wrapper(
+        clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
+    ) -> None:
+        from webop.settings import OperatorSettings  # noqa: PLC0415 - not for --help
+
+        try:
+            clusterwide, namespaces = choose_scope(
+                click.get_current_context(), clusterwide, namespaces
+            )
+            finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
+            fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
+        except WebopError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+    return wrapper
+
+
+@finalizers.command(name="list", short_help="List the objects that carry the finalizer.")
+@_selection
+def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, **_: bool) -> None:
+    """List the objects that carry the finalizer; those that are being deleted come first.
+
+    KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. By
+    default, all kinds in all namespaces are searched.
+    """
+    from webop.command_client import connect  # noqa: PLC0415 - not for --help
+
+    async def search() -> Search:
+        async with connect() as client:
+            return await _search(client, kinds, namespaces, finalizer)
+
+    found = asyncio.run(search())
+    if found.held:
+        _print_table(found.held)
+    else:
+        click.echo(f"No object carries the finalizer {finalizer}.")
+    _report_problems(found)
+
+
+@finalizers.command(short_help="Remove the finalizer, so that deletions end.")
+@_selection
+@click.option(
+    "--name", "names", multiple=True, metavar="NAME", help="Only objects of this name; repeatable."
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also from objects that are not being deleted. An operator that runs puts it back.",
+)
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option(
+    "--dry-run", "dry", is_flag=True, help="Let the API server check it, but change nothing."
+)
+def release(
+    kinds: tuple[str, ...],
+    clusterwide: bool,
+    namespaces: tuple[str, ...],
+    finalizer: str,
+    names: tuple[str, ...],
+    everything: bool,
+    is_sure: bool,
+    dry: bool,
+) -> None:
+    """Remove the finalizer from objects that are being deleted, so that they go.
+
+    Only for operators that are gone for good: their deletion handlers will not be called, and
+    what the objects stand for may be left behind. KINDS are as for 'webop finalizers list'; by
+    default, all kinds. Finalizers of others stay. Asks before it changes anything.
+    """
+    from webop.command_client import connect  # noqa: PLC0415 - not for --help
+
+    if not clusterwide and not namespaces:
+        raise click.UsageError("Say where: -A/--all-namespaces, or -n/--namespace.")
+
+    async def run() -> None:
+        async with connect() as client:
+            found = await _search(client, kinds, namespaces, finalizer)
+            chosen = [
+                one
+                for one in found.held
+                if (everything or one.deleted_at) and (not names or one.name in names)
+            ]
+            if not chosen:
+                click.echo(f"There is nothing to release from {finalizer}.")
+            elif _confirm(chosen, is_sure=is_sure or dry):
+                await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
+            _report_problems(found)
+
+    asyncio.run(run())
+
+
+def _confirm(chosen: list[Held], *, is_sure: bool) -> bool:
+    _print_table(chosen)
+    return is_sure or click.confirm(f"Remove the finalizer from these {len(chosen)}?", abort=True)
+
+
+async def _release_all(
+    client: Client, chosen: list[Held], finalizer: str, *, everything: bool, dry: bool
+) -> None:
+    from webop.finalizers import release as release_one  # noqa: PLC0415 - not for --help
+
+    failures = []
+    for one in chosen:
+        try:
+            outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
+        except APIConnectionError:
+            raise  # it would be the same for all
+        except APIError as exc:
+            failures.append(f"{one.kind} {one.path}: {exc}")
+        else:
+            click.echo(f"{one.kind} {one.path}: {outcome}{' (dry run)' if dry else ''}")
+    if failures:
+        raise click.ClickException("\n".join(failures))
+
+
+async def _search(
+    client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
+) -> Search:
+    from webop.client.discovery import discover  # noqa: PLC0415 - not for --help
+    from webop.finalizers import find_held  # noqa: PLC0415
+    from webop.objects.resources import parse_selector  # noqa: PLC0415
+
+    known = (await discover(client)).resources
+    chosen: set[Resource] = set()
+    for kind in kinds:
+        selector = parse_selector(kind)
+        if not (found := selector.find_candidates(known)):
+            hint = selector.suggest(known)
+            raise click.UsageError(f"There is no kind {kind!r} in the cluster.{hint}")
+        chosen.update(found)
+    if not kinds:
+        chosen = {one for one in known if one.preferred and {"list", "patch"} <= one.verbs}
+    return await find_held(client, chosen, namespaces, finalizer)
+
+
+def _print_table(held: list[Held]) -> None:
+    from webop.doctor.findings import describe_seconds  # noqa: PLC0415 - not for --help
+
+    now = dt.datetime.now(dt.UTC)
+    rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]
+    for one in held:
+        age = describe_seconds((now - (one.deleted_at or one.created_at)).total_seconds())
+        state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
+        rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _report_problems(found: Search) -> None:
+    """Say which kinds could not be searched.
+
+    Raises:
+        click.ClickException: there are some.
+    """
+    if found.problems:
+        raise click.ClickException("\n".join(found.problems.values()))

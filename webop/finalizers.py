@@ -1,0 +1,153 @@
+"""Objects that carry the operator's finalizer: found in the cluster, and released."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from webop.client.api import PAGE_SIZE, Client
+from webop.client.calls import MERGE_PATCH, Call, parse_page
+from webop.errors import APIConflictError, APINotFoundError, APIStatusError
+from webop.objects.resources import Resource
+from webop.pacing import Backoff
+
+# Only the metadata of the objects is transferred.
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_AT_ONCE = 8  # requests
+_CONFLICT_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0)  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object with the finalizer.
+
+    Attributes:
+        deleted_at: when its deletion was asked for; None if it was not.
+        created_at: when it was created.
+        others: the other finalizers.
+    """
+
+    resource: Resource
+    namespace: str | None
+    name: str
+    created_at: dt.datetime
+    deleted_at: dt.datetime | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The resource as kubectl takes it: "pods", "deployments.apps"."""
+        return ".".join(filter(None, (self.resource.plural, self.resource.group)))
+
+    @property
+    def path(self) -> str:
+        """The namespace, if there is one, and the name."""
+        return "/".join(filter(None, (self.namespace, self.name)))
+
+
+@dataclass(slots=True)
+class Search:
+    """What was found; and what could not be searched, with the reasons by kinds."""
+
+    held: list[Held] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+async def find_held(
+    client: Client,
+    resources: Iterable[Resource],
+    namespaces: Collection[str],
+    finalizer: str,
+) -> Search:
+    """Find all objects with a finalizer, those that are being deleted first, the oldest first.
+
+    Args:
+        client: the client of the API server.
+        resources: the kinds to search; of several versions of one, only the last.
+        namespaces: where; empty for everywhere, cluster-scoped objects included.
+        finalizer: its name.
+    """
+    search, gate = Search(), asyncio.Semaphore(_AT_ONCE)
+
+    async def search_kind(resource: Resource, namespace: str | None) -> None:
+        async with gate:
+            try:
+                search.held += await _list_held(client, resource, namespace, finalizer)
+            except APIStatusError as exc:
+                if exc.status not in (404, 405):  # gone meanwhile, or cannot be listed
+                    search.problems[resource.plural] = str(exc)
+
+    kinds = {(resource.group, resource.plural): resource for resource in resources}
+    chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]
+    places = namespaces or (None,)
+    await asyncio.gather(*(search_kind(kind, place) for kind in chosen for place in places))
+    search.held.sort(key=lambda one: (one.deleted_at is None, one.deleted_at or one.created_at))
+    return search
+
+
+async def _list_held(
+    client: Client, resource: Resource, namespace: str | None, finalizer: str
+) -> list[Held]:
+    path, token, found = resource.get_url(namespace=namespace), "", []
+    while True:
+        params = {"limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
+        call = Call("GET", path, params, accept=_METADATA)
+        page, token = parse_page(call, await client.perform(call))
+        for metadata in (item["metadata"] for item in page.items):
+            finalizers = metadata.get("finalizers") or ()
+            if finalizer in finalizers:
+                deleted = metadata.get("deletionTimestamp")
+                one = Held(
+                    resource,
+                    metadata.get("namespace"),
+                    metadata["name"],
+                    dt.datetime.fromisoformat(metadata["creationTimestamp"]),
+                    dt.datetime.fromisoformat(deleted) if deleted else None,
+                    tuple(name for name in finalizers if name != finalizer),
+                )
+                found.append(one)
+        if not token:
+            return found
+
+
+async def release(client: Client, one: Held, finalizer: str, *, everything: bool, dry: bool) -> str:
+    """Remove a finalizer from an object, whatever else changes in it; return what has happened.
+
+    Args:
+        client: the client of the API server.
+        one: the object.
+        finalizer: the name of the finalizer.
+        everything: also if the object is not being deleted (any more: it can be a new one).
+        dry: whether the API server must not store it.
+
+    Raises:
+        APIError: the finalizer is still there.
+    """
+    path = one.resource.get_url(namespace=one.namespace, name=one.name)
+    backoff = Backoff(_CONFLICT_DELAYS, is_endless=False)
+    while True:
+        try:
+            metadata = (await client.request("GET", path))["metadata"]
+            left = [name for name in metadata.get("finalizers") or () if name != finalizer]
+            if finalizer not in (metadata.get("finalizers") or ()):
+                return "already released"
+            if not everything and "deletionTimestamp" not in metadata:
+                return "skipped: it is not being deleted any more"
+            version = metadata["resourceVersion"]
+            await client.request(
+                "PATCH",
+                path,
+                params={"dryRun": "All"} if dry else None,
+                body={"metadata": {"finalizers": left, "resourceVersion": version}},
+                content_type=MERGE_PATCH,
+            )
+        except APINotFoundError:
+            return "already gone"
+        except APIConflictError:
+            if (delay := backoff.next()) is None:
+                raise
+            await asyncio.sleep(delay)
+        else:
+            return f"released; still held by {', '.join(left)}" if left else "released"
