@@ -41,7 +41,6 @@ from tests.admission.hostile import (
     generate_spoilt_streams,
 )
 from tests.admission.jury import Jury
-from webop.errors import WebopError
 from webop.servers.http.listener import Listener
 from webop.testing.results import apply_json_patch
 
@@ -252,7 +251,7 @@ def _judge_parts(response: Json, body: Any) -> Iterator[tuple[str, str]]:
         try:
             with contextlib.suppress(RecursionError):  # that would be the judge's own limit
                 apply_json_patch(body, operations)
-        except WebopError as exc:
+        except (LookupError, TypeError) as exc:
             yield "a patch that cannot be applied", repr(exc)[:500]
 
 

@@ -97,8 +97,8 @@ class AdmissionService:
             The review with the response, to be serialised as JSON.
 
         Raises:
-            ReviewError: the request is not a review, or nobody here is responsible for it: such
-                a request is refused, never allowed; or there are too many of them at once (429).
+            ReviewError: the request is not a review, or no handler matches: it is refused, never
+                allowed; or there are too many at once (429).
         """
         review = parse_review(request)
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
@@ -150,7 +150,7 @@ class AdmissionService:
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler, and return its error if it objects.
 
-        What it may not change is as before: by validating, or by a failure that is ignored.
+        The patch stays as it was if the handler validates, or if its failure is ignored.
         """
         patch = cause.patch
         is_validating = handler.reason is WebhookType.VALIDATING
