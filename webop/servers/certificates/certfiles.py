@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
+from webop.pacing import Once
 from webop.servers.certificates.contexts import StrPath, read_file
 
 if TYPE_CHECKING:
@@ -109,22 +110,22 @@ class ExpiryWatch:
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
         self._start: dt.datetime | None = None
-        self._warned = ""
+        self._once = Once()
         #: Of the certificate in use, for the log.
         self.description = ""
 
     def note(self, cert: bytes) -> None:
         """Take note of a certificate (in PEM) that is in use from now on."""
-        self._start, self._hosting.expiry, self._warned = None, None, ""
+        self._start, self._hosting.expiry = None, None
+        self._once.forget("state")
         self.description = "its serial number is not known"
         # Without the library, or for what only OpenSSL can read, it is not known.
         with contextlib.suppress(ImportError, ValueError):
-            from cryptography import x509  # noqa: PLC0415 - slow
+            from webop.servers.certificates import certs  # noqa: PLC0415 - slow
 
-            parsed = x509.load_pem_x509_certificate(extract_certificates(cert))
-            self._start = parsed.not_valid_before_utc
-            self._hosting.expiry = parsed.not_valid_after_utc
-            serial, end = f"{parsed.serial_number:X}", self._hosting.expiry
+            pem = extract_certificates(cert)
+            self._start, self._hosting.expiry = certs.read_validity(pem)
+            serial, end = certs.read_serial(pem), self._hosting.expiry
             self.description = f"serial number {serial}, valid until {end}"
         self.check()
 
@@ -137,6 +138,5 @@ class ExpiryWatch:
         if left >= _NEARLY_EXPIRED:
             return
         state = "has expired" if left <= 0 else "expires soon"
-        if state != self._warned:
-            self._warned = state
+        if self._once.is_new("state", state):
             logger.warning("The certificate of the webhook server %s: at %s.", state, end)
