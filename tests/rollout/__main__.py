@@ -11,7 +11,10 @@ from tests.operating import Kind, connect
 from tests.proving import Say, prove
 from tests.rollout.replicas import WAYS
 from tests.rollout.story import Times, play, play_renaming, set_up
+from webop.objects.resources import Resource
 from webop.testing import LocalCluster
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
 def main() -> int:
@@ -50,7 +53,9 @@ async def _run(times: Times, ways: list[str], cluster: LocalCluster, folder: Pat
 async def _play_way(
     way: str, kind: Kind, times: Times, cluster: LocalCluster, folder: Path, say: Say
 ) -> int:
-    async with set_up(cluster, "default", kind, folder, times, way=way) as stage:
+    async with connect(cluster) as client:
+        await client.create(NAMESPACES, None, {"metadata": {"name": way}})
+    async with set_up(cluster, way, kind, folder, times, way=way) as stage:
         say(f"{way}: three replicas are ready, on Kubernetes {cluster.version}")
         tallies = [await play(stage, times, say, prefix=way)]
         if way == "managed":
