@@ -243,6 +243,25 @@ def generate_spoilt_bodies(count: int, number: int) -> Iterator[Request]:
         yield Request(body, dice.choice(PATHS), chunk=dice.choice((0, 0, 1000, 7)))
 
 
+#: Of URLs; those of API servers have nothing but a timeout.
+QUERIES = (
+    b"",
+    b"timeout=10s",
+    b"timeout=0s",
+    b"timeout=-1s",
+    b"timeout=1e9s",
+    b"timeout=9999999h",
+    b"timeout=" + b"9" * 20 + b"s",
+    b"timeout=" + b"1" * 30_000,
+    b"timeout=" + b"1h" * 15_000,
+    b"timeout=" + b".1" * 15_000 + b"s",
+    b"&".join(b"a%d=b" % i for i in range(6_000)),
+    b"timeout=%31%30s",
+    b"timeout=\xff\x00",
+    b"dryRun=true&timeout=1s&timeout=x",
+)
+
+
 def generate_spoilt_streams(count: int, number: int) -> Iterator[bytes]:
     """Yield what to write to a socket: valid HTTP requests, some of whose bytes were changed."""
     dice = random.Random(number)
@@ -265,7 +284,25 @@ def generate_spoilt_streams(count: int, number: int) -> Iterator[bytes]:
         stream = dice.choice(streams)
         head = len(stream.partition(b"\r\n\r\n")[0])
         limit = head if dice.random() < 0.6 else None  # most of it is the body
-        yield _spoil(stream, streams, dice, limit=limit)
+        yield _vary(_spoil(stream, streams, dice, limit=limit), dice)
+
+
+def _vary(stream: bytes, dice: random.Random) -> bytes:
+    """Send a request several times in a row, with trailers, with a huge query; or as it is."""
+    way = dice.randrange(8)
+    head, separator, body = stream.partition(b"\r\n\r\n")
+    if way == 0:
+        return stream * dice.choice((2, 5, 50, 300))
+    if way == 1 and separator:
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-l")]
+        lines.append(b"Transfer-Encoding: chunked")
+        trailer = b"X-Trailer: " + b"x" * dice.choice((1, 1000, 100_000)) + b"\r\n"
+        trailers = trailer * dice.choice((0, 1, 50, 1000 if len(trailer) < 2000 else 1))
+        chunks = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
+        return b"\r\n".join(lines) + separator + chunks
+    if way == 2:
+        return stream.replace(b" HTTP/1.1", b"?" + dice.choice(QUERIES) + b" HTTP/1.1", 1)
+    return stream
 
 
 def _build_stream(body: bytes, path: str) -> bytes:
