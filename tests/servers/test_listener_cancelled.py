@@ -11,7 +11,7 @@ from webop.servers.http.listener import Listener
 
 
 async def test_a_listener_that_is_cancelled_while_it_stops_frees_its_port() -> None:
-    async def app(*_: Any) -> None: ...
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None: ...
 
     listener = Listener(app, "127.0.0.1", 0)
     await listener.__aenter__()
