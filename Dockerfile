@@ -1,6 +1,7 @@
 # The operator of examples/ephemeral_volume_claims, for manifests/deployment.yaml:
 #   docker build -t webop-example:0.1.0 .
-# For an operator of your own: "RUN pip install --only-binary=:all: webop", and COPY your files instead of these.
+# For an operator of your own: "RUN pip install --only-binary=:all: webop", and COPY your files
+# instead of these.
 # By digest, so that each build has the same base. To take a newer one, with its fixes:
 #   docker buildx imagetools inspect python:3.13-slim
 FROM python:3.13.15-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
+# Each worker begins with a part of the files, as tests of a file share what they set up.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test parity reference lint format bench wild rollout leadership fuzz docs clean
@@ -22,10 +24,10 @@ demo: $(VENV)/.installed ## Play the main story on a real API server; ARGS=--onc
 	@$(BIN)/python examples/ephemeral_volume_claims/demo $(ARGS)
 
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 parity: $(VENV)/.installed ## Run all tests, and write what they show into docs/parity.md.
-	@$(BIN)/python -m pytest -n $(WORKERS) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
+	@$(PYTEST) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
 
 reference: $(VENV)/.installed ## Write what the code knows into the pages of settings and commands.
 	@$(BIN)/python -m tests.docs.reference

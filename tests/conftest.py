@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
 
 # Hundreds of commands are run: they are to compile their modules once, not each anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from thousands of tests, none of which is garbage."""
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.freeze()
+    return result
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that have more time than others: at the end, workers wait for them."""
+
+    def get_timeout(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return float(mark.args[0]) if mark else 0.0
+
+    items.sort(key=get_timeout, reverse=True)
 
 
 @pytest.fixture(scope="session")

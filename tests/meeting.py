@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.operating import CRDS, Json, connect, eventually
+from tests.operating import CRDS, Json, connect, eventually, pace
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIError, APINotFoundError
 from webop.objects.resources import Resource
@@ -26,8 +25,6 @@ CLUSTER_PEERINGS = Resource("kopf.dev", "v1", "clusterkopfpeerings", kind="Clust
 PEERINGS = Resource("kopf.dev", "v1", "kopfpeerings", kind="KopfPeering", namespaced=True)
 
 _MANIFEST = Path(__file__).parents[1] / "manifests" / "peering.yaml"
-_PATIENCE = 20.0  # seconds
-_POLLING = 0.02  # seconds
 
 
 def build_peering_crds(group: str = "kopf.dev", *, has_status: bool = False) -> list[Json]:
@@ -56,9 +53,9 @@ async def undefine_peerings(client: Client) -> None:
     for resource in (CLUSTER_PEERINGS, PEERINGS):
         try:
             await client.delete(CRDS, None, f"{resource.plural}.{resource.group}")
-            while True:
+            for pause in pace():
                 await client.get(CRDS, None, f"{resource.plural}.{resource.group}")
-                await asyncio.sleep(_POLLING)
+                await asyncio.sleep(pause)
         except APINotFoundError:
             continue
 
@@ -74,15 +71,12 @@ def provide_peerings(cluster: LocalCluster) -> None:
 
 
 async def _wait_until_served(client: Client, resource: Resource) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
+    for pause in pace():
+        with contextlib.suppress(APIError):
             await client.request("GET", resource.get_url())
-        except APIError:
-            assert time.monotonic() < deadline, f"{resource} is not served"
-            await asyncio.sleep(_POLLING)
-        else:
             return
+        await asyncio.sleep(pause)
+    raise AssertionError(f"{resource} is not served")
 
 
 @dataclass
@@ -131,13 +125,12 @@ class Meeting:
 
     async def wait(self, condition: Callable[[Json], Any], what: str = "the condition") -> Json:
         """Wait until the records are as they should be, and return them."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
+        for pause in pace():
             records = await self.read()
             if condition(records):
                 return records
-            assert time.monotonic() < deadline, f"{what} does not hold: {records}"
-            await asyncio.sleep(_POLLING)
+            await asyncio.sleep(pause)
+        raise AssertionError(f"{what} does not hold: {records}")
 
 
 def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:

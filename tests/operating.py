@@ -33,8 +33,7 @@ PREFIX = "kopf.zalando.org"
 DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 
-_PATIENCE = 20.0  # seconds; only failing tests wait for so long
-_POLLING = 0.01  # seconds
+_PATIENCE = 40.0  # seconds; only failing tests wait for so long
 
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
@@ -45,6 +44,15 @@ _FENCE = "tests.webop.dev/fence"
 _fences = itertools.count()
 
 
+def pace(timeout: float = _PATIENCE) -> Iterator[float]:
+    """Give the pauses between looks, until time is over: they grow, as a look can be a request."""
+    deadline = time.monotonic() + timeout
+    pause = 0.005
+    while time.monotonic() < deadline:
+        yield pause
+        pause = min(pause * 1.2, 0.05)
+
+
 async def eventually(
     condition: Callable[[], Any], what: str = "the condition", timeout: float = _PATIENCE
 ) -> None:
@@ -53,10 +61,11 @@ async def eventually(
     Raises:
         AssertionError: it does not come true.
     """
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} has not come true in {timeout:g} s"
-        await asyncio.sleep(_POLLING)
+    for pause in pace(timeout):
+        if condition():
+            return
+        await asyncio.sleep(pause)
+    assert condition(), f"{what} has not come true in {timeout:g} s"
 
 
 def get_connection(cluster: LocalCluster, server: str | None = None) -> ConnectionInfo:
@@ -132,24 +141,22 @@ class Kind:
 
     async def wait_served(self, client: Client) -> None:
         """Wait until the definition, once it is in the cluster, is served."""
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
+        for pause in pace():
             with contextlib.suppress(APINotFoundError, APITooManyRequestsError):
                 await client.request("GET", self.resource.get_url())
                 return
-            await asyncio.sleep(_POLLING)
+            await asyncio.sleep(pause)
         raise AssertionError(f"{self.crd_name} is not served in {_PATIENCE:g} s")
 
     async def undefine(self, client: Client) -> None:
         """Remove the definition with all of its objects, and wait until it is not served."""
         await client.delete(CRDS, None, self.crd_name)
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
+        for pause in pace():
             try:
                 await client.get(CRDS, None, self.crd_name)
             except APINotFoundError:
                 return
-            await asyncio.sleep(_POLLING)
+            await asyncio.sleep(pause)
         raise AssertionError(f"{self.crd_name} is not gone in {_PATIENCE:g} s")
 
 
@@ -225,13 +232,12 @@ class Objects:
         self, name: str, condition: Callable[[Json], Any], timeout: float = _PATIENCE
     ) -> Json:
         """Wait until an object is as it should be, and return it."""
-        deadline = time.monotonic() + timeout
-        while True:
+        for pause in pace(timeout):
             body = await self.get(name)
             if condition(body):
                 return body
-            assert time.monotonic() < deadline, f"{name} has not become as expected: {body}"
-            await asyncio.sleep(_POLLING)
+            await asyncio.sleep(pause)
+        raise AssertionError(f"{name} has not become as expected: {body}")
 
     async def wait_handled(self, name: str) -> Json:
         """Wait until the present spec of an object is stored as handled, with no progress left."""
@@ -239,10 +245,11 @@ class Objects:
 
     async def wait_gone(self, name: str, timeout: float = _PATIENCE) -> None:
         """Wait until there is no such object."""
-        deadline = time.monotonic() + timeout
-        while await self.exists(name):
-            assert time.monotonic() < deadline, f"{name} is still there"
-            await asyncio.sleep(_POLLING)
+        for pause in pace(timeout):
+            if not await self.exists(name):
+                return
+            await asyncio.sleep(pause)
+        raise AssertionError(f"{name} is still there")
 
 
 def get_annotations(body: Json) -> Json:

@@ -399,3 +399,14 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
 
     webop.on.event(lambda resource, **_: resource.kind == "Pod", registry=registry)(create_fn)
     assert len(registry) == 1
+
+
+def test_a_lambda_chooses_resources_whatever_it_calls_them(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.event(lambda name: name.plural == "pods", registry=registry)
+    def fn(**_: Any) -> None: ...
+
+    (handler,) = registry.select_resource_handlers()
+    assert handler.selector is not None
+    assert handler.selector.check(webop.Resource("", "v1", "pods"))

@@ -39,7 +39,7 @@ async def check(**_):
 @webop.on.validate('kopfexamples')
 async def slow(logger, **_):
     print('slow is called', flush=True)
-    await asyncio.sleep(3)
+    await asyncio.sleep(1.5)
 
 @webop.on.cleanup()
 def clean(**_):

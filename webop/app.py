@@ -39,6 +39,7 @@ from webop.logs import configure
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
+from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
@@ -131,6 +132,11 @@ class OperatorApp:
             await self._starlette(scope, receive, _closing(send))
         else:
             await self._starlette(scope, receive, send)
+
+    @property
+    def hosting(self) -> Hosting | None:
+        """The limits for the connections; None before the operator has started."""
+        return None if self.operator is None else self.operator.webhooks.hosting
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
-_CERTIFICATE = re.compile(
-    rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", flags=re.DOTALL
-)
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 def find_certificates(pem: bytes) -> tuple[bytes, ...]:
@@ -31,7 +28,8 @@ def find_certificates(pem: bytes) -> tuple[bytes, ...]:
 
     They are not read. Spaces at the ends of their lines are left out; so is all that is between.
     """
-    found = (match[0].split(b"\n") for match in _CERTIFICATE.finditer(pem))
+    blocks = (block.partition(_END) for block in pem.split(_BEGIN)[1:])
+    found = ((_BEGIN + body + _END).split(b"\n") for body, end, _ in blocks if end)
     return tuple(dict.fromkeys(b"\n".join(line.strip() for line in lines) for lines in found))
 
 

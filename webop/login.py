@@ -35,7 +35,8 @@ from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
-_PAUSE = 5.0  # seconds; between attempts of an operator that lives without a cluster, too
+# Seconds between the attempts of an operator that lives without a cluster, too.
+_PAUSES = (0.5, 1.0, 2.0, 5.0)
 _USELESS = (
     "The login keeps bringing credentials that are refused. Check that they are for this API "
     "server, and that it knows their account."
@@ -74,7 +75,7 @@ class LoginKeeper:
         self._is_patient = is_patient
         self._backoff: Backoff | None = None  # while nothing that the login brings is accepted
         self._problem = ""
-        self._said = Once()
+        self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._confirmations = 0  # when the problem was noticed
 
     @property
@@ -116,7 +117,7 @@ class LoginKeeper:
                 view.is_awaited = False
                 self._report(exc)
                 self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(self._pauses.next() or 0)
 
     async def _outlast_credentials(self) -> None:
         """Wait for the next login to be needed, and for longer if the last one was of no use.
@@ -146,7 +147,7 @@ class LoginKeeper:
 
     def _report(self, exc: LoginError | ActivityError) -> None:
         if not self.problem:
-            self._said = Once()
+            self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._problem = (
             f"There are no credentials for the API server. {exc.kind} The log says more."
         )

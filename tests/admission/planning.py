@@ -10,11 +10,9 @@ from typing import Any
 from webop.admission.managed.marks import Mark, build_bundle, build_key, parse_bundle
 from webop.admission.managed.replicas import (
     Configuration,
-    Offer,
     Plan,
-    Replica,
     build_annotations,
-    build_offer,
+    build_mark,
     build_patch,
     parse_configuration,
     plan_exit,
@@ -112,10 +110,14 @@ class Actor:
         self.elsewhere: Mapping[str, Mark] = {}
         self.persistent: tuple[str, ...] = options.get("persistent", ())
         self.webhooks = webhooks
-        self.replica = Replica(build_key(name), name, "", cluster.now, 180, 60)
+        self.name, self.key, self.since = name, build_key(name), cluster.now
 
     @property
-    def offer(self) -> Offer:
+    def persistent_names(self) -> list[str]:
+        return [f"{name}.x" for name in self.persistent]
+
+    @property
+    def mark(self) -> Mark:
         config = {"url": self.address, **build_bundle([build_pem(self.authority)])}
         if not self.authority:
             del config["caBundle"]
@@ -129,20 +131,22 @@ class Actor:
             }
             for webhook in self.webhooks
         ]
-        return build_offer(webhooks, config, [f"{name}.x" for name in self.persistent])
+        who: Json = {"identity": self.name, "since": self.since, "renewed": self.since}
+        return build_mark(webhooks, config, lifetime=180.0, **who)
 
     def look(self) -> Plan:
         found = self.cluster.find()
         now = self.cluster.now
-        plan = plan_presence(found, self.elsewhere, self.replica, self.offer, now)
+        plan = plan_presence(found, self.elsewhere, self.key, self.mark, now)
         return self.cluster.apply(found, plan)
 
     def retire(self) -> Plan:
         found = self.cluster.find()
-        offer, now = self.offer.retire(), self.cluster.now
-        plan = plan_presence(found, self.elsewhere, self.replica, offer, now)
+        mark, now = self.mark.retire(), self.cluster.now
+        plan = plan_presence(found, self.elsewhere, self.key, mark, now)
         return self.cluster.apply(found, plan)
 
     def leave(self) -> Plan:
         found = self.cluster.find()
-        return self.cluster.apply(found, plan_exit(found, self.elsewhere, self.replica, self.offer))
+        plan = plan_exit(found, self.elsewhere, self.key, self.persistent_names)
+        return self.cluster.apply(found, plan)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +14,7 @@ import httpx
 import pytest
 
 import webop
-from tests.admissions import Site, build_review, serve
+from tests.admissions import Site, build_object, build_review, serve
 
 
 class Gate:
@@ -156,3 +158,91 @@ async def test_more_reviews_than_the_limit_are_refused_quickly(
         gate.event.set()
         await asyncio.gather(*waiting)
         assert await is_allowed(site, "/quick")
+
+
+async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    called: list[str] = []
+
+    @webop.on.validate("kopfexamples", id="first", registry=registry)
+    async def first(**_: Any) -> None:
+        called.append("first")
+
+    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    def stuck(**_: Any) -> None:
+        gate.hold()
+
+    settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        waiting = await post_many(site, "/stuck", 1)
+        await gate.wait_for_held(1)
+        refused = await site.post(build_review(), "/")
+        assert refused.status_code == 429
+        assert called == []
+        assert await is_allowed(site, "/first")
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert await is_allowed(site, "/")
+    assert called == ["first", "first"]
+
+
+async def test_reviews_that_fail_in_any_way_make_room_for_others(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings
+) -> None:
+    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0, registry=registry)  # type: ignore[arg-type]
+    @webop.on.validate("kopfexamples", id="failing", registry=registry)
+    def fail(**_: Any) -> None:
+        raise RuntimeError
+
+    @webop.on.mutate("kopfexamples", id="renaming", registry=registry)
+    def rename(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata["name"] = "other"
+
+    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    async def linger(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    settings.admission.max_reviews = settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        for _ in range(2):
+            for path in ("/odd", "/failing", "/renaming"):
+                assert (await site.review(path=path))["allowed"] is False
+            assert (await site.post(build_review(), "/unknown")).status_code == 404
+            assert (await site.post(build_review(), "/slow?timeout=100ms")).status_code == 504
+
+
+@pytest.mark.parametrize("unit", ["[],", '{"a":{}},'])
+async def test_a_review_full_of_brackets_is_refused_before_it_holds_up_the_others(
+    registry: webop.OperatorRegistry, unit: str
+) -> None:
+    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    async def quick(**_: Any) -> None:
+        pass
+
+    review = json.dumps(build_review(build_object("<>")))
+    bomb = review.replace('"<>"', f"[{unit * (7_000_000 // len(unit))}0]")
+    async with serve(registry=registry) as site:
+        started = time.process_time()
+        answer = await site.http.post("/quick", content=bomb)
+        assert answer.status_code == 413
+        assert answer.json()["message"] == "The review has more than 400000 values."
+        assert time.process_time() - started < 0.7  # decoding alone takes twice as long
+        assert await is_allowed(site, "/quick")
+
+
+async def test_bodies_in_memory_have_a_budget(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_body = settings.admission.max_held_bytes = 3000
+    review = build_review(build_object({"x": "y" * 1000}))
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = [asyncio.create_task(site.post(review, "/stuck-async"))]
+        await gate.wait_for_held(1)
+        refused = await site.post(review, "/quick-async")
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert "settings.admission.max_held_bytes" in refused.json()["message"]
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert (await site.post(review, "/quick-async")).status_code == 200

@@ -10,7 +10,7 @@ import pytest
 
 from tests.admission.planning import NOW, SERVICE, Actor, Cluster, Json, build_webhook
 from webop.admission.managed.marks import Served
-from webop.admission.managed.replicas import build_offer, build_patch, is_same, plan_presence
+from webop.admission.managed.replicas import build_mark, build_patch, is_same, plan_presence
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_renewal_leaves_the_webhooks_out_of_the_patch(cluster: Cluster) -> Non
     actor.look()
     cluster.now += dt.timedelta(seconds=60)
     found = cluster.find()
-    patch = build_patch(found, plan_presence(found, {}, actor.replica, actor.offer, cluster.now))
+    patch = build_patch(found, plan_presence(found, {}, actor.key, actor.mark, cluster.now))
     assert patch
     assert patch.keys() == {"metadata"}
 
@@ -169,7 +169,7 @@ def test_all_authorities_of_live_replicas_are_trusted_without_repetitions(
 ) -> None:
     first = Actor(cluster, "1", build_webhook("x"), build_webhook("y"), authority="one")
     second = Actor(cluster, "2", build_webhook("x"), authority="two")
-    second.replica = dataclasses.replace(second.replica, since=NOW + dt.timedelta(seconds=1))
+    second.since = NOW + dt.timedelta(seconds=1)
     public = Actor(cluster, "3", build_webhook("x"))
     first.look()
     assert cluster.trusted == {("one",)}
@@ -211,7 +211,7 @@ def test_a_replica_that_is_not_heard_of_is_gone_and_comes_back(cluster: Cluster)
     two.look()
     assert cluster.names == "x"
     assert cluster.trusted == {("two",)}
-    assert list(cluster.find().marks) == [two.replica.key]
+    assert list(cluster.find().marks) == [two.key]
     one.look()
     assert {frozenset(names) for names in cluster.trusted} == {frozenset({"one", "two"})}
     two.leave()
@@ -247,7 +247,7 @@ def test_broken_marks_are_removed_and_other_annotations_are_not(cluster: Cluster
     cluster.body["webhooks"] = []
     actor = Actor(cluster, "r", build_webhook("x"))
     actor.look()
-    assert cluster.body["metadata"]["annotations"].keys() == {"replica", actor.replica.key}
+    assert cluster.body["metadata"]["annotations"].keys() == {"replica", actor.key}
     actor.leave()
     assert cluster.body["metadata"]["annotations"] == {"replica": "kept"}
 
@@ -325,9 +325,11 @@ def test_one_whose_path_has_changed_waits_as_a_new_one_does(cluster: Cluster) ->
     old.look()
     new = Actor(cluster, "new")
     webhook = {**build_webhook("x"), "clientConfig": {"url": f"{SERVICE}/typed/x"}}
-    offer = build_offer([webhook], {"url": SERVICE})
+    mark = build_mark(
+        [webhook], {"url": SERVICE}, identity="new", since=NOW, renewed=NOW, lifetime=180
+    )
     found = cluster.find()
-    cluster.apply(found, plan_presence(found, {}, new.replica, offer, cluster.now))
+    cluster.apply(found, plan_presence(found, {}, new.key, mark, cluster.now))
     assert cluster.urls == {"x": f"{SERVICE}/x"}
     old.leave()
     assert cluster.urls == {"x": f"{SERVICE}/typed/x"}
@@ -386,6 +388,6 @@ def test_what_the_api_server_fills_in_is_no_change(filled: Json, is_equal: bool)
 
 
 def test_marks_of_served_webhooks_carry_paths_and_resources() -> None:
-    offer = Actor(Cluster(), "r", build_webhook("x", "ab")).offer
+    offer = Actor(Cluster(), "r", build_webhook("x", "ab")).mark
     assert offer.served == {"x.x": Served("/x", frozenset({"g/v1/a", "g/v1/b"}))}
     assert "clientConfig" not in offer.definitions["x.x"]

@@ -55,7 +55,7 @@ class Story:
         """Have a replica look at the configuration."""
         if self.actors:
             actor = self.chance.choice(self.actors)
-            self.note(f"look of {actor.replica.identity}")
+            self.note(f"look of {actor.name}")
             actor.look()
 
     def look_all(self) -> None:
@@ -67,13 +67,13 @@ class Story:
         """Have a replica exit gracefully."""
         if self.actors:
             actor = self.take()
-            self.note(f"exit of {actor.replica.identity}")
+            self.note(f"exit of {actor.name}")
             actor.leave()
 
     def kill(self) -> None:
         """Kill a replica."""
         if self.actors:
-            self.note(f"kill of {self.take().replica.identity}")
+            self.note(f"kill of {self.take().name}")
 
     def wait(self) -> None:
         """Let so much time pass that dead ones are found out, while the others do their duty."""

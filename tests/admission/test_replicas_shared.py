@@ -56,7 +56,7 @@ async def test_the_last_two_that_exit_in_between_each_other_leave_nothing() -> N
     both.before_read[WebhookType.MUTATING] = [leave_with_two]
 
     def decide(kind: WebhookType, found: Configuration, others: Mapping[str, Mark]) -> Plan:
-        return plan_exit(found, others, one[kind].replica, one[kind].offer)
+        return plan_exit(found, others, one[kind].key, one[kind].persistent_names)
 
     shared = SharedConfigurations(both, "x")  # type: ignore[arg-type]
     await shared.settle(decide, NOW + dt.timedelta(seconds=10))

@@ -386,3 +386,13 @@ async def test_an_object_that_is_nested_too_deeply_is_never_allowed(
         answer = await site.http.post("/", content=text)
     assert answer.status_code == 400
     assert answer.json()["message"] == "The review is nested deeper than 254 levels."
+
+
+async def test_a_refusal_repeats_no_more_than_a_line_of_what_was_asked_for(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), f"/{'x' * 30_000}")
+    assert answer.status_code == 404
+    assert len(answer.json()["message"]) < 200

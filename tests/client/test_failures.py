@@ -145,7 +145,7 @@ def test_messages_of_servers_are_limited_and_control_no_terminal() -> None:
         ([5], None, False, 5),
         ([5], None, True, 5),
         ([5], 0, False, 5),
-        ([5], 0, True, 0),
+        ([5], 0, True, 5),
         ([5], 3, False, 5),
         ([5], 3, True, 3),
         ([5], 7, False, 7),

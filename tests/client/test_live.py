@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -39,6 +40,7 @@ IN_BOTH_MODES = pytest.mark.parametrize(
     "is_streaming", [False, True], ids=["pages", "streaming list"]
 )
 NETWORKING = Networking(request_timeout=30, error_backoffs=[0.5] * 60)
+CROWD = [f"x{index:04}" for index in range(1200)]
 
 
 def connect(cluster: LocalCluster) -> Client:
@@ -364,13 +366,26 @@ class _CountingTransport:
         await self.transport.aclose()
 
 
+@pytest.fixture(scope="module")
+def crowded(webop_cluster: LocalCluster) -> Iterator[str]:
+    """A namespace with three pages of objects; the tests leave it with the same names."""
+    namespace = webop_cluster.create_namespace()
+
+    async def fill() -> None:
+        async with connect(webop_cluster) as client:
+            for name in CROWD:
+                await client.create(MAPS, namespace, build_map(name))
+
+    asyncio.run(fill())
+    yield namespace
+    webop_cluster.delete_namespace(namespace)
+
+
 @pytest.mark.feature("EVT-02", "EVT-03")
 async def test_both_ways_of_listing_bring_the_same_objects(
-    webop_cluster: LocalCluster, webop_namespace: str
+    webop_cluster: LocalCluster, crowded: str
 ) -> None:
     async with connect(webop_cluster) as client:
-        for index in range(1010):
-            await client.create(MAPS, webop_namespace, build_map(f"x{index}", a="1"))
         found, queries = [], []
         for is_streaming in (False, True):
             sent: list[dict[str, str]] = []
@@ -381,14 +396,14 @@ async def test_both_ways_of_listing_bring_the_same_objects(
             )
             async with (
                 counting,
-                following(counting, MAPS, webop_namespace, is_streaming) as mirror,
+                following(counting, MAPS, crowded, is_streaming) as mirror,
             ):
                 await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-                await client.patch_merge(MAPS, webop_namespace, "x0", {"data": {"a": None}})
-                await mirror.wait_for(lambda: len(mirror.items) == 1013)
-                await client.patch_merge(MAPS, webop_namespace, "x0", {"data": {"a": "1"}})
+                await client.patch_merge(MAPS, crowded, "x0000", {"data": {"a": "1"}})
+                await mirror.wait_for(lambda: len(mirror.items) == len(CROWD) + 3)
+                await client.patch_merge(MAPS, crowded, "x0000", {"data": {"a": None}})
                 assert not counting.paging_groups
-            found.append({k: v for k, v in mirror.objects.items() if k != "x0"})
+            found.append({k: v for k, v in mirror.objects.items() if k != "x0000"})
             queries.append(sent)
         assert found[0] == found[1]
         lists = [query for query in queries[0] if "watch" not in query]
@@ -398,13 +413,11 @@ async def test_both_ways_of_listing_bring_the_same_objects(
 
 @IN_BOTH_MODES
 async def test_changes_do_not_wait_for_the_end_of_a_long_list(
-    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, crowded: str, is_streaming: bool
 ) -> None:
-    names = [f"x{index:04}" for index in range(1200)]
+    changed = {"data": {"a": secrets.token_hex(4)}}
     async with connect(webop_cluster) as client:
-        for name in names:
-            await client.create(MAPS, webop_namespace, build_map(name))
-        items = watch(client, MAPS, webop_namespace, Watching(streaming_list=is_streaming))
+        items = watch(client, MAPS, crowded, Watching(streaming_list=is_streaming))
         seen: dict[str, list[str | None]] = {}
         total = 0
 
@@ -429,16 +442,14 @@ async def test_changes_do_not_wait_for_the_end_of_a_long_list(
             while total < 600:
                 await read()
             for number in range(100):  # until the second stream is there
-                await client.patch_merge(
-                    MAPS, webop_namespace, "x1199", {"data": {"a": f"{number}"}}
-                )
+                await client.patch_merge(MAPS, crowded, "x1199", {"data": {"a": f"{number}"}})
                 await read()
                 if "x1199" in seen:
                     break
-            await client.patch_merge(MAPS, webop_namespace, "x1150", {"data": {"a": "1"}})
-            await client.patch_merge(MAPS, webop_namespace, "x0001", {"data": {"a": "1"}})
-            await client.delete(MAPS, webop_namespace, "x1151")
-            await client.create(MAPS, webop_namespace, build_map("x1152a"))
+            await client.patch_merge(MAPS, crowded, "x1150", changed)
+            await client.patch_merge(MAPS, crowded, "x0001", changed)
+            await client.delete(MAPS, crowded, "x1151")
+            await client.create(MAPS, crowded, build_map("x1152a"))
             await slowly_read_until("x0001", [None, "MODIFIED"])
             await slowly_read_until("x1152a", ["ADDED"])
             assert seen["x1150"] == ["MODIFIED"]
@@ -447,9 +458,11 @@ async def test_changes_do_not_wait_for_the_end_of_a_long_list(
             while await read() is not None:
                 pass
             assert seen.pop("x1152a") == ["ADDED"]
-            assert seen.keys() - {"kube-root-ca.crt"} == set(names)
-            await client.patch_merge(MAPS, webop_namespace, "x0002", {"data": {"a": "1"}})
+            assert seen.keys() - {"kube-root-ca.crt"} == set(CROWD)
+            await client.patch_merge(MAPS, crowded, "x0002", changed)
             await slowly_read_until("x0002", [None, "MODIFIED"])
+        await client.create(MAPS, crowded, build_map("x1151"))
+        await client.delete(MAPS, crowded, "x1152a")
         # Nothing comes twice, neither by the list nor by what follows it.
         assert seen["x1150"] == ["MODIFIED"]
         assert seen["x1151"] == ["DELETED"]

@@ -73,6 +73,8 @@ _APISERVER = """
 import http.server, json, pathlib, ssl, sys
 here = pathlib.Path(__file__).parent
 options = dict(word[2:].partition("=")[::2] for word in sys.argv[1:])
+if "version" in options:
+    sys.exit(print("Kubernetes v1.36.3"))
 with (here / "ports").open("a") as ports:
     ports.write(options["secure-port"] + "\\n")
 taken = here / "ports-taken"

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TESTS = """
-def test_a_namespace(webop_cluster, webop_namespace):
-    assert webop_namespace in webop_cluster.kubectl("get", "namespaces")
+def test_it(webop_cluster):
+    assert webop_cluster.is_ready()
 """
 _CONFIGURATION = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 
@@ -23,7 +23,7 @@ def _run_pytest(folder: Path, tests: str, *arguments: str) -> str:
 
 
 def test_each_worker_has_a_cluster_and_the_report_names_the_version(
-    use_real_assets: None, cache: Path, tmp_path: Path
+    standin_assets: Path, cache: Path, tmp_path: Path
 ) -> None:
     output = _run_pytest(tmp_path, _TESTS, "-n2", "--dist=each")
     assert "2 passed" in output

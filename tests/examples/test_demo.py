@@ -70,13 +70,22 @@ def read_rest(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.feature("TRB-04", "TRB-05", "ADM-01", "ADM-07", "ADM-40", "ADM-72")
 def test_the_story_comes_out_as_it_should() -> None:
-    done = run_demo("--once")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Everything has come out as it should." in done.stdout
-    assert "denied the request: spec.size: 'plenty' is not a quantity" in done.stdout
-    assert "Warning: spec.size: '500m' is only 0.5 bytes" in done.stdout
-    assert "\033[" not in done.stdout, "colours are for terminals only"
-    assert "Traceback" not in done.stderr
+    """And then the demo serves until Ctrl-C, for people to try what they like."""
+    with start_demo() as process:
+        text = read_until(process, lambda line: line.startswith("Ctrl-C"))
+        assert "Everything has come out as it should." in text
+        assert "denied the request: spec.size: 'plenty' is not a quantity" in text
+        assert "Warning: spec.size: '500m' is only 0.5 bytes" in text
+        (curl,) = re.findall(r"curl --insecure .*", text)
+        answer = subprocess.run(
+            curl.split(), cwd=_ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        assert "is not a quantity" in answer
+        process.send_signal(signal.SIGINT)
+        text += read_rest(process)
+        assert process.wait() == 0
+    assert "\033[" not in text, "colours are for terminals only"
+    assert "Traceback" not in text
 
 
 def test_what_differs_is_named_and_ends_with_exit_code_1(tmp_path: Path) -> None:
@@ -102,19 +111,6 @@ def test_handlers_that_cannot_be_imported_are_told_from_the_log(tmp_path: Path) 
     assert "The operator has ended with exit code 1." in done.stdout
     assert "No module named 'no_such_module'" in done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_it_serves_until_ctrl_c() -> None:
-    with start_demo() as process:
-        text = read_until(process, lambda line: line.startswith("Ctrl-C"))
-        (curl,) = re.findall(r"curl --insecure .*", text)
-        answer = subprocess.run(
-            curl.split(), cwd=_ROOT, capture_output=True, text=True, check=True
-        ).stdout
-        assert "is not a quantity" in answer
-        process.send_signal(signal.SIGINT)
-        assert "Traceback" not in read_rest(process)
-        assert process.wait() == 0
 
 
 def test_ctrl_c_amid_the_story_stops_everything() -> None:

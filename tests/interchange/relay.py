@@ -47,6 +47,10 @@ def simplify(value):
 def be_quiet(settings, **_):
     settings.posting.enabled = False
 
+@kopf.on.login()
+def log_in(**kwargs):
+    return kopf.login_with_kubeconfig(**kwargs)  # the client libraries take long to import
+
 @kopf.on.create(KIND, labels={'relay': 'fence'})
 def fence(**_): ...
 """

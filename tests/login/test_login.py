@@ -428,6 +428,15 @@ async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_oper
     assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02"]
 
 
+async def test_an_operator_that_can_do_without_a_cluster_logs_in_soon_after_a_short_failure(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, None, None, build_info())
+    keeper = build_keeper(registry, is_patient=True)
+    async with keeping(keeper):
+        await eventually(keeper.logged_in.is_set, timeout=4)
+
+
 async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_again(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:

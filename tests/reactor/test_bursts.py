@@ -44,18 +44,18 @@ async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_writt
     log = tmp_path / "calls.txt"
     log.touch()
     handlers = workshop.write(_HANDLERS.format(log=str(log), def_=def_))
-    await asyncio.gather(*(objects.create(f"w{number}") for number in range(400)))
+    await asyncio.gather(*(objects.create(f"w{number}") for number in range(240)))
     options = ("--standalone", "-n", objects.namespace, handlers)
     variables = {"KUBECONFIG": str(webop_kubeconfig)}
     async with workshop.start(*options, **variables) as operator:
-        await eventually(lambda: len(log.read_text().split()) >= 300, timeout=40)
+        await eventually(lambda: len(log.read_text().split()) >= 120, timeout=40)
         await operator.stop(signal.SIGKILL)
-    assert len(log.read_text().split()) < 400, "it was not in the middle"
+    assert len(log.read_text().split()) < 240, "it was not in the middle"
     async with workshop.start(*options, **variables):
-        await eventually(lambda: len(set(log.read_text().split())) == 400, timeout=40)
-        await objects.wait_handled("w399")
+        await eventually(lambda: len(set(log.read_text().split())) == 240, timeout=40)
+        await objects.wait_handled("w239")
     counts = Counter(log.read_text().split())
-    assert sum(counts.values()) - 400 <= 64
+    assert sum(counts.values()) - 240 <= 64
 
 
 @pytest.mark.feature("HND-26", "EVT-12")
@@ -118,16 +118,15 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
         called.add(name)
 
     async with webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2) as mend:
-        for number in range(300):
-            await objects.create(f"w{number}")
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(150)))
         settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
         async with run_operator(settings):
             await eventually(lambda: "no more handlers are called" in caplog.text)
             await asyncio.sleep(1)
             assert len(called) < 60
             await mend()
-            await eventually(lambda: len(called) == 300, timeout=60)
-            await objects.wait_handled("w299")
+            await eventually(lambda: len(called) == 150, timeout=60)
+            await objects.wait_handled("w149")
     assert "works again" in caplog.text
 
 
@@ -160,20 +159,20 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
         hang() as url,
         webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
     ):
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
         caplog.set_level("INFO", "webop.coordination")
         async with run_operator(build_settings(leadership=leadership)):
             await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
-            for number in range(5):
+            for number in range(3):
                 began = time.monotonic()
                 await others.create(f"g{number}")
                 await others.wait_handled(f"g{number}")
                 assert time.monotonic() - began < 5, "the other kind takes twenty"
                 await asyncio.sleep(1)
-            assert len(calls) < 300
+            assert len(calls) < 200
             await mend()
-            await eventually(lambda: len(calls) == 305, timeout=60)
-            await objects.wait_handled("w299")
+            await eventually(lambda: len(calls) == 203, timeout=60)
+            await objects.wait_handled("w199")
     assert set(calls.values()) == {1}
     assert "Leadership is lost" not in caplog.text
 

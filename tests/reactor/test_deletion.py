@@ -39,7 +39,7 @@ async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
 @pytest.fixture
 def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
     """Runs an operator that asks the API server through a relay."""
-    return partial(operate, relayed.info, registry, namespaces=[objects.namespace])
+    return partial(operate, relayed.info, registry, beside=True, namespaces=[objects.namespace])
 
 
 def is_no_fence(name: str, **_: Any) -> bool:
@@ -128,7 +128,8 @@ async def test_records_in_a_status_of_its_own_go_after_a_deletion_even_if_they_c
     relayed.meddle = meddle
     settings = build_settings()
     settings.persistence.progress_storage = webop.StatusProgressStorage()
-    async with operate(relayed.info, registry, settings, namespaces=[webop_namespace]):
+    options: Any = {"beside": True, "namespaces": [webop_namespace]}
+    async with operate(relayed.info, registry, settings, **options):
         await objects.create("one", finalizers=["tests.webop.dev/other"])
         await objects.wait("one", lambda body: FINALIZER in body["metadata"]["finalizers"])
         await objects.delete("one")

@@ -286,7 +286,8 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
     in_work = len(processor.inside)
     assert in_work < 50
     gc.collect()
-    held = [item for item in marked if any(isinstance(r, dict) for r in gc.get_referrers(item))]
+    specs = [item for item in gc.get_referrers(*marked) if isinstance(item, dict)]
+    held = [item for item in marked if any(item is spec.get("marker") for spec in specs)]
     assert len(held) == in_work
     dispatcher.feed("MODIFIED", build("u199", 2))  # what happens live is more urgent than a list
     released.set()

@@ -118,7 +118,9 @@ async def test_a_kind_that_the_discovery_shows_late_is_served_then(
         webop.on.create(category=category, registry=registry, id="created")(created)
     async with relay(webop_cluster) as relayed:
         relayed.hidden.add(geese.kind.group)
-        async with operate(relayed.info, registry, build_settings(), namespaces=[geese.namespace]):
+        async with operate(
+            relayed.info, registry, build_settings(), beside=True, namespaces=[geese.namespace]
+        ):
             await eventually(lambda: relayed.discoveries, "the first discovery")
             before = relayed.discoveries
             crd = geese.kind.build_crd()

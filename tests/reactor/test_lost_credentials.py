@@ -128,7 +128,9 @@ async def test_an_object_is_left_alone_until_the_last_of_its_threads_has_ended(
         entries[name] += 1
         handler_released.wait(60)
 
-    @webop.daemon("widgets", registry=registry, id="stubborn", field="spec.a")
+    @webop.daemon(
+        "widgets", registry=registry, id="stubborn", field="spec.a", cancellation_timeout=0.2
+    )
     def stubborn(name: str, **_: Any) -> None:
         entries[f"daemon of {name}"] += 1
         daemon_released.wait(60)

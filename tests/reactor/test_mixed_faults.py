@@ -48,7 +48,9 @@ def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objec
         settings: webop.OperatorSettings | None = None, *, meddle: Meddler | None = None
     ) -> AbstractAsyncContextManager[Running]:
         relayed.meddle = meddle
-        return operate(relayed.info, registry, settings, namespaces=[objects.namespace])
+        return operate(
+            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
+        )
 
     return run
 
@@ -160,7 +162,7 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
     written = asyncio.Event()
     failures = 0
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.3)
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.1)
     async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         if memo.count <= 2:
@@ -175,11 +177,12 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
             return fail(503)
         return None
 
-    settings = build_settings(networking={"error_backoffs": [1.5]})
+    settings = build_settings(networking={"error_backoffs": [0.5]})
     async with run_relayed(settings, meddle=meddle):
         await objects.create("a")
         await eventually(written.is_set)
-        await asyncio.sleep(2.5)
+        await eventually(lambda: failures == 2)
+        await asyncio.sleep(1.5)
         raw = await objects.get("a")
     assert raw["spec"]["ticks"] == 2
 
@@ -220,7 +223,7 @@ async def test_timers_do_not_flood_the_log_while_no_write_succeeds(
     ticks = 0
     is_failing = False
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.2)
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.1)
     async def tick(patch: webop.Patch, **_: Any) -> None:
         nonlocal ticks
         ticks += 1
@@ -267,7 +270,8 @@ async def test_sync_handlers_of_one_kind_do_not_hold_up_async_ones_of_another(
     settings = build_settings(execution={"max_workers": 2})
     async with run_operator(settings):
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(160)))
-        await asyncio.sleep(3)
+        await eventually(lambda: len(begun) == 2)
+        await asyncio.sleep(0.5)
         try:
             await others.create("a")
             await eventually(lambda: len(calls) == 1, timeout=3)
@@ -279,9 +283,11 @@ async def test_slow_sync_handlers_of_events_do_not_hold_up_changes(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_over = False
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
 
     @webop.on.event("widgets", registry=registry, id="slow")
     def slow(name: str, **_: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
         for _i in range(10):
             if not is_over:
                 time.sleep(0.1)
@@ -293,7 +299,8 @@ async def test_slow_sync_handlers_of_events_do_not_hold_up_changes(
     settings = build_settings(execution={"max_workers": 2})
     await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
     async with run_operator(settings):
-        await asyncio.sleep(3)
+        await begun.wait()
+        await asyncio.sleep(0.5)
         try:
             await objects.create("a", labels={"urgent": "yes"})
             await eventually(lambda: len(calls) == 1, timeout=3)
@@ -369,7 +376,7 @@ async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_fail
             raise webop.TemporaryError("again", delay=0.1)
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         running -= 1
         done += 1
 
@@ -379,12 +386,12 @@ async def test_no_more_objects_are_at_work_than_the_limit_after_writes_have_fail
         return None
 
     settings = build_settings(
-        networking={"error_backoffs": [1]}, batching={"error_delays": [1], "worker_limit": 1}
+        networking={"error_backoffs": [0.3]}, batching={"error_delays": [0.3], "worker_limit": 1}
     )
     async with run_relayed(settings, meddle=meddle):
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(8)))
         await eventually(lambda: begun >= 5)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         is_failing = False
         await eventually(lambda: done == 8, timeout=30)
     assert most == 1
@@ -402,19 +409,19 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and request.url.path.endswith("/a"):
             moments.append(time.monotonic())
-            if moments[-1] - moments[0] < 3:
+            if moments[-1] - moments[0] < 1:
                 await asyncio.sleep(0.2)
-                return fail(429, {"Retry-After": "3"})
+                return fail(429, {"Retry-After": "1"})
         return None
 
     async with run_relayed(meddle=meddle):
         await objects.create("a", {"x": 0})
         await eventually(lambda: len(moments) > 0)
-        while time.monotonic() < moments[0] + 3:
+        while time.monotonic() < moments[0] + 1:
             await objects.patch("a", {"spec": {"x": time.time()}})
             await asyncio.sleep(0.05)
         await objects.wait_handled("a")
-    early = [moment for moment in moments if moment - moments[0] < 2.9]
+    early = [moment for moment in moments if moment - moments[0] < 0.9]
     assert len(early) == 1
 
 
@@ -456,17 +463,17 @@ async def test_live_changes_overtake_those_that_wait_since_the_start(
             await asyncio.sleep(0.3)
         return None
 
-    for begin in range(0, 600, 100):
+    for begin in range(0, 300, 100):
         await asyncio.gather(*(objects.create(f"w{n:03}") for n in range(begin, begin + 100)))
     async with run_relayed(meddle=meddle):
         await eventually(lambda: len(calls) > 30)
         called = {call["name"] for call in calls}
-        chosen = [f"w{n:03}" for n in range(0, 600, 60) if f"w{n:03}" not in called]
+        chosen = [f"w{n:03}" for n in range(0, 300, 30) if f"w{n:03}" not in called]
         for name in chosen:
             await objects.patch(name, {"spec": {"changed": True}})
         await eventually(lambda: len(live) == len(chosen), timeout=30)
-    assert chosen[-1] == "w540"
-    assert max(live) < 450
+    assert chosen[-1] == "w270"
+    assert max(live) < 225
 
 
 async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
@@ -480,15 +487,15 @@ async def test_objects_whose_writes_fail_do_not_hold_up_others_of_their_kind(
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and "/bad" in request.url.path:
-            await asyncio.sleep(2)
+            await asyncio.sleep(1)
             return fail(500)
         return None
 
     async with run_relayed(meddle=meddle):
         await asyncio.gather(*(objects.create(f"bad{number}") for number in range(60)))
         await eventually(lambda: len(calls) > 20)
-        await asyncio.sleep(6)
-        for number in range(5):
+        await asyncio.sleep(3)
+        for number in range(3):
             began = time.monotonic()
             await objects.create(f"good{number}")
             await calls.wait(f"good{number}")

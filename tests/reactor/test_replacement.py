@@ -85,16 +85,16 @@ async def test_no_two_handlers_and_no_two_daemons_are_at_one_object_when_its_kin
     @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
     async def slow(name: str, **_: Any) -> None:
         with crowd.enter(f"handler of {name}"):
-            await asyncio.sleep(4 if crowd.entries[f"handler of {name}"] == 1 else 0)
+            await asyncio.sleep(2 if crowd.entries[f"handler of {name}"] == 1 else 0)
 
     @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             await stopped.wait()
             reasons.append(stopped.reason)
-            await asyncio.sleep(1)  # it takes its time
+            await asyncio.sleep(0.5)  # it takes its time
 
-    settings = build_settings(batching={"exit_timeout": 1.5})
+    settings = build_settings(batching={"exit_timeout": 0.8})
     async with run_operator(settings):
         await ducks.create("one", {"a": 1})
         await ducks.wait_handled("one")
@@ -234,7 +234,7 @@ async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_changes(
     async def lingering(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(name):
             await stopped.wait()
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
 
     async def watch_for_gaps() -> None:
         while True:
@@ -258,6 +258,30 @@ async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_changes(
         assert len(index.served) == 2
         watching.cancel()
     assert not gaps
+
+
+async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+) -> None:
+    category, names = f"of-{ducks.namespace}", {"one", "two", "three"}
+    found: list[set[str]] = []
+
+    @webop.index(category=category, registry=registry, id="birds")
+    async def birds(name: str, **_: Any) -> dict[str, None]:
+        return {name: None}
+
+    @webop.on.event(ducks.kind.crd_name, registry=registry, id="seen")
+    async def seen(birds: webop.Index[str, None], **_: Any) -> None:
+        found.append(set(birds))
+
+    for name in names:
+        await ducks.create(name)
+    async with run_operator():
+        await eventually(lambda: len(found) == 3, "the handlers are called")
+        change = {"spec": {"names": {"categories": [category]}}}
+        await ducks.client.patch_merge(CRDS, None, ducks.kind.crd_name, change)
+        await eventually(lambda: len(found) == 6, "the watch is replaced")
+    assert found == [set()] * 3 + [names] * 3
 
 
 async def test_what_is_deleted_while_the_old_watch_ends_leaves_the_index(

@@ -36,3 +36,23 @@ async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_togeth
         await asyncio.sleep(0)
         most = max(most, begun - before)
     assert most <= 2
+
+
+async def test_workers_that_take_long_let_other_tasks_run_in_between() -> None:
+    room, order = Room("things", Total()), list[str]()
+
+    def compare() -> None:
+        time.sleep(0.025)  # as if a body of some megabytes was compared
+
+    async def work() -> None:
+        await room.take_turn()
+        order.append("work")
+        compare()
+
+    async def serve() -> None:
+        while order.count("work") < 4:
+            order.append("serve")
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(work() for _ in range(4)), serve())
+    assert "work work" not in " ".join(order)

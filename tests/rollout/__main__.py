@@ -9,8 +9,12 @@ from pathlib import Path
 
 from tests.operating import Kind, connect
 from tests.proving import Say, prove
+from tests.rollout.replicas import WAYS
 from tests.rollout.story import Times, play, play_renaming, set_up
+from webop.objects.resources import Resource
 from webop.testing import LocalCluster
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
 def main() -> int:
@@ -27,27 +31,42 @@ def main() -> int:
         help="from SIGTERM until the port is closed, in s (%(default)g)",
     )
     add("--settle", type=float, default=defaults.settle, help="of a new CA, in s (%(default)g)")
+    add("--ways", default="managed", help=f"to serve, of {','.join(WAYS)} (%(default)s)")
     options = parser.parse_args()
     times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
-    return prove("rollout", times, partial(_run, times))
+    ways = options.ways.split(",")
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"unknown ways: {', '.join(unknown)}; there are {', '.join(WAYS)}")
+    return prove("rollout", times, partial(_run, times, ways))
 
 
-async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
+async def _run(times: Times, ways: list[str], cluster: LocalCluster, folder: Path, say: Say) -> int:
     kind = Kind("rollout.webop.dev", "parcels", "Parcel")
     async with connect(cluster) as client:
         await kind.define(client)
-    async with set_up(cluster, "default", kind, folder, times) as stage:
-        say(f"three replicas are ready, on Kubernetes {cluster.version}")
-        say("the rollout of the same version, and a rotation:")
-        tallies = [await play(stage, times, say)]
-        say("the rollout of a version with a renamed handler:")
-        tallies.append(await play_renaming(stage, times, say))
+    failures = 0
+    for way in ways:
+        failures += await _play_way(way, kind, times, cluster, folder, say)
+    return int(bool(failures))
+
+
+async def _play_way(
+    way: str, kind: Kind, times: Times, cluster: LocalCluster, folder: Path, say: Say
+) -> int:
+    async with connect(cluster) as client:
+        await client.create(NAMESPACES, None, {"metadata": {"name": way}})
+    async with set_up(cluster, way, kind, folder, times, way=way) as stage:
+        say(f"{way}: three replicas are ready, on Kubernetes {cluster.version}")
+        tallies = [await play(stage, times, say, prefix=way)]
+        if way == "managed":
+            say("the rollout of a version with a renamed handler:")
+            tallies.append(await play_renaming(stage, times, say))
     for tally in tallies:
         for text in (*tally.failed[:10], *tally.unchecked[:10]):
             say(text)
-        say(f"{tally}")
-    say(f"connections that met no replica: {stage.balancer.refused}")
-    return int(any(tally.failed or tally.unchecked for tally in tallies))
+        say(f"{way}: {tally}")
+    say(f"{way}: connections that met no replica: {stage.balancer.refused}")
+    return sum(len(tally.failed) + len(tally.unchecked) for tally in tallies)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Balancer:
             endpoint.probing.cancel()
 
     async def _watch(self, endpoint: Endpoint) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=2, verify=False) as http:
             while True:
                 is_ready = await _probe(http, endpoint.probe)
                 if is_ready != endpoint.is_listed:

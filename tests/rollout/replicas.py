@@ -1,4 +1,4 @@
-"""Replicas of an operator with webhooks: processes of ``webop run``, as pods have them."""
+"""Replicas of an operator with webhooks: of ``webop run`` or uvicorn, as pods have them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ async def check(spec, **_):
         raise webop.AdmissionError('This is bad.', code=400)
 """
 
+_SERVER = HANDLERS.index("    settings.admission.server =")
+_WEBHOOKS = HANDLERS.index("@webop.on.mutate")
+
+# Certificates from files, and webhook configurations that somebody else keeps.
+STATIC_HANDLERS = HANDLERS.replace(
+    HANDLERS[_SERVER:_WEBHOOKS],
+    """    settings.admission.server = webop.WebhookServer(
+        addr='127.0.0.1', port=int(os.environ['PORT']), certfile='cert.pem', pkeyfile='key.pem'
+    )
+
+""",
+)
+UVICORN_HANDLERS = "import os\nimport webop\n\n" + HANDLERS[_WEBHOOKS:]
+
+#: The ways to serve: who keeps the webhook configurations, and which server it is.
+WAYS = {
+    "managed": HANDLERS,
+    "static": STATIC_HANDLERS,
+    "uvicorn": UVICORN_HANDLERS,
+    "uvicorn-protocol": UVICORN_HANDLERS,
+}
+_PROTOCOL = "--http=webop.servers.http.protocol:HTTPProtocol"
+
 
 @dataclass
 class Plan:
@@ -47,14 +70,16 @@ class Plan:
     Attributes:
         folder: for the handlers and the logs.
         variables: of the environment, beside those of this process.
+        way: one of :data:`WAYS`.
     """
 
     folder: Path
     variables: dict[str, str]
+    way: str = "managed"
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self.release(HANDLERS)
+        self.release(WAYS[self.way])
 
     def release(self, handlers: str) -> None:
         """Have all replicas that are started from now on run these handlers."""
@@ -65,15 +90,27 @@ class Plan:
         self._count += 1
         port, probes = find_free_port(), find_free_port()
         log = self.folder / f"replica-{self._count}.log"
-        url = f"http://127.0.0.1:{probes}"
+        if self.way.startswith("uvicorn"):
+            url = f"https://127.0.0.1:{port}"
+            options = ["uvicorn", f"--port={port}", "--host=127.0.0.1", "--no-access-log"]
+            options += ["--ssl-certfile=cert.pem", "--ssl-keyfile=key.pem", "webop.app:app"]
+            options += [_PROTOCOL] if self.way == "uvicorn-protocol" else []
+        else:
+            url = f"http://127.0.0.1:{probes}"
+            options = ["webop", "run", "--standalone", "--all-namespaces", "handlers.py"]
+            options += [f"--liveness={url}/healthz"]
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "webop", "run", "--standalone", "--all-namespaces"),
-                *(f"--liveness={url}/healthz", "handlers.py"),
+                *(sys.executable, "-m", *options),
                 stdout=file,
                 stderr=file,
                 cwd=self.folder,
-                env={**os.environ, **self.variables, "PORT": str(port)},
+                env={
+                    **os.environ,
+                    **self.variables,
+                    "PORT": str(port),
+                    "WEBOP_MODULES": "handlers.py",
+                },
             )
         return Replica(process, log, Endpoint(port, f"{url}/readyz"))
 

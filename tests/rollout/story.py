@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import signal
 import ssl
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from tests.proving import Say
 from tests.rollout.balancer import Balancer
 from tests.rollout.replicas import HANDLERS, Plan, Replica
 from webop.objects.resources import Resource
+from webop.servers.certificates.certs import build_certificate_self_signed
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -36,6 +38,8 @@ Json = dict[str, Any]
 SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 SECRET = "webhooks-webhook-certs"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+_PLURAL = "webhookconfigurations"
 _PATIENCE = 90.0  # seconds
 
 
@@ -156,13 +160,19 @@ class Stage:
         self.balancer.add(replica.endpoint)
         await replica.wait_listed()
 
-    async def replace_oldest(self) -> None:
-        """Do what a rolling update does: one more first, then one less."""
-        await self.add_replica()
-        replica = self.replicas.pop(0)
+    async def replace_oldest(self, count: int = 1) -> None:
+        """Do what a rolling update does: some more first, then the oldest ones less, at once."""
+        for _ in range(count):
+            await self.add_replica()
+        oldest, self.replicas = self.replicas[:count], self.replicas[count:]
+        await asyncio.gather(*map(self._stop, oldest))
+
+    async def _stop(self, replica: Replica) -> None:
+        # uvicorn ends by the signal that it was sent.
+        expected = -signal.SIGTERM if self.plan.way.startswith("uvicorn") else 0
         try:
             code = await replica.stop()
-            assert code == 0, f"exit code {code}:\n{replica.log.read_text()}"
+            assert code == expected, f"exit code {code}:\n{replica.log.read_text()}"
         finally:
             self.balancer.remove(replica.endpoint)
             await replica.kill()
@@ -170,8 +180,7 @@ class Stage:
     async def has_webhook(self, handler: str) -> bool:
         """Tell whether just this one is among the validating webhooks."""
         name = self.plan.variables["MANAGED"]
-        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-        answer = await self.http.get(f"{path}/{name}")
+        answer = await self.http.get(f"{_CONFIGURATIONS}/validating{_PLURAL}/{name}")
         return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
 
     async def read_certificate(self) -> str:
@@ -206,9 +215,15 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 
 @asynccontextmanager
 async def set_up(
-    cluster: LocalCluster, namespace: str, kind: Kind, folder: Path, times: Times
+    cluster: LocalCluster,
+    namespace: str,
+    kind: Kind,
+    folder: Path,
+    times: Times,
+    *,
+    way: str = "managed",
 ) -> AsyncIterator[Stage]:
-    """Bring three replicas up behind a Service."""
+    """Bring three replicas up behind a Service, to serve in one of the ways of the replicas."""
     balancer = Balancer(times.lag)
     context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
     headers = {"Authorization": f"Bearer {cluster.token}"}
@@ -220,6 +235,9 @@ async def set_up(
         trust_env=False,
         limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
     )
+    pair = build_certificate_self_signed([f"webhooks.{namespace}.svc"])
+    (folder / "cert.pem").write_bytes(pair.cert)
+    (folder / "key.pem").write_bytes(pair.key)
     async with http, balancer.serve(), connect(cluster) as client:
         # The API server resolves Services of this type by itself: there are no kube-proxies here.
         service = {
@@ -239,14 +257,60 @@ async def set_up(
             "SETTLE_TIME": str(times.settle),
             "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(times.shutdown_delay),
         }
-        stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables))
+        stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables, way))
         try:
             for _ in range(3):
                 await stage.add_replica()
+            if way != "managed":
+                await _configure(stage)
             yield stage
         finally:
             for replica in stage.replicas:
                 await replica.kill()
+            if way != "managed":
+                await _delete_configurations(stage)
+
+
+async def _configure(stage: Stage) -> None:
+    """Apply webhook configurations as an administrator does; wait until they are in force."""
+    namespace, port = stage.namespace, stage.balancer.port
+    bundle = base64.b64encode((stage.plan.folder / "cert.pem").read_bytes()).decode()
+    rule = {
+        "apiGroups": [stage.kind.group],
+        "apiVersions": ["v1"],
+        "resources": [stage.kind.plural],
+        "operations": ["CREATE"],
+    }
+    for kind, handler in (("Mutating", "stamp"), ("Validating", "check")):
+        service = {"namespace": namespace, "name": "webhooks", "path": f"/{handler}", "port": port}
+        webhook = {
+            "name": f"{handler}.rollout.webop.dev",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": {"service": service, "caBundle": bundle},
+            "rules": [rule],
+        }
+        body = {"metadata": {"name": stage.plan.variables["MANAGED"]}, "webhooks": [webhook]}
+        answer = await stage.http.post(f"{_CONFIGURATIONS}/{kind.lower()}{_PLURAL}", json=body)
+        answer.raise_for_status()
+
+    async def is_in_force() -> bool:
+        body = {
+            "apiVersion": stage.kind.resource.api_version,
+            "kind": stage.kind.kind,
+            "metadata": {"name": f"probe-{time.monotonic_ns()}"},
+            "spec": {"bad": True},
+        }
+        answer = await stage.http.post(stage.url, params={"dryRun": "All"}, json=body)
+        return answer.status_code == 400
+
+    await until(is_in_force, "the webhook configurations")
+
+
+async def _delete_configurations(stage: Stage) -> None:
+    for kind in ("mutating", "validating"):
+        name = stage.plan.variables["MANAGED"]
+        await stage.http.delete(f"{_CONFIGURATIONS}/{kind}{_PLURAL}/{name}")
 
 
 async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
@@ -262,14 +326,17 @@ async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
     return tally
 
 
-async def play(stage: Stage, times: Times, say: Say) -> Tally:
+async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") -> Tally:
     """Replace all replicas and rotate the CA under load; return what has become of the objects."""
-    load = Load(stage, "rollout", times.rate)
+    load = Load(stage, prefix, times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()
             say(f"replica {number} of 3 is replaced: {tally}")
-        await stage.rotate()
-        say(f"the CA is rotated: {tally}")
+        await stage.replace_oldest(2)
+        say(f"two replicas are replaced at once: {tally}")
+        if stage.plan.way == "managed":
+            await stage.rotate()
+            say(f"the CA is rotated: {tally}")
         await asyncio.sleep(2 * times.lag)  # a fault of the last moment is to be seen, too
     return tally

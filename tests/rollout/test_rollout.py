@@ -19,7 +19,7 @@ async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_
     webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
     kind = Kind("rollout.tests.webop.dev", "rollouts", "Rollout")
-    times = Times(rate=50, lag=0.3, shutdown_delay=1.5, settle=2)
+    times = Times(rate=40, lag=0.3, shutdown_delay=1.5, settle=2)
     async with connect(webop_cluster) as client:
         await kind.define(client)
     async with set_up(webop_cluster, webop_namespace, kind, tmp_path, times) as stage:

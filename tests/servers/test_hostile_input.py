@@ -280,12 +280,117 @@ async def test_a_refusal_may_say_when_to_try_again_and_that_it_is_to_be_elsewher
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-async def test_an_offer_of_another_protocol_is_not_taken(fn: Recorder, upgrade: bytes) -> None:
-    request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + upgrade
+@pytest.mark.parametrize(("method", "status"), [(b"GET", 405), (b"POST", 400)])
+async def test_an_offer_of_another_protocol_is_not_taken(
+    fn: Recorder, upgrade: bytes, method: bytes, status: int
+) -> None:
+    request = HEAD + BODY if method == b"POST" else b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    offer = b"\r\nConnection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n"
+    request = request.replace(b"\r\n\r\n", offer)
     async with listen(fn) as port, connect(port) as (reader, writer):
-        writer.write(request + b"\r\n\r\n")
+        writer.write(request)
         answer = await asyncio.wait_for(reader.read(), 5)
-        assert answer.startswith(b"HTTP/1.1 405 ")
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"without the header Upgrade" in answer) == (method == b"POST")
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "reason"),
+    [
+        (b"POST /\r\n", 505, "HTTP/0.9 is not served here"),
+        (b"POST / HTTP/0.9\r\n", 505, "HTTP/0.9 is not served here"),
+        (b"POST / HTTP/2.0\r\nHost: x\r\n", 505, "HTTP/2.0 is not served here"),
+        (b"POST / HTTP/1.1\r\n", 400, "The header Host is missing"),
+        (b"POST http:///x HTTP/1.1\r\nHost: x\r\n", 400, "not a valid HTTP request"),
+        (b"POST http://host HTTP/1.1\r\nHost: x\r\n", 200, ""),
+        (b"POST http://host/?timeout=10s HTTP/1.1\r\nHost: x\r\n", 200, ""),
+        (b"POST / HTTP/1.0\r\n", 200, ""),
+    ],
+)
+async def test_only_requests_as_of_the_rfc_are_served(
+    fn: Recorder, line: bytes, status: int, reason: str
+) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(line + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
+        answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert reason in answer
+    assert "callback" not in answer
+    assert "Error" not in answer
+    assert len(fn.calls) == (status == 200)
+
+
+async def test_trailers_are_not_taken_for_headers(fn: Recorder) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(CHUNKED + b"%x\r\n%b\r\n0\r\nX-User: admin\r\n\r\n" % (len(BODY), BODY))
+        assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+    assert "X-User" not in fn.calls[0].headers
+
+
+async def test_requests_in_one_packet_are_served_a_few_at_a_time(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    tracemalloc.start()
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(HEAD + BODY + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000)
+        await fn.called.wait()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        fn.gate.set()
+        answers = b""
+        with contextlib.suppress(ConnectionError):  # the rest is not read
+            while chunk := await asyncio.wait_for(reader.read(10_000), 10):
+                answers += chunk
+    assert answers.count(b"HTTP/1.1 200 ") == 1
+    assert answers.count(b"HTTP/1.1 405 ") <= 8
+    assert peak < 10_000_000
+
+
+async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alone(
+    fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        port = await stack.enter_async_context(listen(fn, max_connections=3))
+        served = [await stack.enter_async_context(connect(port)) for _ in range(3)]
+        for _, writer in served:
+            writer.write(HEAD + BODY)
+        for reader, _ in served:
+            assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+        for _ in range(5):
+            async with connect(port) as (reader, _):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+        served[0][1].close()
+        for _ in range(200):
+            with contextlib.suppress(httpx.TransportError):
+                assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
+                break
+            await asyncio.sleep(0.01)
+    assert sum("max_connections" in message for message in caplog.messages) == 1
+    assert len(fn.calls) == 4
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        b"timeout=" + b"1" * 30_000,
+        b"timeout=" + b"1" * 30_000 + b"s",
+        b"timeout=" + b"1h" * 15_000,
+        b"&".join(b"a%d=b" % i for i in range(8_000)),
+        b"timeout=" + b"%31" * 10_000,
+    ],
+)
+async def test_a_huge_query_costs_nothing_and_is_not_echoed(fn: Recorder, query: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        start = loop.time()
+        for i in range(20):  # different ones, so that no cache helps
+            writer.write(HEAD.replace(b"POST / ", b"POST /?%b%d " % (query, i)) + BODY)
+            head = await read_head(reader)
+            answer = await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+            assert head.startswith("HTTP/1.1 414 ")
+            assert len(answer) < 500
+        assert loop.time() - start < 2
+    assert fn.calls == []
 
 
 async def test_random_bytes_never_get_an_allowing_answer_nor_a_failure(

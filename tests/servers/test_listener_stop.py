@@ -249,7 +249,7 @@ async def test_a_crowd_of_clients_loses_nothing_in_a_stop(
         await asyncio.sleep(0.002)
         return RESPONSE
 
-    async with asyncio.TaskGroup() as group, listen(fn, hosting, server_context) as listener:
+    async with listen(fn, hosting, server_context) as listener, asyncio.TaskGroup() as group:
         crowd = Crowd(listener.port, client_context)
         for i in range(30):
             group.create_task(crowd.run(pause=i % 5 / 100))

@@ -126,16 +126,25 @@ async def test_the_executable_is_found_by_its_name(
     ("token", "words"),
     [
         (None, r"requires a verified account and authtoken\. ERR_NGROK_4018\. Give.*token="),
-        ("bad", r"properly formed, but it is invalid.*ERR_NGROK_107\. Give your authtoken"),
+        (
+            "my-own-token",
+            r"but it is invalid\. Your authtoken: \*\*\* ERR_NGROK_107\. Give your authtoken",
+        ),
     ],
 )
 async def test_a_refused_token_is_told_of_in_the_words_of_the_agent(
-    standin: StandIn, fn: Recorder, token: str | None, words: str
+    standin: StandIn,
+    fn: Recorder,
+    token: str | None,
+    words: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG")
     with pytest.raises(ConfigurationError, match=words) as caught:
         async with serve(standin.build(token=token), fn):
             pass
     assert "\\n" not in str(caught.value)
+    assert "my-own-token" not in str(caught.value) + caplog.text
     assert not standin.running
 
 

@@ -8,68 +8,60 @@ from typing import Any
 
 import pytest
 
-from webop.servers.certificates.rotation import (
-    MAKING,
-    Leaf,
-    Memory,
-    Moment,
-    Pace,
-    Shared,
-    Step,
-    build_next,
-    choose_step,
-    get_renewal,
-    list_advertised,
-    list_names,
-)
+from webop.servers.certificates.rotation import Rotation, Step
+from webop.servers.certificates.secretdata import Leaf, Shared
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-PACE = Pace(poll=10, settle=15, overlap=600)
 NAMES = frozenset({"svc.ns.svc"})
 LIFETIME = dt.timedelta(days=90)
 
 
-def make(number: int, days: float = 90, authority: bool = True) -> Leaf:
+def make(number: int, days: float = 90) -> Leaf:
     return Leaf(
         cert=b"leaf%d" % number,
         key=b"key%d" % number,
-        authority=b"ca%d" % number if authority else None,
+        ca=b"ca%d" % number,
         expiry=START + dt.timedelta(days=days),
         names=NAMES,
     )
 
 
 LEAF1, LEAF2, LEAF3, EXPIRED = make(1), make(2), make(3), make(0, days=-1)
-STABLE = Shared("u1", LEAF1, None, (b"ca1",), START + dt.timedelta(days=60))
-PREPARED = replace(STABLE, upcoming=LEAF2, authorities=(b"ca2", b"ca1"))
-PROMOTED = replace(STABLE, leaf=LEAF2, authorities=(b"ca2", b"ca1"))
-RETIRED = replace(STABLE, leaf=LEAF2, authorities=(b"ca2",))
+RENEW_AT = START + dt.timedelta(days=60)
+STABLE = Shared("u1", LEAF1, None, (b"ca1",), RENEW_AT)
+PREPARED = replace(STABLE, upcoming=LEAF2, cas=(b"ca2", b"ca1"))
+PROMOTED = replace(STABLE, leaf=LEAF2, cas=(b"ca2", b"ca1"))
+RETIRED = replace(STABLE, leaf=LEAF2, cas=(b"ca2",))
 FOREIGN = replace(STABLE, is_foreign=True, renew_at=None)
 
 
-def at(ticks: float, days: float = 0) -> Moment:
-    return Moment(START + dt.timedelta(days=days, seconds=ticks), ticks)
-
-
-def remember(leaf: Leaf | None, authorities: tuple[bytes, ...] = (), **known: Any) -> Memory:
-    """Build the memory of a replica that trusts its authorities for ever."""
-    trusted = dict.fromkeys(authorities, -1e6)
-    return Memory(leaf=leaf, authorities=authorities, trusted=trusted, **known)
+def remember(leaf: Leaf | None, cas: tuple[bytes, ...] = (), **known: Any) -> Rotation:
+    """Build what a replica knows that was told long ago to trust its bundle."""
+    values: dict[str, Any] = {
+        "names": ("svc.ns.svc",),
+        "lifetime": LIFETIME,
+        "leaf": leaf,
+        "cas": cas,
+    }
+    values |= {"poll": 10, "settle": 15, "overlap": 600, "trusted_since": -1e6}
+    values["make"] = lambda names, lifetime: replace(LEAF3, names=frozenset(names))
+    return Rotation(**(values | known))
 
 
 def choose(
-    shared: Shared | None,
-    memory: Memory,
-    *,
-    since: float = 0,
-    now: float = 0,
-    days: float = 0,
-    names: frozenset[str] = NAMES,
+    shared: Shared | None, rotation: Rotation, *, since: float = 0, now: float = 0, days: float = 0
 ) -> Step:
-    """Choose after this state of the Secret was seen first at one moment and again at another."""
+    """Decide after this state of the Secret was seen first at one moment and again at another."""
+    return decide(shared, rotation, since=since, now=now, days=days)[0]
+
+
+def decide(
+    shared: Shared | None, rotation: Rotation, *, since: float = 0, now: float = 0, days: float = 0
+) -> tuple[Step, Shared]:
     for ticks in (*range(int(since), int(now), 10), now):
-        memory.observe(shared, at(ticks, days), PACE)
-    return choose_step(shared, memory, at(now, days), PACE, names)
+        time = START + dt.timedelta(days=days, seconds=ticks)
+        rotation.observe(shared or Shared(), time, ticks)
+    return rotation.decide()
 
 
 SERVING1 = (LEAF1, (b"ca1",))
@@ -88,11 +80,6 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
         pytest.param(
             replace(STABLE, renew_at=None), SERVING1, {}, Step.PREPARE, id="no time of renewal"
         ),
-        pytest.param(replace(STABLE, wish="x"), SERVING1, {}, Step.PREPARE, id="wished for"),
-        pytest.param(
-            replace(STABLE, wish="x", granted="x"), SERVING1, {}, Step.WAIT, id="wish granted"
-        ),
-        pytest.param(replace(STABLE, granted="x"), SERVING1, {}, Step.WAIT, id="wish withdrawn"),
         pytest.param(PREPARED, SERVING1, {}, Step.ADVERTISE, id="the bundle is advertised first"),
         pytest.param(PREPARED, ADVERTISING, {"now": 44}, Step.WAIT, id="others may not see it yet"),
         pytest.param(
@@ -119,7 +106,7 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
         pytest.param(PROMOTED, SWITCHED, {"now": 599}, Step.WAIT, id="others may be behind"),
         pytest.param(PROMOTED, SWITCHED, {"now": 600}, Step.RETIRE, id="nobody is that far behind"),
         pytest.param(
-            replace(PROMOTED, wish="x"), SWITCHED, {}, Step.PREPARE, id="wished for amid a rotation"
+            replace(PROMOTED, renew_at=None), SWITCHED, {}, Step.PREPARE, id="due amid a rotation"
         ),
         pytest.param(RETIRED, SWITCHED, {"now": 600}, Step.ADVERTISE, id="retired by another"),
         pytest.param(
@@ -132,12 +119,12 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
 def test_one_step_of_a_rotation(
     shared: Shared, served: tuple[Leaf | None, tuple[bytes, ...]], times: Any, expected: Step
 ) -> None:
-    memory = remember(*served, uid="u1")
-    assert choose(shared, memory, **times) is expected
+    rotation = remember(*served, uid="u1")
+    assert choose(shared, rotation, **times) is expected
 
 
 @pytest.mark.parametrize(
-    ("shared", "memory", "times", "expected"),
+    ("shared", "rotation", "times", "expected"),
     [
         pytest.param(None, remember(None), {"now": 14}, Step.WAIT, id="others may restore it"),
         pytest.param(None, remember(None), {"now": 15}, Step.FOUND, id="there are no others"),
@@ -162,14 +149,14 @@ def test_one_step_of_a_rotation(
             None, remember(EXPIRED, (b"ca0",)), {}, Step.FOUND, id="gone, and nothing to keep"
         ),
         pytest.param(
-            replace(STABLE, uid="u2", leaf=LEAF3, authorities=(b"ca3",)),
+            replace(STABLE, uid="u2", leaf=LEAF3, cas=(b"ca3",)),
             remember(*SERVING1, uid="u1"),
             {},
             Step.JOIN,
             id="founded anew without this replica",
         ),
         pytest.param(
-            replace(STABLE, uid="u2", leaf=LEAF3, authorities=(b"ca3", b"ca1")),
+            replace(STABLE, uid="u2", leaf=LEAF3, cas=(b"ca3", b"ca1")),
             remember(LEAF1, (b"ca3", b"ca1"), uid="u1"),
             {},
             Step.LOAD,
@@ -188,131 +175,164 @@ def test_one_step_of_a_rotation(
     ],
 )
 def test_a_secret_that_is_gone_or_spoilt(
-    shared: Shared | None, memory: Memory, times: Any, expected: Step
+    shared: Shared | None, rotation: Rotation, times: Any, expected: Step
 ) -> None:
-    assert choose(shared, memory, **times) is expected
+    assert choose(shared, rotation, **times) is expected
 
 
 def test_what_was_seen_does_not_count_after_the_api_server_was_away() -> None:
-    memory = remember(*ADVERTISING, uid="u1")
-    memory.observe(PREPARED, at(0), PACE)
-    memory.observe(PREPARED, at(46), PACE)
-    assert choose_step(PREPARED, memory, at(46), PACE, NAMES) is Step.WAIT
-    assert choose(PREPARED, memory, since=56, now=91) is Step.PROMOTE
+    rotation = remember(*ADVERTISING, uid="u1")
+    for ticks in (0, 46):
+        rotation.observe(PREPARED, START, ticks)
+    assert rotation.decide()[0] is Step.WAIT
+    assert choose(PREPARED, rotation, since=56, now=91) is Step.PROMOTE
 
 
 @pytest.mark.parametrize(
-    ("memory", "now", "expected"),
-    [
-        (Memory(LEAF1, (b"ca2", b"ca1"), "u1"), 1e4, Step.WAIT),
-        (Memory(LEAF1, (b"ca2", b"ca1"), "u1", trusted={b"ca2": 100.0}), 114, Step.WAIT),
-        (Memory(LEAF1, (b"ca2", b"ca1"), "u1", trusted={b"ca2": 100.0}), 115, Step.PROMOTE),
-    ],
+    ("trusted_since", "now", "expected"),
+    [(None, 1e4, Step.WAIT), (100.0, 114, Step.WAIT), (100.0, 115, Step.PROMOTE)],
     ids=["not confirmed", "not settled", "settled"],
 )
 def test_nothing_is_promoted_before_it_is_trusted(
-    memory: Memory, now: float, expected: Step
+    trusted_since: float | None, now: float, expected: Step
 ) -> None:
-    assert choose(PREPARED, memory, now=now) is expected
+    rotation = remember(*ADVERTISING, uid="u1", trusted_since=trusted_since)
+    assert choose(PREPARED, rotation, now=now) is expected
+
+
+def test_a_larger_bundle_is_to_be_trusted_anew_and_a_smaller_one_is_not() -> None:
+    rotation = remember(*SERVING1, uid="u1")
+    assert choose(PREPARED, rotation) is Step.ADVERTISE
+    assert rotation.trusted_since is None
+    rotation.trusted_since = 1.0
+    assert choose(STABLE, rotation) is Step.ADVERTISE
+    assert rotation.trusted_since == 1.0
+
+
+def test_a_ca_that_joins_is_trusted_for_as_long_as_others_that_were_in_use() -> None:
+    rotation = remember(*SWITCHED, uid="u1")
+    assert choose(PROMOTED, rotation, now=590) is Step.WAIT
+    joined = replace(PROMOTED, cas=(b"ca2", b"ca1", b"ca9"))
+    assert choose(joined, rotation, since=595, now=601) is Step.ADVERTISE
+    assert choose(joined, rotation, since=602, now=1190) is Step.WAIT
+    assert choose(joined, rotation, since=1190, now=1200) is Step.RETIRE
 
 
 @pytest.mark.parametrize(
-    ("shared", "memory", "now", "expected"),
+    ("shared", "rotation", "now", "expected"),
     [
         (replace(FOREIGN, leaf=None), remember(None), 1e4, Step.WAIT),
         (FOREIGN, remember(None), 0, Step.LOAD),
         (FOREIGN, remember(*SERVING1), 0, Step.WAIT),
         (FOREIGN, remember(EXPIRED, (b"ca1",)), 0, Step.LOAD),
-        (replace(FOREIGN, wish="x"), remember(*SERVING1), 1e4, Step.WAIT),
+        (FOREIGN, remember(*SERVING1), 1e4, Step.WAIT),
         (replace(FOREIGN, leaf=EXPIRED), remember(EXPIRED, (b"ca1",)), 1e4, Step.WAIT),
         (FOREIGN, remember(LEAF2, (b"ca2",)), 0, Step.ADVERTISE),
-        (FOREIGN, Memory(LEAF2, (b"ca1", b"ca2"), trusted={b"ca1": 90.0}), 100, Step.WAIT),
-        (FOREIGN, Memory(LEAF2, (b"ca1", b"ca2"), trusted={b"ca1": 90.0}), 105, Step.LOAD),
+        (FOREIGN, remember(LEAF2, (b"ca1", b"ca2"), trusted_since=90.0), 100, Step.WAIT),
+        (FOREIGN, remember(LEAF2, (b"ca1", b"ca2"), trusted_since=90.0), 105, Step.LOAD),
         (FOREIGN, remember(LEAF1, (b"ca1", b"ca2")), 599, Step.WAIT),
         (FOREIGN, remember(LEAF1, (b"ca1", b"ca2")), 600, Step.ADVERTISE),
     ],
 )
 def test_a_foreign_secret_is_followed_and_never_written(
-    shared: Shared, memory: Memory, now: float, expected: Step
+    shared: Shared, rotation: Rotation, now: float, expected: Step
 ) -> None:
-    assert choose(shared, memory, now=now) is expected
+    assert choose(shared, rotation, now=now) is expected
 
 
-def test_the_authorities_before_a_foreign_change_are_advertised_until_no_replica_needs_them() -> (
-    None
-):
-    memory = remember(LEAF2, (b"ca2",))
-    memory.observe(FOREIGN, at(0), PACE)
-    assert list_advertised(FOREIGN, memory, at(0), PACE) == (b"ca1", b"ca2")
-    memory.note_advertised((b"ca1", b"ca2"))
-    memory.note_loaded(LEAF1, "u1")
-    assert list_advertised(FOREIGN, memory, at(599), PACE) == (b"ca1", b"ca2")
-    assert list_advertised(FOREIGN, memory, at(600), PACE) == (b"ca1",)
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [(NAMES, Step.WAIT), (frozenset({"other"}), Step.PREPARE), (frozenset(), Step.WAIT)],
-)
-def test_a_certificate_without_a_name_is_replaced(names: frozenset[str], expected: Step) -> None:
-    assert choose(STABLE, remember(*SERVING1), names=names) is expected
-
-
-def test_replicas_that_want_different_names_agree_on_both() -> None:
-    assert list_names(None, NAMES) == NAMES
-    assert list_names(STABLE, NAMES) == NAMES
-    assert list_names(STABLE, frozenset({"a"})) == NAMES | {"a"}
-    assert list_names(STABLE, frozenset()) == frozenset()
+def test_the_cas_before_a_foreign_change_are_advertised_until_no_replica_needs_them() -> None:
+    rotation = remember(LEAF2, (b"ca2",))
+    assert choose(FOREIGN, rotation) is Step.ADVERTISE
+    assert rotation.cas == (b"ca1", b"ca2")
+    rotation.trusted_since = 0
+    assert choose(FOREIGN, rotation, since=0, now=15) is Step.LOAD
+    assert rotation.leaf == LEAF1
+    assert choose(FOREIGN, rotation, since=20, now=599) is Step.WAIT
+    assert choose(FOREIGN, rotation, now=600) is Step.ADVERTISE
+    assert set(rotation.cas) == {b"ca1"}
 
 
 @pytest.mark.parametrize(
-    ("step", "shared", "memory", "leaf", "upcoming", "authorities"),
+    ("names", "expected", "made"),
     [
-        (Step.FOUND, None, Memory(), LEAF3, None, (b"ca3",)),
-        (Step.FOUND, None, remember(EXPIRED, (b"ca0",)), LEAF3, None, (b"ca3", b"ca0")),
-        (Step.RESTORE, None, remember(*SERVING1), LEAF1, LEAF3, (b"ca3", b"ca1")),
+        (("svc.ns.svc",), Step.WAIT, None),
+        ((), Step.WAIT, None),
+        (("other",), Step.PREPARE, {"svc.ns.svc", "other"}),
+    ],
+)
+def test_replicas_that_want_different_names_agree_on_both(
+    names: tuple[str, ...], expected: Step, made: set[str] | None
+) -> None:
+    step, content = decide(STABLE, remember(*SERVING1, names=names))
+    assert step is expected
+    assert (content.upcoming.names if content.upcoming else None) == made
+
+
+@pytest.mark.parametrize(
+    ("step", "shared", "rotation", "now", "leaf", "upcoming", "cas"),
+    [
+        (Step.FOUND, None, remember(None), 15, LEAF3, None, (b"ca3",)),
+        (Step.FOUND, None, remember(EXPIRED, (b"ca0",)), 0, LEAF3, None, (b"ca3", b"ca0")),
+        (Step.RESTORE, None, remember(*SERVING1), 0, LEAF1, None, (b"ca1",)),
         (
             Step.RESTORE,
             replace(PREPARED, leaf=None),
             remember(*SERVING1),
+            0,
             LEAF1,
-            LEAF3,
-            (b"ca3", b"ca1", b"ca2"),
+            None,
+            (b"ca1", b"ca2"),
         ),
-        (Step.PREPARE, PROMOTED, Memory(), LEAF2, LEAF3, (b"ca3", b"ca2", b"ca1")),
-        (Step.PROMOTE, PREPARED, Memory(), LEAF2, None, (b"ca2", b"ca1")),
-        (Step.JOIN, RETIRED, remember(*SERVING1), LEAF2, None, (b"ca2", b"ca1")),
-        (Step.RETIRE, PROMOTED, Memory(), LEAF2, None, (b"ca2",)),
+        (Step.PREPARE, STABLE, remember(*SERVING1), 0, LEAF1, LEAF3, (b"ca3", b"ca1")),
+        (Step.PROMOTE, PREPARED, remember(*ADVERTISING), 45, LEAF2, None, (b"ca2", b"ca1")),
+        (
+            Step.JOIN,
+            replace(RETIRED, uid="u2"),
+            remember(*SERVING1, uid="u1"),
+            0,
+            LEAF2,
+            None,
+            (b"ca2", b"ca1"),
+        ),
+        (Step.RETIRE, PROMOTED, remember(*SWITCHED), 600, LEAF2, None, (b"ca2",)),
     ],
 )
 def test_what_is_written(
     step: Step,
     shared: Shared | None,
-    memory: Memory,
+    rotation: Rotation,
+    now: float,
     leaf: Leaf,
     upcoming: Leaf | None,
-    authorities: tuple[bytes, ...],
+    cas: tuple[bytes, ...],
 ) -> None:
-    present = shared and replace(shared, wish="x", granted="w")
-    renew_at = START + dt.timedelta(days=120)
-    made = LEAF3 if step in MAKING else None
-    written = build_next(step, present, memory, made, renew_at)
-    assert (written.leaf, written.upcoming, written.authorities) == (leaf, upcoming, authorities)
-    if step in MAKING:
-        assert (written.renew_at, written.granted) == (renew_at, written.wish)
-    else:
-        assert (written.renew_at, written.granted) == (STABLE.renew_at, "w")
+    present = shared and replace(shared, renew_at=None if step is Step.PREPARE else RENEW_AT)
+    found, written = decide(present, rotation, now=now)
+    assert found is step
+    assert (written.leaf, written.upcoming, written.cas) == (leaf, upcoming, cas)
+    expected = {
+        Step.RESTORE: None,
+        Step.FOUND: START + dt.timedelta(days=60, seconds=now),
+        Step.PREPARE: START + dt.timedelta(days=60),
+    }
+    assert written.renew_at == expected.get(step, RENEW_AT)
+
+
+def test_a_certificate_that_was_restored_is_renewed_at_once() -> None:
+    rotation = remember(*SERVING1)
+    _, restored = decide(None, rotation)
+    step, written = decide(restored, rotation)
+    assert (step, written.leaf, written.upcoming) == (Step.PREPARE, LEAF1, LEAF3)
 
 
 def test_a_secret_that_is_deleted_for_ever_does_not_outgrow_itself() -> None:
-    memory = remember(*SERVING1)
-    for number in range(2, 100):
-        written = build_next(Step.RESTORE, None, memory, make(number), START)
-        memory.note_advertised(written.authorities)
-    assert len(written.authorities) <= 9
-    assert {b"ca99", b"ca98", b"ca1"} <= set(written.authorities)
-
-
-def test_a_certificate_is_renewed_after_two_thirds_of_its_life() -> None:
-    expiry = START + dt.timedelta(days=90)
-    assert get_renewal(expiry, LIFETIME) == START + dt.timedelta(days=60)
+    numbers = iter(range(2, 1000))
+    rotation = remember(*SERVING1, make=lambda names, lifetime: make(next(numbers)))
+    for _ in range(50):
+        _, restored = decide(None, rotation)
+        step, prepared = decide(restored, rotation)
+        assert step is Step.PREPARE
+        assert choose(prepared, rotation) is Step.ADVERTISE
+        assert len(rotation.cas) <= 9
+    assert rotation.cas[:2] == (b"ca51", b"ca1")
+    assert b"ca50" in rotation.cas

@@ -13,28 +13,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from webop.servers.certificates.rotation import (
-    MAKING,
-    Leaf,
-    Memory,
-    Moment,
-    Pace,
-    Shared,
-    Step,
-    build_next,
-    choose_step,
-    get_renewal,
-    list_advertised,
-)
+from webop.servers.certificates.rotation import Rotation, Step
+from webop.servers.certificates.secretdata import Leaf, Shared
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-PACE = Pace(poll=10, settle=15, overlap=600)
-NAMES = frozenset({"svc.ns.svc"})
+POLL = 10.0
+SETTLE = 15.0
+NAMES = ("svc.ns.svc",)
 LIFETIME = dt.timedelta(hours=3)
 
 
 def make(number: int, expiry: dt.datetime) -> Leaf:
-    return Leaf(b"leaf%d" % number, b"key%d" % number, b"ca%d" % number, expiry, NAMES)
+    return Leaf(b"leaf%d" % number, b"key%d" % number, b"ca%d" % number, expiry, frozenset(NAMES))
 
 
 @dataclass
@@ -63,8 +53,8 @@ class World:
 
     def list_trusted(self) -> set[bytes]:
         """Return what all API servers trust, however late each of them is."""
-        before = [bundle for time, bundle in self.told if time <= self.ticks - PACE.settle]
-        recent = [told for told in self.told if told[0] > self.ticks - PACE.settle]
+        before = [bundle for time, bundle in self.told if time <= self.ticks - SETTLE]
+        recent = [told for told in self.told if told[0] > self.ticks - SETTLE]
         bundles = before[-1:] + [bundle for _, bundle in recent]
         self.told = self.told[len(before[:-1]) :]
         return set.intersection(*map(set, bundles)) if bundles else set()
@@ -77,62 +67,60 @@ class Replica:
     world: World
     skew: float
     next_look: float
-    memory: Memory = field(default_factory=Memory)
     pending: tuple[Step, int, Shared] | None = None
     confirm_at: float | None = None
     cut_off_until: float = 0.0
+    has_been_ready: bool = False
 
-    def get_moment(self) -> Moment:
-        ticks = self.world.ticks
-        return Moment(START + dt.timedelta(seconds=ticks + self.skew), ticks)
+    def __post_init__(self) -> None:
+        def make_next(names: tuple[str, ...], lifetime: dt.timedelta) -> Leaf:
+            self.world.made += 1
+            return make(self.world.made, self.get_time() + lifetime)
+
+        self.rotation = Rotation(NAMES, LIFETIME, POLL, SETTLE, overlap=600, make=make_next)
+
+    def get_time(self) -> dt.datetime:
+        return START + dt.timedelta(seconds=self.world.ticks + self.skew)
 
     def run(self) -> None:
         """Do what is due at this moment; a write comes later than what it goes by."""
         world = self.world
         if world.ticks < max(world.away_until, self.cut_off_until):
             return
-        if self.confirm_at is not None and world.ticks >= self.confirm_at:
-            self.confirm_at = None
-            world.told.append((world.ticks, self.memory.authorities))
-            self.memory.note_trusted(self.memory.authorities, self.get_moment())
-        elif self.memory.trusted and self.next_look > world.ticks and world.random.random() < 0.01:
-            # For other reasons, and maybe by what is not in the Secret any more. Only one that
-            # was cut off for long is left out: real configurations have what all advertise.
-            world.told.append((world.ticks, self.memory.authorities))
+        rotation = self.rotation
+        # Not by what a replica knew before it was cut off for long: real configurations have what
+        # all advertise.
+        if self.next_look > world.ticks and self.confirm_at is not None:
+            if world.ticks >= self.confirm_at:
+                self.confirm_at = None
+                self.has_been_ready = True
+                world.told.append((world.ticks, rotation.cas))
+                rotation.trusted_since = rotation.trusted_since or world.ticks
+        elif (
+            self.next_look > world.ticks
+            and rotation.trusted_since is not None
+            and world.random.random() < 0.01
+        ):
+            # For other reasons, and maybe by what is not in the Secret any more.
+            world.told.append((world.ticks, rotation.cas))
         if self.pending is not None:
             self.write()
         elif world.ticks >= self.next_look:
             self.look()
 
     def look(self) -> None:
-        world, memory = self.world, self.memory
-        self.next_look = world.ticks + PACE.poll
-        memory.observe(world.shared, self.get_moment(), PACE)
+        world = self.world
+        self.next_look = world.ticks + POLL
+        self.rotation.observe(world.shared or Shared(), self.get_time(), world.ticks)
         for _ in range(10):
-            step = choose_step(world.shared, memory, self.get_moment(), PACE, NAMES)
+            step, content = self.rotation.decide()
             if step is Step.WAIT:
                 return
-            if step is Step.LOAD:
-                assert world.shared is not None
-                assert world.shared.leaf is not None
-                memory.note_loaded(world.shared.leaf, world.shared.uid)
-            elif step is Step.ADVERTISE:
-                assert world.shared is not None
-                bundle = list_advertised(world.shared, memory, self.get_moment(), PACE)
-                memory.note_advertised(bundle)
+            if step is Step.ADVERTISE:
                 self.confirm_at = world.ticks + world.random.uniform(0, 60)
-            else:
-                self.pending = (step, world.version, self.build(step))
+            elif step is not Step.LOAD:
+                self.pending = (step, world.version, content)
                 return
-
-    def build(self, step: Step) -> Shared:
-        world = self.world
-        made = None
-        if step in MAKING:
-            world.made += 1
-            made = make(world.made, self.get_moment().now + LIFETIME)
-        renew_at = get_renewal(self.get_moment().now + LIFETIME, LIFETIME)
-        return build_next(step, world.shared, self.memory, made, renew_at)
 
     def write(self) -> None:
         world = self.world
@@ -147,7 +135,7 @@ class Replica:
         world.retirements += step is Step.RETIRE
         world.put(shared)
         if world.random.random() < 0.2:
-            self.next_look = world.ticks + PACE.poll  # the answer is lost
+            self.next_look = world.ticks + POLL  # the answer is lost
 
 
 def simulate(world: World, hours: float, disturb: Callable[[World, list[Replica]], None]) -> None:
@@ -164,10 +152,10 @@ def simulate(world: World, hours: float, disturb: Callable[[World, list[Replica]
             continue  # API servers call nobody before the first configuration
         trusted = world.list_trusted()
         for replica in replicas:
-            leaf = replica.memory.leaf
-            is_ready = leaf is not None and bool(replica.memory.trusted)
-            assert not is_ready or (leaf and leaf.authority in trusted), (world.ticks, leaf)
-            assert leaf is None or replica.get_moment().now < leaf.expiry
+            leaf = replica.rotation.leaf
+            is_ready = leaf is not None and replica.has_been_ready
+            assert not is_ready or (leaf and leaf.ca in trusted), (world.ticks, leaf)
+            assert leaf is None or replica.get_time() < leaf.expiry
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -176,7 +164,7 @@ def test_every_replica_is_trusted_at_every_moment_of_many_rotations(seed: int) -
     simulate(world, 12, lambda world, replicas: None)
     assert world.promotions >= 4
     assert world.retirements >= 4
-    assert len(world.shared.authorities if world.shared else ()) <= 2
+    assert len(world.shared.cas if world.shared else ()) <= 2
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -190,7 +178,7 @@ def test_every_replica_is_trusted_when_the_secret_is_deleted_and_replicas_come_a
             index = world.random.randrange(len(replicas))
             replicas[index] = Replica(world, world.random.uniform(-30, 30), world.ticks + 1)
         if world.ticks % 1777 == 0 and world.shared is not None:
-            world.put(replace(world.shared, wish=str(world.ticks)))
+            world.put(replace(world.shared, renew_at=None))
         if world.ticks % 1999 == 0 and world.shared is not None:
             world.put(replace(world.shared, leaf=None))
 

@@ -18,8 +18,13 @@ from webop.servers.certificates.certs import (
     read_hostnames,
     split_certificates,
 )
-from webop.servers.certificates.rotation import Leaf, Shared
-from webop.servers.certificates.secretdata import build_secret, parse_secret, read_leaf
+from webop.servers.certificates.secretdata import (
+    Leaf,
+    Shared,
+    build_secret,
+    parse_secret,
+    read_leaf,
+)
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -30,7 +35,7 @@ def make(*names: str) -> tuple[Leaf, bytes]:
 
 
 def write(shared: Shared, present: Any = None) -> dict[str, Any]:
-    return build_secret(present, "ns", "certs", shared)
+    return build_secret(present or {"metadata": {"name": "certs", "namespace": "ns"}}, shared)
 
 
 def encode(**parts: bytes) -> dict[str, str]:
@@ -72,13 +77,26 @@ def test_what_is_written_is_read_again(is_rotating: bool) -> None:
         uid="u1",
         leaf=leaf,
         upcoming=upcoming if is_rotating else None,
-        authorities=(other, authority),
+        cas=(other, authority),
         renew_at=START,
-        wish="w",
-        granted="g",
     )
     present = {"metadata": {"uid": "u1", "annotations": {"webop.dev/rotate": "w"}}}
     assert parse_secret(write(shared, present)) == shared
+
+
+def test_a_wish_for_a_rotation_is_due_until_it_is_granted() -> None:
+    leaf, ca = make()
+    document = write(Shared(leaf=leaf, cas=(ca,), renew_at=START))
+    annotations = document["metadata"]["annotations"]
+    annotations["webop.dev/rotate"] = "please"
+    wished = parse_secret(document)
+    assert wished.renew_at is None
+    meanwhile = write(wished, document)
+    assert parse_secret(meanwhile).renew_at is None, "what is written for other reasons grants none"
+    granted = write(Shared(leaf=leaf, cas=(ca,), renew_at=START), meanwhile)
+    assert parse_secret(granted).renew_at == START
+    del granted["metadata"]["annotations"]["webop.dev/rotate"]
+    assert parse_secret(granted).renew_at == START, "a wish that is withdrawn"
 
 
 def test_a_new_secret_is_one_that_tools_know() -> None:
@@ -146,15 +164,15 @@ def test_a_foreign_certificate_may_come_without_authorities_or_with_indirect_one
     root, own = build_ca("root"), build_certificate_self_signed(["localhost"])
     alone = encode(tls_crt=own.cert, tls_key=own.key)
     parsed = parse_secret({"metadata": {}, "data": alone})
-    assert parsed.authorities == (own.cert,)
+    assert parsed.cas == (own.cert,)
     signed = build_certificate_signed(root, common_name="x", hostnames=["x"])
     above = encode(tls_crt=signed.cert, tls_key=signed.key, ca_crt=build_ca("above").cert)
     parsed = parse_secret({"metadata": {}, "data": above})
     assert parsed.leaf is not None
-    assert parsed.leaf.authority is None
+    assert parsed.leaf.ca is None
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2026-01-01T00:00:00"])
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z"])
 def test_a_time_that_cannot_be_read_is_none(text: str) -> None:
     leaf, authority = make()
     document = write(Shared("", leaf, None, (authority,), renew_at=START))

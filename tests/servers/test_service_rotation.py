@@ -84,7 +84,7 @@ async def knock(replicas: list[Replica], known: Trust) -> AsyncIterator[list[str
     finally:
         task.cancel()
         await asyncio.wait({task})
-        assert count > 30
+        assert count > 5
         assert task.cancelled()
 
 
@@ -140,7 +140,7 @@ async def test_a_replica_that_comes_just_after_the_deletion_leaves_the_restoring
         replicas.append(await stack.enter_async_context(replicate(cluster, known)))
         assert cluster.get_data("tls.crt") == served
         await rotate(cluster)
-    assert failures == []
+        assert failures == []
 
 
 async def test_open_connections_outlive_a_rotation(cluster: Secrets) -> None:
@@ -227,7 +227,7 @@ async def test_it_serves_what_it_has_while_the_api_server_is_away(
         await rotate(cluster)
     (told,) = [text for text in caplog.messages if "away" in text]
     assert told.startswith(
-        "The Secret ns/svc-webhook-certs cannot be read. What is known is served"
+        "The Secret ns/svc-webhook-certs cannot be read or written. Serving the last known"
     )
 
 
@@ -288,7 +288,7 @@ async def test_an_empty_foreign_secret_is_waited_for(
     async with asyncio.TaskGroup() as group:
 
         async def issue() -> None:
-            await until(lambda: any("Its maker is waited for" in text for text in caplog.messages))
+            await until(lambda: any("Waiting for its owner" in text for text in caplog.messages))
             cluster.put(SECRET, build_foreign(sign(ca), ca.cert))
 
         group.create_task(issue())

@@ -16,6 +16,7 @@ import webop
 from tests.docs.pages import find_snippets
 from tests.servers.reviewing import RESPONSE, Recorder, get_url, post, serve, until
 from webop.errors import ConfigurationError
+from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
 echo $$ $* >> {folder}/calls
@@ -91,6 +92,20 @@ async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
             pass
 
 
+async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tunnel() -> None:
+    upstreams: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            upstreams.append(upstream)
+            yield "https://x"
+            await asyncio.Event().wait()
+
+    current_hosting.set(Hosting(DefaultLimits(max_body=10)))
+    async with serve(Server(port=0), Recorder()):
+        assert (await post(upstreams[0])).status_code == 413
+
+
 # What all servers have in common.
 
 
@@ -124,3 +139,26 @@ async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_
     await task
     assert urls == ["https://0", "https://1", "https://2"]
     assert ends == ["watch"]
+
+
+async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None:
+    ends: list[str] = []
+    ending = asyncio.Event()
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            try:
+                yield "https://x"
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await asyncio.sleep(0.05)
+                ends.append("closed")
+
+    async with Server(port=0) as server:
+        configs = server(Recorder())
+        await anext(configs)
+        closing = asyncio.create_task(configs.aclose())  # type: ignore[attr-defined]
+        await ending.wait()
+    assert ends == ["closed"]
+    await closing

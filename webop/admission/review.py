@@ -211,10 +211,10 @@ def _check_fields(mapping: Mapping[str, Any], where: str, fields: _Fields) -> No
                 raise ReviewError(f"{where}{name} is missing.")
         elif type(value) is not expected and not issubclass(type(value), expected):
             raise ReviewError(f"{where}{name} must be {_TYPES[expected]}.")
-        elif expected is str:
+        elif expected is str and not (value and len(value) <= _MAX_TEXT and value.isprintable()):
             if not value and is_needed:
                 raise ReviewError(f"{where}{name} is empty.")
             if len(value) > _MAX_TEXT:
                 raise ReviewError(f"{where}{name} has more than {_MAX_TEXT} characters.")
-            if not value.isprintable() and _UNUSABLE_CHARACTERS.search(value):
+            if _UNUSABLE_CHARACTERS.search(value):
                 raise ReviewError(f"{where}{name} must not have control characters.")

@@ -1,7 +1,8 @@
 """Answering admission reviews: find the handlers, call them, put their verdicts together.
 
-Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` →
-:func:`webop.handling.execute.attempt` → the user's function.
+Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` for the review →
+:meth:`AdmissionService._call` for each handler → :func:`webop.handling.execute.attempt` → the
+user's function.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +24,6 @@ from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
-from webop.handling.policy import Outcome
 from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
@@ -35,8 +34,10 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.pacing import Once
 from webop.posting import current_poster
+from webop.servers.gate import Gate
 
 _IDENTITY = ("/metadata/name", "/metadata/namespace", "/metadata/uid")
+_UNPATCHED = Patch()
 
 
 class AdmissionService:
@@ -49,16 +50,15 @@ class AdmissionService:
         is_elsewhere: tells whether replicas of another version serve a webhook (during a rollout).
     """
 
-    def __init__(self, operator: OperatorContext) -> None:
+    def __init__(self, operator: OperatorContext, gate: Gate) -> None:
         self._operator = operator
+        self._gate = gate
         self.is_elsewhere: Callable[[str], bool] = lambda _: False
         self._options = CallOptions(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}
-        self._reviews = 0  # at this moment
-        self._calls: Counter[str] = Counter()  # at this moment, by the ids of the handlers
         self._warned = Once()  # what a handler does wrong, it does in each review
         self.take_handlers()
 
@@ -97,64 +97,84 @@ class AdmissionService:
             The review with the response, to be serialised as JSON.
 
         Raises:
-            ReviewError: the request is not a review, or nobody here is responsible for it: such
-                a request is refused, never allowed; or there are too many of them at once (429).
+            ReviewError: the request is not a review, or no handler matches: it is refused, never
+                allowed; or there are too many at once (429).
         """
         review = parse_review(request)
-        limit = self._operator.settings.admission.max_reviews
-        if self._reviews >= limit:
-            raise _build_overload(f"{limit} reviews are being served", "admission.max_reviews")
-        self._reviews += 1
-        token = review_of_the_moment.set(review)
-        try:
-            return await self._serve(review, webhook, headers or {}, sslpeer)
-        except ReviewError as exc:
-            exc.request = review.build_reference()
-            raise
-        finally:
-            review_of_the_moment.reset(token)
-            self._reviews -= 1
-
-    async def _serve(
-        self,
-        review: Review,
-        webhook: str | None,
-        headers: Mapping[str, str],
-        sslpeer: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
-        handlers = self._find_handlers(resource, webhook)
-        cause = self._build_cause(review, resource, headers, sslpeer)
-        patch_ops: list[dict[str, Any]] = []
-        refusing: list[str] = []
+        cause = self._build_cause(review, resource, headers or {}, sslpeer)
         chosen: Sequence[WebhookHandler] = ()
+        entered: Iterable[str] | None = None
+        errors: list[Any] = []
+        refusing: list[str] = []
+        patch_ops: list[dict[str, Any]] = []
+        token = review_of_the_moment.set(review)
         try:
-            chosen = select_webhooks(handlers, cause)
-            errors = await self._judge(chosen, cause, refusing)
-            if not errors and cause.patch:
-                patch_ops = self._build_patch_ops(review, cause)
-        except ReviewError:
-            raise
-        except AdmissionError as exc:  # about the patch
-            errors = [exc]
-            refusing += [h.id for h in chosen if h.reason is WebhookType.MUTATING]
-        except asyncio.CancelledError:
-            log_interruption(cause.logger, review)
-            raise
-        except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
-            cause.logger.exception("A filter or a patch function of the webhooks has failed.")
-            errors = [exc]
-        answer = build_response(
-            review,
-            warnings=cause.warnings,
-            audit_annotations=cause.audit_annotations,
-            patch_ops=patch_ops,
-            error=rank_errors(errors),
-        )
-        log_answer(cause.logger, review, answer["response"], refusing)
-        return answer
+            try:
+                chosen = select_webhooks(self._find_handlers(resource, webhook), cause)
+                entered = self._gate.enter({h.id: count_abandoned(h.fn) for h in chosen})
+                for handler in chosen:
+                    if (error := await self._call(handler, cause)) is not None:
+                        errors.append(error)
+                        refusing.append(handler.id)
+                if cause.patch and not errors:
+                    patch_ops = self._build_patch_ops(review, cause)
+            except ReviewError as exc:
+                exc.request = review.build_reference()
+                raise
+            except AdmissionError as exc:  # about the patch
+                errors = [exc]
+                refusing = [h.id for h in chosen if h.reason is WebhookType.MUTATING]
+            except asyncio.CancelledError:
+                log_interruption(cause.logger, review)
+                raise
+            except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
+                cause.logger.exception("A filter or a patch function of the webhooks has failed.")
+                errors = [exc]
+            answer = build_response(
+                review,
+                warnings=cause.warnings,
+                audit_annotations=cause.audit_annotations,
+                patch_ops=patch_ops,
+                error=rank_errors(errors),
+            )
+            log_answer(cause.logger, review, answer["response"], refusing)
+            return answer
+        finally:
+            if entered is not None:
+                self._gate.leave(entered)
+            review_of_the_moment.reset(token)
+
+    async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
+        """Call a handler, and return its error if it objects.
+
+        The patch stays as it was if the handler validates, or if its failure is ignored.
+        """
+        patch = cause.patch
+        is_validating = handler.reason is WebhookType.VALIDATING
+        needs_copy = (is_validating or handler.ignore_failures) and bool(patch)
+        before = Patch(clone(patch), fns=patch.fns) if needs_copy else _UNPATCHED
+        outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
+        if is_validating and (patch != before or patch.fns != before.fns):
+            text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
+            self._warn_once(cause, f"{text}Use @webop.on.mutate().")
+            _restore(patch, before)
+        if outcome.result is not None:
+            kind = type(outcome.result).__name__
+            hint = "raise webop.AdmissionError to deny the request"
+            hint = hint if is_validating else "put changes of the object into patch"
+            self._warn_once(cause, f"{handler} returned a {kind}, which is ignored: {hint}.")
+        error = outcome.exception
+        if error is None or not handler.ignore_failures:
+            return error
+        # A failure that must be tolerated, but not in silence (ADM-17).
+        reason = str(error) or repr(error)
+        cause.warnings.append(f"{handler.id}: {reason}")
+        cause.logger.info("The failure of %s is ignored: %s", handler, clean_line(reason))
+        _restore(patch, before)
+        return None
 
     def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
         """Return the handlers of a resource.
@@ -187,10 +207,10 @@ class AdmissionService:
     def _build_unknown(self, webhook: str) -> ReviewError:
         """Return the refusal of a webhook that is not here: maybe it is at another replica."""
         if self.is_elsewhere(webhook):
-            text = f"Webhook {webhook!r} is served by other replicas, not by this one; try again."
+            text = f"Webhook {webhook!r:.99} is served by other replicas only; try again."
             return ReviewError(text, status=503, retry_after=1)
         known = ", ".join(self.ids) or "none"
-        return ReviewError(f"There is no webhook {webhook!r}; known: {known}.", status=404)
+        return ReviewError(f"There is no webhook {webhook!r:.99}; known: {known}.", status=404)
 
     def _explain_absence(
         self, asked: Iterable[WebhookHandler], resource: Resource, name: str | None
@@ -203,55 +223,6 @@ class AdmissionService:
         if not self._operator.cluster_view.is_known:
             text += " Without a cluster, resources are known by their plurals and kinds only."
         return text
-
-    async def _judge(
-        self, handlers: Iterable[WebhookHandler], cause: WebhookCause, refusing: list[str]
-    ) -> list[Any]:
-        """Call the handlers, each on its own, and return the errors of those that object.
-
-        The ids of these are added to a list.
-
-        Raises:
-            ReviewError: one of them is called too many times at once already (429).
-        """
-        errors = []
-        for handler in handlers:
-            is_validating = handler.reason is WebhookType.VALIDATING
-            needs_copy = handler.ignore_failures or (is_validating and cause.patch)
-            before = Patch(clone(cause.patch), fns=cause.patch.fns) if needs_copy else Patch()
-            outcome = await self._call(handler, cause)
-            if is_validating and (cause.patch != before or cause.patch.fns != before.fns):
-                text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
-                self._warn_once(cause, f"{text}Use @webop.on.mutate().")
-                _restore(cause.patch, before)
-            if outcome.result is not None:
-                kind = type(outcome.result).__name__
-                hint = "raise webop.AdmissionError to deny the request"
-                hint = hint if is_validating else "put changes of the object into patch"
-                self._warn_once(cause, f"{handler} returned a {kind}, which is ignored: {hint}.")
-            if outcome.exception is None:
-                continue
-            if not handler.ignore_failures:
-                errors.append(outcome.exception)
-                refusing.append(handler.id)
-            else:  # a failure that is to be tolerated, but not in silence (ADM-17)
-                reason = str(outcome.exception) or repr(outcome.exception)
-                cause.warnings.append(f"{handler.id}: {reason}")
-                cause.logger.info("The failure of %s is ignored: %s", handler, clean_line(reason))
-                _restore(cause.patch, before)
-        return errors
-
-    async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> Outcome:
-        """Call a handler, unless it is called too often already: that is to harm nobody else."""
-        limit = self._operator.settings.admission.max_calls
-        if self._calls[handler.id] + count_abandoned(handler.fn) >= limit:
-            what = f"Webhook {handler.id!r} is busy with {limit} calls"
-            raise _build_overload(what, "admission.max_calls")
-        self._calls[handler.id] += 1
-        try:
-            return await attempt(handler, cause, HandlerState(started=now()), self._options)
-        finally:
-            self._calls[handler.id] -= 1
 
     def _warn_once(self, cause: WebhookCause, text: str) -> None:
         if self._warned.is_new(text):
@@ -273,7 +244,7 @@ class AdmissionService:
             is_naming = item["path"] == "/metadata/name" and item["op"] == "add"
             if item["path"] in _IDENTITY and not is_naming:
                 field = item["path"].lstrip("/").replace("/", ".")
-                wish = f"to {item['value']!r}" if "value" in item else "to nothing"
+                wish = f"to {item['value']!r:.99}" if "value" in item else "to nothing"
                 raise AdmissionError(f"A mutation cannot change {field} ({wish}).")
         return operations
 
@@ -284,13 +255,9 @@ class AdmissionService:
         headers: Mapping[str, str],
         sslpeer: Mapping[str, Any] | None,
     ) -> WebhookCause:
-        body = Body(review.body)
         old, new = review.old_object, review.object
+        body = Body(review.body)
         uid = None if review.operation == "CREATE" else body.meta.uid
-        try:
-            difference = diff(old, new)
-        except RecursionError:
-            raise ReviewError("The object of the review is nested too deeply.") from None
         return WebhookCause(
             logger=ReviewLogger(review, body=body, settings=self._operator.settings),
             memo=self._operator.memos.lend(uid, limit=self._operator.settings.admission.memo_limit),
@@ -298,9 +265,9 @@ class AdmissionService:
             resource=resource,
             body=body,
             patch=Patch(body=body),
-            old=None if old is None else Body(old),
-            new=None if new is None else Body(new),
-            diff=difference,
+            old=None if old is None else body if new is None else Body(old),
+            new=None if new is None else body,
+            diff=diff(old, new),
             operation=review.operation,
             subresource=review.subresource,
             dryrun=review.dryrun,
@@ -311,12 +278,6 @@ class AdmissionService:
             name=review.name,
             namespace=review.namespace,
         )
-
-
-def _build_overload(what: str, setting: str) -> ReviewError:
-    """Return a refusal that API servers take for a request to try again soon."""
-    text = f"{what}, which is the limit (settings.{setting}); try again."
-    return ReviewError(text, status=429, retry_after=1)
 
 
 @functools.lru_cache(maxsize=1024)

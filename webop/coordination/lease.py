@@ -245,4 +245,4 @@ def is_newer(version: object, raw: Mapping[str, Any] | None) -> bool:
 
 def _parse_version(version: object, default: float = math.inf) -> float:
     text = str(version or "")
-    return int(text) if text.isdecimal() else default
+    return int(text) if text.isdecimal() and len(text) < 100 else default

@@ -38,7 +38,8 @@ class Cause:
         """
         if self._kwargs is None:
             self._kwargs = self._build_kwargs()
-            self._kwargs.update(self.indices)
+            if self.indices:  # few operators have any
+                self._kwargs.update(self.indices)
         return self._kwargs
 
     def _build_kwargs(self) -> dict[str, Any]:

@@ -50,8 +50,12 @@ _HINTS = frozenset().union(*ARGUMENTS.values()) - {"resource"}  # which selector
 
 
 def is_handler(value: object) -> TypeGuard[FunctionType]:
-    """Tell whether a value is a handler for sure: a function of what only handlers are given."""
-    items = inspect.signature(value).parameters.values() if inspect.isfunction(value) else ()
+    """Tell whether a value is a handler for sure: a function of what only handlers are given.
+
+    A lambda chooses resources, whatever it calls them: nobody decorates one without parentheses.
+    """
+    is_named = inspect.isfunction(value) and value.__name__ != "<lambda>"
+    items = inspect.signature(value).parameters.values() if is_named else ()  # type: ignore[arg-type]
     first = next(iter(items), None)
     return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _HINTS)
 

@@ -38,6 +38,7 @@ from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch, merge_patches
 
+_DONE = Outcome(final=True)  # of the most calls by far
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
@@ -136,7 +137,7 @@ async def attempt(
         )
         _log_failure(cause, outcome, failure)
     else:
-        outcome = Outcome(final=True, result=result)
+        outcome = _DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
         current_invocation.reset(token)

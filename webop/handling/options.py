@@ -58,10 +58,7 @@ Criterion = Annotated[
     str | MetaFilterToken | Callable[..., bool],
     must_be("a string, a function, webop.PRESENT or webop.ABSENT"),
 ]
-Labels = Annotated[
-    Mapping[str, Criterion],
-    checked_as(dict[Name, Annotated[Criterion, AfterValidator(check_label)]]),
-]
+Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
 FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 

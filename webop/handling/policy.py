@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from webop.errors import (
     AdmissionError,
@@ -49,8 +49,7 @@ class Outcome:
     is_unexpected: bool = False  # whether the log should carry the traceback
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """The attempts of a handler before this one, and the seconds since the first."""
 
     retries: int

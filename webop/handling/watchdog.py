@@ -69,12 +69,14 @@ class Watchdog:
 
     def run(self) -> None:
         """Watch until stopped, or until the loop is closed."""
-        with contextlib.suppress(RuntimeError):
-            while not self._stopped.is_set():
-                threshold = self._settings.blocked_loop_threshold
+        while not self._stopped.is_set() and not self._loop.is_closed():
+            threshold = self._settings.blocked_loop_threshold
+            try:
                 if threshold is not None:
                     self._look(threshold)
-                self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
+            except Exception as exc:  # noqa: BLE001  of a log handler, or the loop is just closed
+                logger.debug("A look at the event loop has failed: %r", exc)
+            self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
 
     def _look(self, threshold: float) -> None:
         """Ask a busy loop for a sign of life; if there is none, report why, and wait for it.

@@ -102,7 +102,7 @@ def _check_values(item: LabelRequirement) -> LabelRequirement:
 class LabelSelector(TypedDict, total=False):
     """Labels as the Kubernetes API has them (meta/v1 LabelSelector)."""
 
-    matchLabels: Annotated[Mapping[str, str], checked_as(dict[Name, Label])]
+    matchLabels: Mapping[Name, Label]
     matchExpressions: Annotated[
         Sequence[LabelRequirement],
         checked_as(list[Annotated[LabelRequirement, AfterValidator(_check_values)]]),

@@ -13,13 +13,13 @@ _PYTHON = (3, 11)
 _LISTS = ("*requirements*.txt", "constraints*.txt", "setup.*", "pyproject.toml", "Pipfile")
 _RUNNING = ("*Dockerfile*", "*Containerfile*", "*.sh", "*.yaml", "*.yml", "Makefile", "Procfile")
 _PIN = re.compile(
-    r"""(?P<name>[A-Za-z][\w.-]*)(?:\[[^]]*])?["']?\s*
-    (?P<toml>=\s*["'])?(?P<sign>===?|~=|<=?|\^|~)?\s*
-    (?P<version>\d+(?:\.\d+)*)(?P<any>\.\*)?""",
+    r"""(?<![\w.-])(?P<name>[A-Za-z][\w.-]*+)(?:\[[^][]*+])?["']?\s*+
+    (?P<toml>=\s*+["'])?(?P<sign>===?|~=|<=?|\^|~)?\s*+
+    (?P<version>\d{1,9}(?:\.\d{1,9})*)(?P<any>\.\*)?""",
     re.VERBOSE,
 )
 _KOPF = re.compile(r"(?<![\w.-])kopf(?![\w.-])")
-_IMAGE = re.compile(r"^\s*FROM\s.*\bpython:(\d+)\.(\d+)", re.IGNORECASE)
+_IMAGE = re.compile(r"^\s*FROM\s.*\bpython:(\d{1,9})\.(\d{1,9})", re.IGNORECASE)
 _VARIABLE = re.compile(r"\bKOPF_(RUN_\w+)")
 
 

@@ -6,7 +6,7 @@ the handler where it has one (tutorial "Diffing the fields" of the manual).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -90,24 +90,32 @@ def diff(old: Any, new: Any) -> Diff:
     Mappings are compared key by key, everything else (lists too) as a whole. The order is that
     of the new state, what was removed from a mapping comes after what remained in it.
     """
-    return Diff(_iter_diff(old, new, ()))
+    return tuple.__new__(Diff, _compare(old, new))
 
 
-def _iter_diff(old: Any, new: Any, path: FieldPath) -> Iterator[DiffItem]:
-    if old == new:
-        return
+def _compare(old: Any, new: Any) -> list[DiffItem]:
+    items: list[DiffItem] = []
+    if old != new:
+        _collect(old, new, (), items)
+    return items
+
+
+def _collect(old: Any, new: Any, path: FieldPath, items: list[DiffItem]) -> None:
+    """Add the differences of two states that are not equal."""
     if old is None:
-        yield DiffItem(DiffOperation.ADD, path, None, new)
+        items.append(DiffItem(DiffOperation.ADD, path, None, new))
     elif new is None:
-        yield DiffItem(DiffOperation.REMOVE, path, old, None)
+        items.append(DiffItem(DiffOperation.REMOVE, path, old, None))
     elif is_mapping(old) and is_mapping(new):
         for key, value in new.items():
-            yield from _iter_diff(old.get(key), value, (*path, key))
+            before = old.get(key)
+            if before != value:
+                _collect(before, value, (*path, key), items)
         for key, value in old.items():
-            if key not in new:
-                yield from _iter_diff(value, None, (*path, key))
+            if key not in new and value is not None:
+                _collect(value, None, (*path, key), items)
     else:
-        yield DiffItem(DiffOperation.CHANGE, path, old, new)
+        items.append(DiffItem(DiffOperation.CHANGE, path, old, new))
 
 
 def reduce(diff: Sequence[DiffItem], path: FieldPath) -> Diff:
@@ -126,5 +134,5 @@ def reduce(diff: Sequence[DiffItem], path: FieldPath) -> Diff:
             reduced.append(DiffItem(item.operation, field[depth:], item.old, item.new))
         elif field == path[: len(field)]:
             rest = path[len(field) :]
-            reduced.extend(_iter_diff(resolve(item.old, rest), resolve(item.new, rest), ()))
+            reduced.extend(_compare(resolve(item.old, rest), resolve(item.new, rest)))
     return Diff(reduced)

@@ -105,7 +105,7 @@ class Patch(dict[str, Any]):
         body: Mapping[str, Any] | None = None,
         fns: Iterable[PatchFn] = (),
     ) -> None:
-        super().__init__(src or {})
+        super().__init__(src or ())
         self.writer: Callable[[], Any] | None = None
         self._body = body
         self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]

@@ -86,6 +86,7 @@ class Dispatcher:
 
     Attributes:
         epoch: counts the listings.
+        is_complete: whether the indexes have all objects, maybe from the former stream.
         former: what :meth:`list_objects` of the former stream of the same objects has returned,
             without those that were seen again.
     """
@@ -109,7 +110,7 @@ class Dispatcher:
         self._objects: dict[str, Tracked] = {}
         self._workers: set[asyncio.Task[Any]] = set()
         self._is_closing = False
-        self._is_complete = not is_resuming
+        self.is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_paused = is_paused
         self.former: dict[str, Left] = {}
@@ -139,7 +140,7 @@ class Dispatcher:
         for uid in self.former:
             self._processor.forget(uid)
         self.former = {}
-        self._is_complete = True
+        self.is_complete = True
         self._is_resuming = self._is_paused
         self._release()
 
@@ -314,12 +315,12 @@ class Dispatcher:
     @property
     def _is_indexing(self) -> bool:
         """Whether objects are indexed as soon as they arrive, not by workers."""
-        return self.has_indexes and (not self._is_complete or self._is_resuming or self._is_paused)
+        return self.has_indexes and (not self.is_complete or self._is_resuming or self._is_paused)
 
     @property
     def _is_holding(self) -> bool:
         """Whether it is too early for handlers."""
-        return not self._gate.is_open or (self.has_indexes and not self._is_complete)
+        return not self._gate.is_open or (self.has_indexes and not self.is_complete)
 
     @property
     def _is_stopped(self) -> bool:
@@ -411,6 +412,7 @@ class Dispatcher:
                         obj.accept(obj.event_type, raw)
                 if obj.is_unindexed:
                     await self._index(obj)
+                await self._room.take_turn()
                 obj.is_dirty = False
                 delay = await self._processor.process(obj, plan)
             except Exception as exc:  # noqa: BLE001  one object must not stop the others

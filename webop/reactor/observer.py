@@ -300,6 +300,7 @@ class Observer:
         logger.debug("%s is served now.", stream)
         if stream.feeds:
             indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
+            stream.is_indexed = not stream.is_resuming and stream.feeds <= indexed.feeds
             indexed.feeds |= stream.feeds
 
         async def run_in_order() -> None:

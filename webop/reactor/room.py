@@ -50,14 +50,17 @@ class Total:
 
     Attributes:
         taken: the places that are taken.
+        turn_end: when other tasks of the event loop must run, by the monotonic clock; None if they
+            have just run.
         blocked: the calls that nobody waits for any more, in threads or as tasks that cannot be
             cancelled, by the uids of objects.
     """
 
-    __slots__ = ("blocked", "taken")
+    __slots__ = ("blocked", "taken", "turn_end")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.turn_end: float | None = None
         self.blocked: dict[str, set[Call]] = {}
 
 
@@ -122,6 +125,20 @@ class Room:
     def is_free(self) -> bool:
         """Whether work on one more object may start, and none waits."""
         return not (self._queues[0] or self._queues[1]) and self.is_open
+
+    async def take_turn(self) -> None:
+        """Let other tasks run first if work on objects has kept them waiting for long.
+
+        Many workers can become ready at once, and with huge objects each of them takes its time.
+        """
+        total = self._total
+        while True:
+            if total.turn_end is None:
+                total.turn_end = time.monotonic() + _TURN
+                asyncio.get_running_loop().call_soon(setattr, total, "turn_end", None)
+            if time.monotonic() < total.turn_end:
+                return
+            await asyncio.sleep(0)
 
     def choose_level(self, topic: str) -> int:
         """Return the level of a message that many objects can cause: a warning once a minute."""

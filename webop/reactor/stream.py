@@ -43,6 +43,7 @@ class Stream:
         origin: the kind and the namespace: streams of equal origin have the same objects.
         status: how the watch is doing.
         is_resuming: the same, until the first listing has ended.
+        is_indexed: whether its indexes have its objects, maybe from the stream before.
         is_stopped: whether the observer has stopped it while the operator continues.
         is_alone: whether no other version of its objects is served: then it continues the stream of
             whatever version there was before.
@@ -67,6 +68,7 @@ class Stream:
         self.origin: Origin = (ctx.resource.group, ctx.resource.plural, namespace)
         self.status = WatchStatus()
         self.is_resuming = is_resuming
+        self.is_indexed = False
         self.is_stopped = False
         self.is_alone = False
         self._gate = gate
@@ -100,6 +102,7 @@ class Stream:
         )
         version = self.ctx.resource.version
         other = next(iter(left), version) if self.is_alone else version
+        dispatcher.is_complete = self.is_indexed
         dispatcher.former = left.pop(version if version in left else other, {})
         try:
             with pausing.subscribed(dispatcher.switch):
@@ -136,6 +139,7 @@ class Stream:
         )
         async with contextlib.aclosing(items):
             async for item in items:
+                await self.ctx.room.take_turn()
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
@@ -152,5 +156,5 @@ class Stream:
                     operator.indices.discard_all(unseen)
                     indexed -= unseen
                     dispatcher.finish_listing()
-                    self.is_resuming = False
+                    self.is_resuming, self.is_indexed = False, True
                     self._gate.arrive(self.key)

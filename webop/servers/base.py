@@ -53,7 +53,7 @@ class WebhookClientConfig(TypedDict, total=False):
 
     url: str | None
     service: WebhookClientConfigService | None
-    #: The authorities to trust, in base64 of PEM; absent means the default ones.
+    #: The CA certificates to trust, in base64 of PEM; absent means the default ones.
     caBundle: str | None
 
 
@@ -135,10 +135,7 @@ class BaseWebhookServer(abc.ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await _stop(self._tasks)
 
     async def _run(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         configs: asyncio.Queue[WebhookClientConfig | None] = asyncio.Queue()
@@ -161,6 +158,14 @@ class BaseWebhookServer(abc.ABC):
             if not task.cancelled():
                 task.result()
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            await _stop({task})
             self._tasks.discard(task)
+
+
+async def _stop(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel each task once, as a second time would cut its cleaning up; wait for their ends."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -15,7 +15,7 @@ from webop.errors import ReviewError
 # Values in a review: the commas and opening brackets outside of strings. An object in etcd has
 # 1.5 MiB at most, an update comes with two states of it, and objects that are nothing but short
 # fields and their managers' notes have 9 bytes per value: 350 000 values. As many as are allowed
-# here take 75 MiB and 0.2 s at most, whatever they are.
+# here take 110 MiB and 0.3 s at most, whatever they are.
 _MAX_VALUES = 400_000
 # The deepest that orjson encodes, which is a cheap way to find it out. Whatever handlers and we do
 # with an object of this depth, Python does not end its recursion.

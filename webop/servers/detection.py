@@ -25,7 +25,7 @@ class ClusterKind(enum.StrEnum):
 def detect_by_certificate(names: CertificateNames) -> ClusterKind | None:
     """Recognise a cluster by the certificate of its API server.
 
-    K3s signs by its own authority ("k3s-server-ca@1700000000") for "k3s"; Minikube by
+    K3s signs by its own CA ("k3s-server-ca@1700000000") for "k3s"; Minikube by
     "minikubeCA" for "minikube"; that of Docker Desktop is for "docker-for-desktop", among others.
     """
     if names.common_name == "k3s" or "k3s" in names.organizations:

@@ -36,8 +36,9 @@ class Gate:
         """
         limits = self._get_limits()
         # The largest review is served alone, even if the budget is smaller than it.
-        if self._held + size > max(limits.max_held_bytes, limits.max_body):
-            raise _refuse(f"{self._held} bytes of reviews are in memory", "max_held_bytes")
+        budget = max(limits.max_held_bytes, limits.max_body)
+        if self._held + size > budget:
+            raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
 
     def hold(self, size: int) -> None:
         """Count bytes of a body; the caller must release as many, whatever happens.
@@ -52,12 +53,15 @@ class Gate:
         """Uncount bytes of bodies that are not in memory any more."""
         self._held -= size
 
-    def enter(self, calls: Mapping[str, int]) -> None:
+    def enter(self, calls: Mapping[str, int]) -> Iterable[str]:
         """Count a review and the handlers that it will call; the caller must let it leave.
 
         Args:
             calls: the ids of the handlers, with the calls of each that were given up but still
                 keep their threads.
+
+        Returns:
+            What to let leave: the ids of the handlers.
 
         Raises:
             ReviewError: it is one too many for the operator, or for any of these handlers (429);
@@ -72,6 +76,7 @@ class Gate:
         self._reviews += 1
         for key in calls:
             self._calls[key] = self._calls.get(key, 0) + 1
+        return calls
 
     def leave(self, calls: Iterable[str]) -> None:
         """Uncount a review that was let in, and its handlers."""

@@ -67,9 +67,9 @@ class DefaultLimits:
 
     # An object is at most 3 MiB for the API server, and an update comes with both of its states.
     max_body: int = 7 * 1024 * 1024
-    # Decoded objects take three to five times the memory of their texts: with the operator's own
+    # Decoded objects take up to ten times the memory of their texts: with the operator's own
     # 80 MiB, this fits the 256 MiB of the sample Deployment.
-    max_held_bytes: int = 32 * 1024 * 1024
+    max_held_bytes: int = 16 * 1024 * 1024
     max_connections: int = 256
     max_reviews: int = 1000
     max_calls: int = 100

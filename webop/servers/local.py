@@ -11,7 +11,7 @@ import base64
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -50,9 +50,9 @@ class WebhookServer(BaseWebhookServer):
         port: the port to listen on; 9443 by default; 0 takes a free one.
         path: the root path of the URLs; none by default.
         host: the hostname in the URLs; by default, the address.
-        cadata: the authorities (in PEM) for the clients to trust; not used by the server itself.
+        cadata: the CA certificates (in PEM) for the clients to trust; not used by the server.
         cafile: the same in a file.
-        cadump: a file to save the resulting authorities to, e.g. for ``curl --cacert``.
+        cadump: a file to write the resulting CA bundle to, e.g. for ``curl --cacert``.
         context: a TLS context; whatever else is given here is loaded into it.
         insecure: serve plain HTTP; Kubernetes does not connect to that.
         certfile: the server's certificate; if there is none, a self-signed one is generated.
@@ -60,7 +60,7 @@ class WebhookServer(BaseWebhookServer):
         password: what decrypts the key in the file, or encrypts the generated one.
         extra_sans: further names and addresses to put into the self-signed certificate.
         verify_mode: whether client certificates are asked for and required.
-        verify_cafile: the authorities (in PEM) to verify client certificates.
+        verify_cafile: the CA certificates (in PEM) to verify those of clients.
         verify_capath: the same in a directory, as OpenSSL wants it.
         verify_cadata: the same as data.
         file_check_interval: how often, in seconds, the files are looked at for changes. Changed
@@ -102,17 +102,6 @@ class WebhookServer(BaseWebhookServer):
         self._contexts: LiveContext | None = None
         self._hosting = Hosting()
         self._expiry = ExpiryWatch(self._hosting)
-
-    def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
-        """Serve reviews by a function until the returned generator is closed.
-
-        Raises:
-            ConfigurationError: (on the first step) the options are wrong, the port is in use.
-            ValueError: (on the first step) both ``insecure`` and ``context`` are given.
-        """
-        self._hosting = get_hosting()
-        self._expiry = ExpiryWatch(self._hosting)
-        return super().__call__(fn)
 
     @staticmethod
     def build_certificate(
@@ -213,11 +202,17 @@ class WebhookServer(BaseWebhookServer):
             logger.warning("The new CA bundle is not confirmed after %s s.", _TRUST_SECONDS)
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Serve until cancelled (:meth:`BaseWebhookServer.serve`)."""
+        """Serve until cancelled (:meth:`BaseWebhookServer.serve`).
+
+        Raises:
+            ConfigurationError: the options are wrong, the port is in use.
+            ValueError: both ``insecure`` and ``context`` are given.
+        """
         from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
         from webop.servers.http.listener import Listener  # noqa: PLC0415 - slow
 
-        hosting = self._hosting
+        hosting = self._hosting = get_hosting()
+        self._expiry = ExpiryWatch(hosting)
         # Files are read in a thread: those of networked disks can take long.
         self._contexts = await call_in_own_thread(self._build_contexts)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from webop.errors import ConfigurationError
+from webop.escaping import hide_secrets
 from webop.own_threads import call_in_own_thread
 from webop.servers.tunnel import WebhookTunnel
 
@@ -84,12 +85,15 @@ class WebhookNgrokTunnel(WebhookTunnel):
         assert agent.stdout is not None  # noqa: S101 - for the type checker
         try:
             async for line in agent.stdout:
-                logger.debug("ngrok: %s", line.decode(errors="replace").rstrip())
+                logger.debug("ngrok: %s", hide_secrets(line.decode(errors="replace").rstrip()))
                 record = _parse(line)
                 if record.get("msg") == "started tunnel" and record.get("url"):
                     yield str(record["url"])
                 elif record.get("lvl") in ("eror", "crit") and record.get("err"):
-                    complaint = " ".join(str(record["err"]).split()).rstrip(".") + ". "
+                    # ngrok quotes a wrong authtoken.
+                    complaint = (
+                        " ".join(hide_secrets(str(record["err"])).split()).rstrip(".") + ". "
+                    )
             code = await agent.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):

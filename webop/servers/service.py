@@ -27,7 +27,7 @@ from webop.servers.certificates.certfiles import join_bundles, read_material
 from webop.servers.local import WebhookServer
 
 if TYPE_CHECKING:
-    from webop.servers.certificates.sharing import Sharing
+    from webop.servers.certificates.rotation import Rotation
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +108,14 @@ class WebhookServiceServer(WebhookServer):
             joined = join_bundles(bundle, extra)
             await self._hosting.confirm(self.build_config(self._listening_port, joined))
 
-        sharing = self._build_sharing()
-        self._hosting.secret = (sharing.namespace, sharing.secret)
+        service, namespace = self._get_names()
+        secret = self.secret or f"{service}-webhook-certs"
+        self._hosting.secret = (namespace, secret)
         shared = SharedCertificate(
             cluster,
-            sharing,
+            namespace,
+            secret,
+            self._build_rotation(),
             load=self.use_certificate,
             confirm=confirm,
             check=self._expiry.check,
@@ -169,25 +172,27 @@ class WebhookServiceServer(WebhookServer):
             else:
                 return
 
-    def _build_sharing(self) -> Sharing:
-        from webop.servers.certificates.rotation import Pace  # noqa: PLC0415 - only if it is used
-        from webop.servers.certificates.sharing import Sharing  # noqa: PLC0415 - slow
+    def _build_rotation(self) -> Rotation:
+        from webop.servers.certificates.rotation import Rotation  # noqa: PLC0415 - slow
+        from webop.servers.certificates.secretdata import make_leaf  # noqa: PLC0415 - slow
 
-        service, namespace = self._get_names()
-        pace = Pace(poll=self.poll_interval, settle=self.settle_time, overlap=self.overlap)
-        # By the end of its life, the certificate must be replaced.
-        if self.certificate_lifetime.total_seconds() / 3 < pace.promotion + pace.settle:
-            raise ConfigurationError(
-                f"certificate_lifetime={self.certificate_lifetime} is too short: a rotation takes "
-                f"{pace.promotion + pace.settle:g} seconds by poll_interval= and settle_time=."
-            )
         # The first one is what API servers ask for.
+        service, namespace = self._get_names()
         name = f"{service}.{namespace}"
         names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
-        return Sharing(
-            namespace=namespace,
-            secret=self.secret or f"{service}-webhook-certs",
+        rotation = Rotation(
             names=tuple(dict.fromkeys(names)),
             lifetime=self.certificate_lifetime,
-            pace=pace,
+            poll=self.poll_interval,
+            settle=self.settle_time,
+            overlap=self.overlap,
+            make=make_leaf,
         )
+        # By the end of its life, the certificate must be replaced.
+        least = rotation.promotion + rotation.settle
+        if self.certificate_lifetime.total_seconds() / 3 < least:
+            raise ConfigurationError(
+                f"certificate_lifetime={self.certificate_lifetime} is too short: a rotation takes "
+                f"{least:g} seconds by poll_interval= and settle_time=."
+            )
+        return rotation

@@ -184,8 +184,8 @@ class AdmissionSettings(PoolSection):
     max_body: int = Field(default=_SERVING.max_body, ge=1)
     """Bytes of the largest review that is served; larger ones get 413."""
     max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
-    """Bytes of all reviews in memory together, as sent; more are refused (429). Decoded, an object
-    takes three to five times as much: fit it to the memory limit of the container."""
+    """Bytes of all reviews in memory together, as sent; more are refused (429). Decoded, they
+    take up to ten times as much: fit it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
     """Connections that a webhook server keeps open at once."""
     read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)

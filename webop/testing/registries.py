@@ -11,24 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from webop.handling.handlers import (
-    Activity,
-    ActivityHandler,
-    Handler,
-    IndexHandler,
-    WebhookHandler,
-)
+from webop.handling.handlers import Activity, ResourceHandler, WebhookHandler
 from webop.handling.registry import (
     OperatorRegistry,
     get_default_registry,
     set_default_registry,
 )
+from webop.objects.resources import Selector
 
 # What is in there has not been written by the author of the test.
 _LIBRARIES: set[Path | str] = {"webop", *map(Path, sysconfig.get_paths().values())}
 
-#: The ids of the webhook handlers that a review is for, their own filters considered.
-judges: ContextVar[list[str]] = ContextVar("judges")
+#: The ids of the webhook handlers that a review is for, their own filters considered, in order.
+judges: ContextVar[dict[str, None]] = ContextVar("judges")
 
 
 @contextlib.contextmanager
@@ -83,10 +78,9 @@ def _tell_origins(module: Any) -> set[Path | str]:
 
 
 class AdmissionRegistry(OperatorRegistry):
-    """The handlers of another registry, so far as they need no cluster.
+    """The handlers of another registry, so far as they need no cluster: nothing is watched.
 
-    Those of the life of the operator are there, and the webhooks, and the indexes, which stay
-    empty. Nothing is there to be watched, so there is no reason to log in to a cluster.
+    Indexes are there, and stay empty.
 
     Args:
         origin: the registry with all of the handlers; it may still grow.
@@ -94,41 +88,28 @@ class AdmissionRegistry(OperatorRegistry):
 
     def __init__(self, origin: OperatorRegistry) -> None:
         super().__init__()
-        self._origin = origin
+        self._handlers = origin._handlers  # noqa: SLF001 - a view of it
 
-    def __len__(self) -> int:
-        return len(self._origin)
+    def select_resource_handlers(self) -> list[ResourceHandler]:
+        """Return none: there is no cluster."""
+        return []
 
-    def append(self, handler: Handler) -> None:
-        """Add a handler to the other registry."""
-        self._origin.append(handler)
-
-    def copy(self) -> OperatorRegistry:
-        """Return the same for a copy of the other registry."""
-        return AdmissionRegistry(self._origin.copy())
-
-    def select_activities(self, activity: Activity) -> list[ActivityHandler]:
-        """Return the handlers of an activity."""
-        return self._origin.select_activities(activity)
-
-    def select_indexers(self) -> list[IndexHandler]:
-        """Return the handlers that would fill indexes."""
-        return self._origin.select_indexers()
+    def collect_selectors(self) -> frozenset[Selector]:
+        """Return none: there is nothing to discover."""
+        return frozenset()
 
     def select_webhooks(self) -> list[WebhookHandler]:
-        """Return the handlers of admission reviews, who put themselves down in :data:`judges`."""
-        return [_watch(handler) for handler in self._origin.select_webhooks()]
+        """Return the handlers of admission reviews, who note themselves in :data:`judges`."""
+        return [_watch(handler) for handler in super().select_webhooks()]
 
 
 def _watch(handler: WebhookHandler) -> WebhookHandler:
-    """Have a handler put itself down when it is chosen: callbacks are the last of all filters."""
+    """Have a handler note itself when it is chosen: callbacks are the last of all filters."""
 
     def is_chosen(**kwargs: Any) -> bool:
-        if handler.when is None or handler.when(**kwargs):
-            noted = judges.get([])
-            if handler.id not in noted:
-                noted.append(handler.id)
-            return True
-        return False
+        if handler.when is not None and not handler.when(**kwargs):
+            return False
+        judges.get({})[handler.id] = None
+        return True
 
     return replace(handler, when=is_chosen)

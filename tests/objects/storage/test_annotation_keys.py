@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -158,3 +159,15 @@ def test_a_prefix_that_leaves_no_room_for_names_is_warned_about() -> None:
     AnnotationNaming(prefix="x" * 189, v1=True)
     with pytest.warns(UserWarning, match="can have 189 at most"):
         AnnotationNaming(prefix="x" * 190, v1=True)
+
+
+def test_storages_of_ones_own_need_no_hash() -> None:
+    @dataclass
+    class Storage(AnnotationsProgressStorage):
+        prefix: str = "op.example.com"
+        v1: bool = True
+
+    storage = Storage()
+    assert storage.make_keys("fn") == ["op.example.com/fn"]
+    storage.prefix = "other.example.com"
+    assert storage.make_keys("fn") == ["other.example.com/fn"]

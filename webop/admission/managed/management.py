@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import random
 import time
@@ -23,13 +24,11 @@ from urllib.parse import quote
 
 from webop.admission.managed.clock import ServerClock
 from webop.admission.managed.configurations import Exemptions, build_configuration, list_dangers
-from webop.admission.managed.marks import Json, Mark, build_key, parse_bundle
+from webop.admission.managed.marks import Json, Mark, build_key, get_renewal, parse_bundle
 from webop.admission.managed.replicas import (
     Configuration,
-    Offer,
     Plan,
-    Replica,
-    build_offer,
+    build_mark,
     plan_exit,
     plan_presence,
 )
@@ -54,7 +53,6 @@ logger = logging.getLogger(__name__)
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after refusals in a row
-_LONGEST_PAUSE = 60.0  # seconds; between looks if nothing happens
 _AFTERMATH = 30.0  # seconds; for calls of webhooks that are gone: API servers repeat them
 _POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
 
@@ -75,10 +73,13 @@ class ConfigurationManager:
         self._shared = SharedConfigurations(client, self._name)
         self._clock = ServerClock(client)
         self._handlers = operator.registry.select_webhooks()
-        self._replica: Replica | None = None
+        # Identities can be those of pods, while processes come and go.
+        self._process = str(detect_process())
+        self._key = build_key(f"{operator.identity}/{self._process}")
+        self._since: dt.datetime | None = None  # None until it is known to others
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
-        self._offers: dict[WebhookType, Offer] = {}
+        self._offers: dict[WebhookType, tuple[Mark, frozenset[str]]] = {}
         self._next_look = 0.0
         self._trusted: frozenset[str] = frozenset()
         self._looked = asyncio.Condition()
@@ -171,7 +172,7 @@ class ConfigurationManager:
             APIError: the API server is not available, or refuses.
         """
         async with self._adjusting:
-            if self._replica is not None and not self._is_withdrawn:
+            if self._offers and not self._is_withdrawn:
                 self._is_retired = True
                 await self._shared.settle(self._plan_presence, self._clock.judge(self._lifetime))
 
@@ -186,10 +187,11 @@ class ConfigurationManager:
         """
         async with self._adjusting:
             self._is_withdrawn = True
-            if self._replica is not None:
-                replica, offers = self._replica, self._offers
+            if self._offers:
                 await self._shared.settle(
-                    lambda kind, found, others: plan_exit(found, others, replica, offers[kind]),
+                    lambda kind, found, others: plan_exit(
+                        found, others, self._key, self._offers[kind][1]
+                    ),
                     self._clock.judge(self._lifetime),
                 )
 
@@ -198,33 +200,23 @@ class ConfigurationManager:
         self._report_absent()
         async with self._adjusting:  # what is on its way must not come after the withdrawal
             await self._clock.adjust(self._renewal)
-            offers = {kind: self._build_offer(kind, config) for kind in WebhookType}
+            self._since = self._since or self._clock.tell()
+            offers = {kind: self._build_offer(kind, config, self._since) for kind in WebhookType}
             is_due = time.monotonic() >= self._next_look
             if self._is_withdrawn or (offers == self._offers and not is_due):
                 return
             self._offers, self._next_look = offers, 0.0  # until all has succeeded
-            if self._replica is None:
-                identity, process = self._operator.identity, str(detect_process())
-                self._replica = Replica(
-                    key=build_key(f"{identity}/{process}"),  # identities can be those of pods
-                    identity=identity,
-                    process=process,
-                    since=self._clock.tell(),
-                    lifetime=self._lifetime,
-                    renewal=self._renewal,
-                )
             plans = await self._shared.settle(
                 self._plan_presence, self._clock.judge(self._lifetime)
             )
             self._clock.note_contact(self._lifetime)
-        waiting = [
-            name for kind in plans for name in offers[kind].served if name in plans[kind].deferred
-        ]
+        served = [(name, plan) for kind, plan in plans.items() for name in offers[kind][0].served]
+        waiting = [name for name, plan in served if name in plan.deferred]
         self._report_waiting(waiting)
         until = time.monotonic() + self._renewal + _AFTERMATH
         for plan in plans.values():
             for key, mark in plan.marks.items():
-                if key != self._replica.key:
+                if key != self._key:
                     self._elsewhere |= {served.path: until for served in mark.served.values()}
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
@@ -241,21 +233,22 @@ class ConfigurationManager:
     @property
     def _renewal(self) -> float:
         """How often the marks are renewed, in seconds."""
-        return min(self._lifetime / 3, _LONGEST_PAUSE)
+        return get_renewal(self._lifetime)
 
     def _plan_presence(
         self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
     ) -> Plan:
-        assert self._replica is not None  # noqa: S101 - introduced before
-        offer = self._offers[kind]
-        if found.version is None and not offer.served:
+        mark, _ = self._offers[kind]
+        if found.version is None and not mark.served:
             return Plan((), {})
-        if self._is_retired and found.marks.keys() - {self._replica.key}:
-            offer = offer.retire()
-        return plan_presence(found, others, self._replica, offer, self._clock.tell())
+        if self._is_retired and found.marks.keys() - {self._key}:
+            mark = mark.retire()
+        return plan_presence(found, others, self._key, mark, self._clock.tell())
 
-    def _build_offer(self, kind: WebhookType, config: WebhookClientConfig) -> Offer:
-        """Return what this replica has for one of the configurations."""
+    def _build_offer(
+        self, kind: WebhookType, config: WebhookClientConfig, since: dt.datetime
+    ) -> tuple[Mark, frozenset[str]]:
+        """Return what this replica has for a configuration, and what of it is persistent."""
         exemptions = self._build_exemptions()
 
         def build(handlers: Sequence[WebhookHandler]) -> list[Json]:
@@ -272,7 +265,16 @@ class ConfigurationManager:
         webhooks = build(self._handlers)
         flags = [handler.persistent for handler in self._handlers for _ in build([handler])]
         named = zip(webhooks, flags, strict=True)
-        return build_offer(webhooks, config, [w["name"] for w, is_kept in named if is_kept])
+        mark = build_mark(
+            webhooks,
+            config,
+            identity=self._operator.identity,
+            process=self._process,
+            since=since,
+            renewed=since,
+            lifetime=self._lifetime,
+        )
+        return mark, frozenset(webhook["name"] for webhook, is_kept in named if is_kept)
 
     def _build_exemptions(self) -> Exemptions:
         admission = self._operator.settings.admission

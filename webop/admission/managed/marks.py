@@ -12,7 +12,7 @@ import binascii
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 PREFIX = "replica.webop.dev/"
 _DEFAULT_PORT = 443  # of a Service, by the API server
+_LONGEST_PAUSE = 60.0  # seconds; between renewals
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,10 @@ class Mark:
         """Tell whether it counts; a mark from the future does: somebody's clock is wrong."""
         return (now - self.renewed).total_seconds() <= self.lifetime
 
+    def retire(self) -> Mark:
+        """Return what is left when no calls are to come any more: who is to be trusted."""
+        return replace(self, address={}, served={}, definitions={})
+
     def get_targets(self, path: str) -> frozenset[str]:
         """Return all that the replica judges at a path; empty if it does not know the path."""
         found = (served.targets for served in self.served.values() if served.path == path)
@@ -117,6 +122,11 @@ def decode_mark(text: str) -> Mark | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def get_renewal(lifetime: float) -> float:
+    """Tell how often marks with such a lifetime are renewed, in seconds."""
+    return min(lifetime / 3, _LONGEST_PAUSE)
 
 
 def build_key(identity: str) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from webop.admission.managed.marks import (
     Served,
     build_bundle,
     decode_mark,
+    get_renewal,
     join_address,
     list_targets,
     parse_bundle,
@@ -65,41 +66,6 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a replica brings into a configuration.
-
-    Attributes:
-        address: where it is reached; see :class:`~webop.admission.managed.marks.Mark`.
-        authorities: whom to trust for it.
-        served: its webhooks by their names.
-        definitions: the same, without ``clientConfig``.
-        persistent: the names of those that stay when nobody serves them any more.
-    """
-
-    address: Json
-    authorities: tuple[str, ...]
-    served: Mapping[str, Served]
-    definitions: Mapping[str, Json]
-    persistent: frozenset[str] = frozenset()
-
-    def retire(self) -> Offer:
-        """Return what is left of it when no calls are to come any more: who is to be trusted."""
-        return Offer({}, self.authorities, {}, {})
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """Who plans: the name of its annotation, and what else is in its mark."""
-
-    key: str
-    identity: str
-    process: str
-    since: dt.datetime
-    lifetime: float
-    renewal: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What a configuration is to become; ``deferred`` are webhooks that are not all in force."""
 
@@ -108,10 +74,13 @@ class Plan:
     deferred: frozenset[str] = frozenset()
 
 
-def build_offer(
-    webhooks: Iterable[Json], config: Mapping[str, Any], persistent: Iterable[str] = ()
-) -> Offer:
-    """Return what a replica offers.
+def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> Mark:
+    """Return the mark of a replica that serves some webhooks, with all of their definitions.
+
+    Args:
+        webhooks: as it wants them.
+        config: where it is reached, and whom to trust for it.
+        **who: the other fields of the mark.
 
     Raises:
         ConfigurationError: the config is not usable.
@@ -121,9 +90,13 @@ def build_offer(
         _, path = split_address(webhook["clientConfig"])
         served[webhook["name"]] = Served(path, list_targets(webhook["rules"]))
         definitions[webhook["name"]] = _cut(webhook)
-    address, _ = split_address(config)
-    authorities = parse_bundle(config.get("caBundle"))
-    return Offer(address, authorities, served, definitions, frozenset(persistent))
+    return Mark(
+        address=split_address(config)[0],
+        authorities=parse_bundle(config.get("caBundle")),
+        served=served,
+        definitions=definitions,
+        **who,
+    )
 
 
 def parse_configuration(
@@ -146,58 +119,56 @@ def parse_configuration(
 def plan_presence(
     found: Configuration,
     elsewhere: Mapping[str, Mark],
-    replica: Replica,
-    offer: Offer,
+    key: str,
+    mine: Mark,
     now: dt.datetime,
 ) -> Plan:
-    """Plan a configuration with the replica as one of those that serve it.
+    """Plan a configuration with a replica as one of those that serve it.
 
     Replicas with live marks elsewhere, in the other configuration, but without any in this one
     serve no webhook of this type. A mark of its own that is fresh is left as it is.
+
+    Args:
+        found: the configuration.
+        elsewhere: the marks in the other one.
+        key: the name of the replica's annotation.
+        mine: its mark, with the definitions of all of its webhooks.
+        now: the time.
     """
-    mine = Mark(
-        identity=replica.identity,
-        process=replica.process,
-        since=replica.since,
-        renewed=now,
-        lifetime=replica.lifetime,
-        address=offer.address,
-        served=offer.served,
-        authorities=offer.authorities,
-        definitions=offer.definitions,  # all of them, for the planning
-    )
-    webhooks, deferred = merge({**found.marks, replica.key: mine}, elsewhere, found.webhooks)
+    offered = mine.definitions
+    mine = dataclasses.replace(mine, renewed=now)
+    webhooks, deferred = merge({**found.marks, key: mine}, elsewhere, found.webhooks)
     in_force = {webhook["name"]: _cut(webhook) for webhook in webhooks}
     pending = {
         name: definition
-        for name, definition in offer.definitions.items()
+        for name, definition in offered.items()
         if name in deferred
         or _reduce_content(in_force.get(name, {})) != _reduce_content(definition)
     }
     mine = dataclasses.replace(mine, definitions=pending)
-    old = found.marks.get(replica.key)
-    if old is not None and (now - old.renewed).total_seconds() < replica.renewal / 2:
+    old = found.marks.get(key)
+    if old is not None and (now - old.renewed).total_seconds() < get_renewal(mine.lifetime) / 2:
         is_same = dataclasses.replace(old, renewed=now) == mine
         mine = old if is_same and list(old.served) == list(mine.served) else mine
-    return Plan(webhooks, {**found.marks, replica.key: mine}, deferred)
+    return Plan(webhooks, {**found.marks, key: mine}, deferred)
 
 
 def plan_exit(
-    found: Configuration, elsewhere: Mapping[str, Mark], replica: Replica, offer: Offer
+    found: Configuration, elsewhere: Mapping[str, Mark], key: str, persistent: Collection[str]
 ) -> Plan:
-    """Plan a configuration without the replica: its webhooks go if nobody else serves them.
+    """Plan a configuration without a replica: its webhooks go if nobody else serves them.
 
     Those of the last replica go, too, but for the persistent ones (ADM-11, ADM-47). If there are
     others in the other configuration only, they are about to come, and decide on all themselves.
     """
-    marks = {key: mark for key, mark in found.marks.items() if key != replica.key}
-    others = {key: mark for key, mark in elsewhere.items() if key != replica.key}
+    marks = {other: mark for other, mark in found.marks.items() if other != key}
+    others = {other: mark for other, mark in elsewhere.items() if other != key}
     if marks:
         webhooks, deferred = merge(marks, others, found.webhooks)
         return Plan(webhooks, marks, deferred)
     if others:
         return Plan(found.webhooks, {})
-    kept = [webhook for webhook in found.webhooks if webhook["name"] in offer.persistent]
+    kept = [webhook for webhook in found.webhooks if webhook["name"] in persistent]
     return Plan(kept, {})
 
 

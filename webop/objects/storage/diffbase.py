@@ -199,9 +199,8 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
     def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
         """Return a text that takes less room; the digest, if any room is too small."""
         document = cast("dict[str, Any]", essence)
-        text = codec.compress(document) + "\n"
-        if codec.measure(text) <= room:
-            return text
+        if (text := codec.compress(document, room - 1)) is not None:
+            return text + "\n"
         kind = body.get("kind")
         if self._told.is_new((body.get("apiVersion"), kind)):
             namespace, name = body.metadata.namespace, body.metadata.name

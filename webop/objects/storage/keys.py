@@ -12,7 +12,6 @@ import base64
 import hashlib
 import re
 import warnings
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from webop.objects.body import get_raw
@@ -48,6 +47,7 @@ _SUBDOMAIN: Final = "." + DEFAULT_PREFIX
 _NAME_LIMIT: Final = 63
 _KEY_LIMIT: Final = 253
 _PREFIX_LIMIT: Final = _KEY_LIMIT - _NAME_LIMIT - len("/")
+_NAMES_LIMIT: Final = 8192  # that are remembered
 _SAFE: Final = str.maketrans("/<>", ".__")
 
 # The rule for names of annotations: https://kubernetes.io/docs/concepts/overview/
@@ -132,7 +132,16 @@ class AnnotationNaming:
     def make_keys(self, key: str, *, body: Mapping[str, Any] | None = None) -> list[str]:
         """Return the full names of the annotations of a key, the present form first."""
         key = key if body is None else self.mark_key(key, body=body)
-        return list(_build_names(self, key, self.prefix, self.v1))
+        # Not in the cache of a function: storages of one's own may have no hash, as dataclasses.
+        names: dict[Any, list[str]] = self.__dict__.setdefault("_names", {})
+        found = names.get((key, self.prefix, self.v1))
+        if found is None:
+            if len(names) >= _NAMES_LIMIT:  # ids of sub-handlers can differ for each object
+                names.clear()
+            name = self.make_v2_key(key)
+            found = list(dict.fromkeys((name, self.make_v1_key(key)) if self.v1 else (name,)))
+            names[key, self.prefix, self.v1] = found
+        return list(found)
 
     def mark_key(self, key: str, *, body: Mapping[str, Any]) -> str:
         """Make the key differ for replica sets of deployments.
@@ -203,15 +212,3 @@ class AnnotationNaming:
         path = ("metadata", "annotations", f"{self.prefix}/{MARKER}")
         if resolve(body, path) is None and resolve(patch, path) is None:
             ensure(patch, path, "yes")
-
-
-@lru_cache(maxsize=8192)
-def _build_names(
-    naming: AnnotationNaming,
-    key: str,
-    _prefix: str,
-    has_older: bool,  # noqa: FBT001
-) -> tuple[str, ...]:
-    name = naming.make_v2_key(key)
-    older = naming.make_v1_key(key) if has_older else name
-    return (name,) if older == name else (name, older)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
+from webop.pacing import Once
 from webop.servers.certificates.contexts import StrPath, read_file
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Material:
     Attributes:
         cert: the certificate, with the intermediate ones after it; None if there is no file.
         key: its private key; None if it is in ``cert``, too.
-        bundle: the authorities for the clients to trust; None for the default ones.
+        bundle: the CA certificates for the clients to trust; None for the default ones.
     """
 
     cert: bytes | None = None
@@ -52,11 +53,11 @@ def read_material(
     """Read the files of a webhook server, and check that they fit together.
 
     Args:
-        certfile: the certificate; without any authorities, it is its own authority.
+        certfile: the certificate; without CA certificates, it is its own CA.
         pkeyfile: its private key; None if it is in the same file.
         password: what decrypts the key.
-        cafile: the authorities.
-        cadata: the authorities; they win over those of the file.
+        cafile: the CA certificates.
+        cadata: the CA certificates; they win over those of the file.
 
     Raises:
         ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
@@ -109,22 +110,22 @@ class ExpiryWatch:
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
         self._start: dt.datetime | None = None
-        self._warned = ""
+        self._once = Once()
         #: Of the certificate in use, for the log.
         self.description = ""
 
     def note(self, cert: bytes) -> None:
         """Take note of a certificate (in PEM) that is in use from now on."""
-        self._start, self._hosting.expiry, self._warned = None, None, ""
+        self._start, self._hosting.expiry = None, None
+        self._once.forget("state")
         self.description = "its serial number is not known"
         # Without the library, or for what only OpenSSL can read, it is not known.
         with contextlib.suppress(ImportError, ValueError):
-            from cryptography import x509  # noqa: PLC0415 - slow
+            from webop.servers.certificates import certs  # noqa: PLC0415 - slow
 
-            parsed = x509.load_pem_x509_certificate(extract_certificates(cert))
-            self._start = parsed.not_valid_before_utc
-            self._hosting.expiry = parsed.not_valid_after_utc
-            serial, end = f"{parsed.serial_number:X}", self._hosting.expiry
+            pem = extract_certificates(cert)
+            self._start, self._hosting.expiry = certs.read_validity(pem)
+            serial, end = certs.read_serial(pem), self._hosting.expiry
             self.description = f"serial number {serial}, valid until {end}"
         self.check()
 
@@ -137,6 +138,5 @@ class ExpiryWatch:
         if left >= _NEARLY_EXPIRED:
             return
         state = "has expired" if left <= 0 else "expires soon"
-        if state != self._warned:
-            self._warned = state
+        if self._once.is_new("state", state):
             logger.warning("The certificate of the webhook server %s: at %s.", state, end)

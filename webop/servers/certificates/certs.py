@@ -50,10 +50,10 @@ class CertificateNames:
 
 
 def build_ca(common_name: str, *, days: float = _TEN_YEARS) -> KeyPair:
-    """Make a certificate authority that signs certificates of servers and clients.
+    """Make a CA that signs certificates of servers and clients.
 
     Args:
-        common_name: the name of the authority, e.g. "webop-local-ca".
+        common_name: the name of the CA, e.g. "webop-local-ca".
         days: how long it is valid.
     """
     key = _generate_key()
@@ -73,15 +73,15 @@ def build_certificate_signed(
     client: bool = False,
     days: float = 365,
 ) -> KeyPair:
-    """Make a certificate of a server, of a client, or of both, signed by an authority.
+    """Make a certificate of a server, of a client, or of both, signed by a CA.
 
     Args:
-        ca: the authority, as :func:`build_ca` has made it.
+        ca: the CA, as :func:`build_ca` has made it.
         common_name: the subject; for Kubernetes, the user name of a client.
         organizations: for Kubernetes, the groups of a client, e.g. "system:masters".
         hostnames: DNS names and IP addresses of a server; empty for a client only.
         client: whether it proves the identity of a client.
-        days: how long it is valid; never longer than its authority is.
+        days: how long it is valid; never longer than its CA is.
 
     Raises:
         ValueError: it is for neither a server (no hostnames) nor a client.
@@ -89,7 +89,7 @@ def build_certificate_signed(
     issuer = x509.load_pem_x509_certificate(ca.cert)
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
     if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
-        raise TypeError("The authority's key must be an EC key, as build_ca() makes it.")
+        raise TypeError("The CA's key must be an EC key, as build_ca() makes it.")
     names = list(hostnames)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH] if names else []
     usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if client else []
@@ -120,7 +120,7 @@ def build_certificate_self_signed(
     *,
     days: int = _TEN_YEARS,
 ) -> KeyPair:
-    """Make a certificate of a server that is its own authority.
+    """Make a certificate of a server that is its own CA.
 
     The common name is the first name that is not an IP address, or else the first address
     (manual, "WebhookServer.build_certificate"). Addresses are normalised, as strict clients
@@ -181,18 +181,17 @@ def read_serial(pem: bytes) -> str:
 def build_certificate_of_own_ca(
     hostnames: Iterable[str], lifetime: dt.timedelta
 ) -> tuple[KeyPair, bytes]:
-    """Make a certificate of a server and an authority that signs nothing else, ever.
+    """Make a certificate of a server and a CA that signs nothing else, ever.
 
-    The key of the authority is forgotten here, so nobody can steal it, and trusting the authority
-    means trusting this one certificate. Authorities have names of their own: several can be in
-    one bundle.
+    The key of the CA is forgotten here, so nobody can steal it, and trusting the CA means trusting
+    this one certificate. CAs have names of their own: several can be in one bundle.
 
     Args:
         hostnames: DNS names and IP addresses of the server; the first is the common name.
         lifetime: how long both are valid.
 
     Returns:
-        The certificate with its key, and the certificate of the authority.
+        The certificate with its key, and the certificate of the CA.
     """
     names = list(hostnames)
     days = lifetime / dt.timedelta(days=1)
@@ -244,15 +243,15 @@ def _read_attributes(name: x509.Name, oid: x509.ObjectIdentifier) -> Iterator[st
     return (str(attribute.value) for attribute in name.get_attributes_for_oid(oid))
 
 
-def is_signed_by(pem: bytes, authority: bytes) -> bool:
-    """Tell whether a certificate (of a chain: the first one) is signed by an authority itself.
+def is_signed_by(pem: bytes, ca: bytes) -> bool:
+    """Tell whether a certificate (of a chain: the first one) is signed by a CA itself.
 
     Raises:
         ValueError: one of them is not a certificate in PEM.
     """
     cert = x509.load_pem_x509_certificate(pem)
     try:
-        cert.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        cert.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -292,7 +291,7 @@ def _allow_signing(
     *,
     leaf: bool,
 ) -> x509.CertificateBuilder:
-    """Make it an authority; also of data, if it is its own leaf (i.e. the server shows it)."""
+    """Make it a CA; also of data, if it is its own leaf (i.e. the server shows it)."""
     usage = _build_key_usage(signs_data=leaf, signs_certs=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
     return (

@@ -12,108 +12,56 @@ import asyncio
 import datetime as dt
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from webop.errors import (
     APIConflictError,
-    APIConnectionError,
     APIError,
-    APIForbiddenError,
     APINotFoundError,
-    APIServerError,
     APIStatusError,
-    APITooManyRequestsError,
     ConfigurationError,
     LoginError,
     WebopError,
 )
-from webop.own_threads import call_in_own_thread
-from webop.servers.certificates.certs import build_certificate_of_own_ca
-from webop.servers.certificates.rotation import (
-    MAKING,
-    Leaf,
-    Memory,
-    Moment,
-    Pace,
-    Shared,
-    Step,
-    build_next,
-    choose_step,
-    get_renewal,
-    list_advertised,
-    list_names,
-)
-from webop.servers.certificates.secretdata import build_secret, parse_secret, read_leaf
+from webop.pacing import Once
+from webop.servers.certificates.rotation import Rotation, Step
+from webop.servers.certificates.secretdata import Shared, build_secret, parse_secret
 from webop.servers.hosting import ClusterAccess
 
 logger = logging.getLogger(__name__)
 
-_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, LoginError)
 _MAX_STEPS = 10  # per look; what then is not in order yet, others change all the time
-_DEEDS = {
-    Step.LOAD: "its certificate is in use",
-    Step.FOUND: "created a certificate",
-    Step.RESTORE: "was lost, is there again; a rotation begins",
-    Step.JOIN: "added the authority that is in use here",
-    Step.PREPARE: "a new certificate is due and was prepared; a rotation begins",
-    Step.PROMOTE: "the new certificate is trusted, and is the one to be used",
-    Step.RETIRE: "the authorities of before were removed; the rotation is over",
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sharing:
-    """What certificate is shared, where, and how.
-
-    Attributes:
-        namespace: of the Secret.
-        secret: its name.
-        names: the hostnames that the certificate must be for; the first is the common name.
-        lifetime: how long it is valid.
-        pace: how fast to go.
-    """
-
-    namespace: str
-    secret: str
-    names: tuple[str, ...]
-    lifetime: dt.timedelta
-    pace: Pace
-
-
+@dataclass(eq=False)
 class SharedCertificate:
     """The part of one replica in the sharing of a certificate.
 
     Args:
         cluster: the API server.
-        sharing: what is shared.
-        load: puts a certificate into the live TLS context.
+        namespace: of the Secret.
+        secret: its name.
+        rotation: decides what to do next.
+        load: shows a certificate with its key to new connections.
         confirm: waits until the API servers are told to trust a bundle.
         check: looks now and then whether what is loaded is about to expire.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterAccess,
-        sharing: Sharing,
-        *,
-        load: Callable[[bytes, bytes], Awaitable[None]],
-        confirm: Callable[[bytes], Awaitable[None]],
-        check: Callable[[], None],
-    ) -> None:
-        self._cluster = cluster
-        self._sharing = sharing
-        self._load = load
-        self._confirm = confirm
-        self._check = check
-        self._memory = Memory()
-        self._document: Mapping[str, Any] | None = None
-        self._shared: Shared | None = None
-        self._path = f"/api/v1/namespaces/{sharing.namespace}/secrets"
-        self._title = f"The Secret {sharing.namespace}/{sharing.secret}"
-        self._complaints: dict[str, str] = {}
-        self._is_absence_told = False
+    cluster: ClusterAccess
+    namespace: str
+    secret: str
+    rotation: Rotation
+    load: Callable[[bytes, bytes], Awaitable[None]]
+    confirm: Callable[[bytes], Awaitable[None]]
+    check: Callable[[], None]
+    _document: dict[str, Any] | None = None
+    _once: Once = field(default_factory=Once)
+
+    def __post_init__(self) -> None:
+        self._path = f"/api/v1/namespaces/{self.namespace}/secrets"
+        self._title = f"The Secret {self.namespace}/{self.secret}"
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Keep the certificate loaded and renewed; yield what clients must trust, when it changes.
@@ -124,156 +72,98 @@ class SharedCertificate:
         Raises:
             ConfigurationError: (before the first bundle) the API server refuses the Secret.
         """
+        rotation = self.rotation
         while True:
-            is_known = await self._attempt(self._look(), "read")
-            for _ in range(_MAX_STEPS if is_known else 0):
-                step = self._choose()
-                if step is Step.ADVERTISE:
-                    yield self._advertise()
-                elif step is Step.WAIT or not await self._take(step):
-                    break
-            self._check()
+            try:
+                await self._look()
+                for _ in range(_MAX_STEPS):
+                    step, content = rotation.decide()
+                    if step is Step.WAIT:
+                        break
+                    if step is Step.ADVERTISE:
+                        yield b"".join(rotation.cas)
+                    elif step is Step.LOAD and rotation.leaf is not None:
+                        await self.load(rotation.leaf.cert, rotation.leaf.key)
+                        logger.info("%s: %s.", self._title, step.value)
+                    else:
+                        await self._write(step, content)
+            except (APIError, LoginError) as exc:
+                self._report(exc)
+            else:
+                self._once.forget("failure")
+            self.check()
             await self._wait()
 
     async def _look(self) -> None:
         try:
-            found = await self._cluster.request("GET", f"{self._path}/{self._sharing.secret}")
+            self._note(await self.cluster.request("GET", f"{self._path}/{self.secret}"))
         except APINotFoundError:
-            found = None
-        self._note(found)
+            self._note(None)
+            if self.rotation.leaf is None and self._once.is_new("absence"):
+                pause = self.rotation.absence
+                logger.info("%s is not there; creating it in %g seconds.", self._title, pause)
 
-    def _note(self, document: Mapping[str, Any] | None) -> None:
+    def _note(self, document: dict[str, Any] | None) -> None:
         """Take over the Secret as it is in the cluster now."""
-        if document is None:
-            self._shared = None
-            self._describe_absence()
-        elif self._document is None or _get_version(self._document) != _get_version(document):
-            self._shared = parse_secret(document)
-            self._describe_foreign(self._shared)
         self._document = document
-        self._memory.observe(self._shared, _get_moment(), self._sharing.pace)
-
-    def _describe_absence(self) -> None:
-        if self._memory.leaf is None and not self._is_absence_told:
-            self._is_absence_told = True
-            pause = self._sharing.pace.absence
-            logger.info("%s is not there; it is created in %g seconds.", self._title, pause)
-
-    def _describe_foreign(self, shared: Shared) -> None:
-        if not shared.is_foreign:
+        shared = Shared() if document is None else parse_secret(document)
+        self.rotation.observe(shared, dt.datetime.now(dt.UTC), time.monotonic())
+        if not self._once.is_new("owner", (shared.is_foreign, shared.leaf is None)):
             return
-        if shared.leaf is None:
+        if shared.is_foreign and shared.leaf is None:
             logger.warning(
                 "%s was not made by webop, and has no certificate that can be used in tls.crt and "
-                "tls.key. Its maker is waited for; delete it to let webop make one.",
+                "tls.key. Waiting for its owner; delete it to let webop make one.",
                 self._title,
             )
-        elif not self._memory.was_foreign:
+        elif shared.is_foreign:
             logger.info("%s was not made by webop: it is read, never written.", self._title)
 
-    def _choose(self) -> Step:
-        names = frozenset(self._sharing.names)
-        return choose_step(self._shared, self._memory, _get_moment(), self._sharing.pace, names)
-
-    def _advertise(self) -> bytes:
-        assert self._shared is not None  # noqa: S101  there is nothing to advertise otherwise
-        pace = self._sharing.pace
-        authorities = list_advertised(self._shared, self._memory, _get_moment(), pace)
-        self._memory.note_advertised(authorities)
-        return b"".join(authorities)
-
-    async def _take(self, step: Step) -> bool:
-        """Take a step; return whether it makes sense to go on at once."""
-        if step is not Step.LOAD:
-            return await self._attempt(self._write(step), "written")
-        shared = self._shared
-        assert shared is not None  # noqa: S101  there is nothing to load otherwise
-        assert shared.leaf is not None  # noqa: S101
-        await self._load(shared.leaf.cert, shared.leaf.key)
-        self._memory.note_loaded(shared.leaf, shared.uid)
-        logger.info("%s: %s.", self._title, _DEEDS[step])
-        return True
-
-    async def _write(self, step: Step) -> None:
-        made = await call_in_own_thread(self._make) if step in MAKING else None
-        renew_at = get_renewal(_get_moment().now + self._sharing.lifetime, self._sharing.lifetime)
-        shared = build_next(step, self._shared, self._memory, made, renew_at)
-        sharing, present = self._sharing, self._document
-        body = build_secret(present, sharing.namespace, sharing.secret, shared)
+    async def _write(self, step: Step, content: Shared) -> None:
+        present, path = self._document, f"{self._path}/{self.secret}"
+        absent = {"metadata": {"name": self.secret, "namespace": self.namespace}}
+        body = build_secret(present or absent, content)
+        where = ("PUT", path) if present else ("POST", self._path)
         try:
-            if present is None:
-                written = await self._cluster.request("POST", self._path, body)
-            else:
-                written = await self._cluster.request("PUT", f"{self._path}/{sharing.secret}", body)
+            written = await self.cluster.request(*where, body)
         except (APIConflictError, APINotFoundError) as exc:
             if present is None and isinstance(exc, APINotFoundError):
                 raise  # it is the namespace that is not there
             await self._look()  # another replica was faster, or the Secret is gone
         else:
-            logger.info("%s: %s.", self._title, _DEEDS[step])
+            logger.info("%s: %s.", self._title, step.value)
             self._note(written)
 
-    def _make(self) -> Leaf:
-        names = list_names(self._shared, frozenset(self._sharing.names))
-        ordered = [*self._sharing.names, *sorted(names.difference(self._sharing.names))]
-        pair, authority = build_certificate_of_own_ca(ordered, self._sharing.lifetime)
-        return read_leaf(pair.cert, pair.key, (authority,))
-
-    async def _attempt(self, request: Awaitable[None], deed: str) -> bool:
-        """Do what needs the API server; tell whether it was possible.
+    def _report(self, exc: APIError | LoginError) -> None:
+        """Log a failure once.
 
         Raises:
             ConfigurationError: nothing can be served, and waiting does not help.
         """
-        try:
-            await request
-        except (APIError, LoginError) as exc:
-            if self._memory.leaf is None and not isinstance(exc, _TRANSIENT):
-                raise ConfigurationError(self._build_refusal(exc)) from exc
-            self._complain(exc, deed)
-            return False
-        self._complaints.pop(deed, None)
-        return True
-
-    def _complain(self, exc: WebopError, deed: str) -> None:
-        """Warn of a failure, but not again while it goes on."""
-        complaint = type(exc).__name__
-        if complaint != self._complaints.get(deed):
-            self._complaints[deed] = complaint
-            kept = "What is known is served" if self._memory.leaf else "Nothing is served"
-            text = "%s cannot be %s. %s, and it is tried again: %s"
-            logger.warning(text, self._title, deed, kept, exc)
-
-    def _build_refusal(self, exc: APIError | LoginError) -> str:
-        text = f"{self._title} for the certificates of the webhook server cannot be used: {exc}"
-        if isinstance(exc, APIForbiddenError):
-            text += (
-                " The service account needs the verbs get and update for it, and create for "
-                "secrets in the namespace; or give certificates by certfile= and pkeyfile=."
-            )
-        elif isinstance(exc, APIStatusError):
-            text += " Give another one by secret= and namespace=, or files by certfile=."
-        return text
+        has_leaf = self.rotation.leaf is not None
+        is_final = isinstance(exc, APIStatusError) and exc.status < 500 and exc.status != 429
+        if is_final and not has_leaf:
+            raise ConfigurationError(
+                f"{self._title} for the certificates of the webhook server cannot be used: "
+                f"{exc} The service account needs the verbs get and update for it, and create "
+                "for secrets in the namespace; or give another one by secret= and namespace=, "
+                "or certificates by certfile= and pkeyfile=."
+            ) from exc
+        if self._once.is_new("failure", type(exc)):
+            kept = "Serving the last known certificate" if has_leaf else "Nothing is served"
+            text = "%s cannot be read or written. %s, and trying again: %s"
+            logger.warning(text, self._title, kept, exc)
 
     async def _wait(self) -> None:
         """Wait for the next look; meanwhile, for the API servers' trust in what is advertised."""
-        memory, poll = self._memory, self._sharing.pace.poll
-        end = time.monotonic() + (poll if memory.leaf else poll / 2)
-        if memory.is_waiting_for_trust():
+        rotation = self.rotation
+        end = time.monotonic() + (rotation.poll if rotation.leaf else rotation.poll / 2)
+        if rotation.cas and rotation.trusted_since is None:
             try:
-                async with asyncio.timeout(poll):
-                    await self._confirm(b"".join(memory.authorities))
+                async with asyncio.timeout(rotation.poll):
+                    await self.confirm(b"".join(rotation.cas))
             except (TimeoutError, WebopError) as exc:
-                logger.debug("The new authorities are not trusted yet: %r", exc)
+                logger.debug("The new CAs are not trusted yet: %r", exc)
             else:
-                memory.note_trusted(memory.authorities, _get_moment())
+                rotation.trusted_since = time.monotonic()
         await asyncio.sleep(max(0.0, end - time.monotonic()))
-
-
-def _get_version(document: Mapping[str, Any]) -> tuple[str, str]:
-    metadata = document["metadata"]
-    return metadata.get("uid", ""), metadata.get("resourceVersion", "")
-
-
-def _get_moment() -> Moment:
-    return Moment(dt.datetime.now(dt.UTC), time.monotonic())

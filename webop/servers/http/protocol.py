@@ -33,7 +33,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from webop.pacing import Once
-from webop.servers.hosting import get_hosting
+from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.answers import SSLPEER_EXTENSION, Answer, build_refusal
 
 logger = logging.getLogger(__name__)
@@ -85,14 +85,14 @@ class HTTPProtocol(asyncio.BufferedProtocol):
 class _Connection(HttpToolsProtocol):
     def __init__(self, config: Any, server_state: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, server_state, *args, **kwargs)
-        self._limits = (getattr(server_state, "hosting", None) or get_hosting()).limits
+        self._limits = _find_hosting(config, server_state).limits
         self._idle_limit = max(self.timeout_keep_alive, self._limits.idle_timeout)
         self._extensions: dict[str, Any] = {}
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._head_size = 0
         self._received = 0  # bytes of a head that is not complete
         self._is_in_head = False
-        self._has_host = False
+        self._has_host = self._has_body = False
         self._arrival: float | None = None  # of a request that is not complete
         self._idle_since = self.loop.time()
         self._progress = self.loop.time()  # when the client took something of an answer
@@ -122,12 +122,14 @@ class _Connection(HttpToolsProtocol):
         """Forget a connection."""
         if self._check is not None:
             self._check.cancel()
-        self._unset_keepalive_if_required()
+        for cycle in self._unanswered:  # uvicorn tells the last one only
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Parse what has come."""
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -136,10 +138,11 @@ class _Connection(HttpToolsProtocol):
             refused = error.__context__
             if isinstance(refused, _RefusedError):
                 self._stop_parsing(refused.answer)
+            elif isinstance(error, httptools.HttpParserCallbackError):
+                self._stop_parsing(_MALFORMED_URL)
             else:
-                self._stop_parsing(
-                    build_refusal(400, f"This is not a valid HTTP request: {error}.")
-                )
+                reason = f"This is not a valid HTTP request: {error}."
+                self._stop_parsing(build_refusal(400, reason))
         if self._is_in_head:
             self._received += len(data)
             if self._received > _MAX_HEAD:
@@ -154,7 +157,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
-        self._has_host = False
+        self._has_host = self._has_body = False
         self._is_in_head = True
         self._arrival = self.loop.time()
 
@@ -174,6 +177,8 @@ class _Connection(HttpToolsProtocol):
             name = name.lower()
             if name == b"host":
                 self._has_host = True
+            elif name in (b"content-length", b"transfer-encoding"):
+                self._has_body = True
             elif name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
@@ -185,6 +190,8 @@ class _Connection(HttpToolsProtocol):
             raise _RefusedError(build_refusal(400, "The header Host is missing."))
         if version not in _VERSIONS:
             raise _RefusedError(build_refusal(505, f"HTTP/{version} is not served here."))
+        if self.parser.should_upgrade() and self._has_body:  # the parser would drop it
+            raise _RefusedError(_NO_UPGRADE)
         if not self.url.startswith(b"/"):  # RFC 9112, 3.2.2
             self.url = _get_target(self.url)
         super().on_headers_complete()
@@ -325,9 +332,25 @@ class _JoinedSend:
         return True
 
 
+def _find_hosting(config: Any, server_state: Any) -> Hosting:
+    """Return the hosting of our listener, or of the app that another server runs."""
+    hosting = getattr(server_state, "hosting", None)
+    app = config.loaded_app
+    while hosting is None and app is not None:
+        hosting = getattr(app, "hosting", None)
+        app = getattr(app, "app", None)  # what a middleware wraps
+    return hosting or get_hosting()
+
+
 _HEAD_TOO_LARGE = build_refusal(
     431, f"The head of the request is too large: {_MAX_HEAD} bytes at most.", closes=True
 )
+
+
+_NO_UPGRADE = build_refusal(
+    400, "No other protocol is served here: send the request without the header Upgrade."
+)
+_MALFORMED_URL = build_refusal(400, "This is not a valid HTTP request: the URL is malformed.")
 
 
 def _encode(answer: Answer) -> bytes:
@@ -341,6 +364,6 @@ def _get_target(url: bytes) -> bytes:
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
-        raise _RefusedError(build_refusal(400, "The URL of the request is not valid.")) from None
+        raise _RefusedError(_MALFORMED_URL) from None
     path = parsed.path or b"/"
     return path + b"?" + parsed.query if parsed.query else path
