@@ -106,7 +106,11 @@ class Listener:
         self._sockets = await _open_sockets(self.host, self.port)
         self.port = self._sockets[0].getsockname()[1]
         self._config.load()
-        await self._server.startup(list(self._sockets))
+        try:
+            await self._server.startup(list(self._sockets))
+        except BaseException:  # the cancellation, above all
+            self._close_sockets()
+            raise
         logger.debug("Listening on %s.", _format_address(self.host, self.port))
         return self
 
@@ -127,8 +131,15 @@ class Listener:
         except TimeoutError:
             logger.debug("Some clients have not closed their connections.")
         finally:
+            self._close_sockets()  # uvicorn has, unless this was cancelled before
             for connection in list(state.connections):
                 connection.transport.abort()
+
+    def _close_sockets(self) -> None:
+        for server in getattr(self._server, "servers", ()):
+            server.close()
+        for sock in self._sockets:
+            sock.close()
 
 
 class _Server(uvicorn.Server):
