@@ -12,9 +12,9 @@ from webop.doctor.findings import (
     approve,
     build_json,
     build_text,
-    describe_names,
     describe_seconds,
     fail,
+    join_names,
     note,
     warn,
 )
@@ -79,5 +79,5 @@ def test_time_spans_have_fitting_units(seconds: float, text: str) -> None:
 
 
 def test_many_names_are_counted() -> None:
-    assert describe_names(["a", "b", "a"]) == "a, b"
-    assert describe_names("abcdefg") == "a, b, c, d, e and 2 more"
+    assert join_names(["a", "b", "a"]) == "a, b"
+    assert join_names("abcdefg") == "a, b, c, d, e and 2 more"

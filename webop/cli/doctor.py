@@ -118,7 +118,7 @@ def doctor(
 
     If a finding is a failure, the exit code is 1.
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    from webop.doctor.examination import Examination  # noqa: PLC0415 - not for --help
+    from webop.doctor.examination import examine  # noqa: PLC0415 - not for --help
     from webop.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
     from webop.doctor.visit import Options  # noqa: PLC0415
     from webop.handling.checks import check_registry  # noqa: PLC0415
@@ -140,11 +140,8 @@ def doctor(
     settings.peering.standalone |= standalone
     if peering_name is not None:
         settings.peering.name, settings.peering.mandatory = peering_name, True
-    examination = Examination(
-        Options(namespaces=namespaces, registry=registry, **options), settings
-    )
-    asyncio.run(examination.run())
-    found = examination.sections
+    wishes = Options(namespaces=namespaces, registry=registry, **options)
+    found = asyncio.run(examine(wishes, settings))
 
     def paint(text: str, level: Level) -> str:  # click drops colours if this is no terminal
         return click.style(text, fg=_COLOURS[level])

@@ -8,48 +8,33 @@ from collections.abc import Collection, Iterator
 from webop.coordination.lease import Record
 from webop.coordination.peers import build_creation_command, build_kinds, format_time, parse_peers
 from webop.coordination.requests import LEASES
-from webop.doctor.findings import (
-    Finding,
-    approve,
-    describe_names,
-    describe_seconds,
-    fail,
-    note,
-    warn,
-)
+from webop.doctor.findings import Finding, approve, describe_seconds, fail, join_names, note, warn
 from webop.doctor.visit import Json, Visit
-from webop.errors import APIForbiddenError
 from webop.finalizers import Held, find_held
 from webop.objects.resources import Resource
 
 _TOO_LONG = dt.timedelta(seconds=60)  # of a deletion; handlers need some time
 
 
-async def check_lease(visit: Visit, replicas: Collection[str]) -> Finding | None:
-    """Check that a live replica holds the Lease, if the operator has one.
-
-    Args:
-        visit: what is known.
-        replicas: the identities of those that are alive; empty if that is unknown.
-    """
+async def check_lease(visit: Visit, replicas: Collection[str]) -> list[Finding]:
+    """Check that a live replica holds the Lease, if the operator has one."""
     leadership = visit.settings.leadership
     if leadership.lease_name is None:
-        return None
+        return []
     where, name = leadership.lease_namespace or visit.namespace, leadership.lease_name
     subject = f"Lease {where}/{name}"
-    try:
-        raw = await visit.read(LEASES.get_url(namespace=where, name=name))
-    except APIForbiddenError as exc:
-        return note(subject, f"unknown: {exc}")
-    if raw is None:
-        return warn(subject, "there is none: no replica has led yet", "Start the operator.")
-    return judge_lease(subject, Record.parse(raw), visit.now, replicas)
+    found = await visit.look(subject, LEASES.get_url(namespace=where, name=name))
+    if found is None:
+        found = warn(subject, "there is none: no replica has led yet", "Start the operator.")
+    if not isinstance(found, Finding):
+        found = judge_lease(subject, Record.parse(found), visit.now, replicas)
+    return [found]
 
 
 def judge_lease(
     subject: str, record: Record, now: dt.datetime, replicas: Collection[str]
 ) -> Finding:
-    """Judge who holds a Lease. Pure."""
+    """Judge who holds a Lease; the live replicas are none if they are unknown. Pure."""
     if not record.holder:
         return warn(subject, "nobody holds it: nobody acts", "Start the operator, or see its log.")
     try:
@@ -58,11 +43,10 @@ def judge_lease(
     except (ValueError, TypeError):
         age, since = float("inf"), "has never renewed it"
     if age > (record.duration or 0):
-        text = f"{record.holder} {since}: nobody acts"
         remedy = "Start the operator; if it runs, its log says why it cannot take the Lease."
-        return fail(subject, text, remedy)
+        return fail(subject, f"{record.holder} {since}: nobody acts", remedy)
     if replicas and record.holder not in replicas:
-        known = describe_names(sorted(replicas))
+        known = join_names(sorted(replicas))
         text = f"{record.holder} holds it, which is none of the live replicas: {known}"
         remedy = "Give each operator a Lease of its own: settings.leadership.lease_name."
         return warn(subject, text, remedy)
@@ -75,25 +59,23 @@ async def check_peering(visit: Visit) -> list[Finding]:
     if peering.standalone:
         return []
     kinds = build_kinds(clusterwide=not namespaces)
-    subject = f"peering {peering.name}"
+    subject, findings = f"peering {peering.name}", list[Finding]()
     kind = next((kind for kind in kinds if kind in visit.resources), None)
     if kind is None and peering.mandatory:
         remedy = "kubectl apply -f manifests/peering.yaml, from webop's repository."
         return [fail(subject, "the cluster has no kind for it: the operator pauses", remedy)]
-    findings: list[Finding] = []
-    for namespace in (namespaces or (None,)) if kind else ():
-        assert kind is not None  # noqa: S101 - for the type checker
-        try:
-            raw = await visit.read(kind.get_url(namespace=namespace, name=peering.name))
-        except APIForbiddenError as exc:
-            findings.append(note(subject, f"unknown: {exc}"))
-            continue
-        place = f" in {namespace}" if namespace else ""
-        if raw is not None:
-            option = f"-n {namespace}" if namespace else "-A"
-            resume = f"webop resume {option} --peering {peering.name} --id"
-            findings += judge_peers(subject, raw, peering.priority, visit.now.timestamp(), resume)
+    for namespace in namespaces or (None,):
+        if kind is None:
+            break
+        found = await visit.look(subject, kind.get_url(namespace=namespace, name=peering.name))
+        if isinstance(found, Finding):
+            findings.append(found)
+        elif found is not None:
+            resume = f"webop resume {f'-n {namespace}' if namespace else '-A'}"
+            resume += f" --peering {peering.name} --id"
+            findings += judge_peers(subject, found, peering.priority, visit.now.timestamp(), resume)
         elif peering.mandatory:
+            place = f" in {namespace}" if namespace else ""
             remedy = build_creation_command(kind, namespace, peering.name)
             findings.append(fail(subject, f"there is none{place}: the operator pauses", remedy))
     return findings
@@ -111,9 +93,9 @@ def judge_peers(
         remedy = f"If it does not run any more: {resume} {peer.identity}"
         yield warn(subject, f"paused by {peer}", remedy)
     if len(equals) > 1:
-        text = f"all pause each other, as they have the priority {priority}: "
+        text = f"all pause each other, as they have the priority {priority}: {join_names(equals)}"
         remedy = "Stop all but one, or give them different priorities: --priority."
-        yield warn(subject, text + describe_names(equals), remedy)
+        yield warn(subject, text, remedy)
     for peer in peers.values():
         if peer.priority > priority and peer not in alive:
             ended = f"ended at {format_time(peer.deadline)}, and pauses nobody any more"
@@ -127,10 +109,10 @@ def judge_peers(
 
 async def check_finalizers(visit: Visit) -> list[Finding]:
     """Find objects that cannot go because of the finalizer, of custom and of handled kinds."""
-    finalizer = visit.settings.persistence.finalizer
+    finalizer, options = visit.settings.persistence.finalizer, visit.options
     handled = {
         resource
-        for handler in visit.options.handlers
+        for handler in options.handlers
         for resource in (handler.selector.select(visit.resources) if handler.selector else ())
     }
     custom = {
@@ -139,33 +121,28 @@ async def check_finalizers(visit: Visit) -> list[Finding]:
         if resource.preferred and "." in resource.group and not resource.group.endswith(".k8s.io")
     }
     kinds = [resource for resource in (*custom, *handled) if "list" in resource.verbs]
-    search = await find_held(visit.client, kinds, visit.options.namespaces, finalizer)
+    search = await find_held(visit.client, kinds, options.namespaces, finalizer)
     stuck: dict[Resource, list[Held]] = {}
     for one in search.held:
-        is_orphan = visit.options.registry is not None and one.resource not in handled
+        is_orphan = options.registry is not None and one.resource not in handled
         if one.deleted_at and (is_orphan or visit.now - one.deleted_at > _TOO_LONG):
             stuck.setdefault(one.resource, []).append(one)
-    findings = [
-        _describe_stuck(visit, held, finalizer, is_handled=resource in handled)
-        for resource, held in stuck.items()
-    ]
+    findings = []
+    for resource, held in stuck.items():
+        kind, oldest = held[0].kind, held[0].deleted_at or visit.now
+        age = describe_seconds((visit.now - oldest).total_seconds())
+        names = join_names((one.path for one in held), 3)
+        text = f"being deleted for {age}, held by {finalizer}: {names}"
+        if options.registry is None:
+            advice = "Start the operator; if there is none any more"
+        elif resource in handled:
+            advice = "See the log of the operator: it handles the deletion. To give up"
+        else:
+            text += "; no handler in these files is for this kind"
+            advice = "If no other operator handles it"
+        where = " ".join(f"-n {name}" for name in options.namespaces) or "-A"
+        findings.append(warn(kind, text, f"{advice}: webop finalizers release {where} {kind}"))
     if search.problems:
-        kinds_unknown = describe_names(sorted(search.problems))
-        findings.append(note("finalizers", f"this account may not list {kinds_unknown}"))
+        unknown = join_names(sorted(search.problems))
+        findings.append(note("finalizers", f"this account may not list {unknown}"))
     return findings or [approve("finalizers", "no deletion waits for this operator")]
-
-
-def _describe_stuck(visit: Visit, held: list[Held], finalizer: str, *, is_handled: bool) -> Finding:
-    kind, oldest = held[0].kind, held[0].deleted_at or visit.now
-    age = describe_seconds((visit.now - oldest).total_seconds())
-    names = describe_names((one.path for one in held), 3)
-    text = f"being deleted for {age}, held by {finalizer}: {names}"
-    where = " ".join(f"-n {name}" for name in visit.options.namespaces) or "-A"
-    release = f"webop finalizers release {where} {kind}"
-    if visit.options.registry is None:
-        return warn(kind, text, f"Start the operator; if there is none any more: {release}")
-    if is_handled:
-        remedy = f"See the log of the operator: it handles the deletion. To give up: {release}"
-        return warn(kind, text, remedy)
-    text += "; no handler in these files is for this kind"
-    return warn(kind, text, f"If no other operator handles it: {release}")

@@ -5,8 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import orjson
+
+RENEW = (
+    "The operator writes its own within a minute of its start: start it, or look into its log. "
+    "With certificates of your own, give cafile= to the webhook server."
+)
 
 
 class Level(enum.StrEnum):
@@ -27,6 +33,15 @@ class Finding:
     text: str
     remedy: str = ""
 
+    def soften(self, *, is_required: bool) -> Finding:
+        """Return a failure as a warning if nobody depends on what does not work."""
+        is_soft = self.level is Level.FAILURE and not is_required
+        return replace(self, level=Level.WARNING) if is_soft else self
+
+
+approve, note = partial(Finding, Level.OK), partial(Finding, Level.NOTE)
+warn, fail = partial(Finding, Level.WARNING), partial(Finding, Level.FAILURE)
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -34,32 +49,6 @@ class Section:
 
     title: str
     findings: Sequence[Finding]
-
-
-def approve(subject: str, text: str) -> Finding:
-    """Return a finding that all is well."""
-    return Finding(Level.OK, subject, text)
-
-
-def note(subject: str, text: str, remedy: str = "") -> Finding:
-    """Return a finding that is good to know."""
-    return Finding(Level.NOTE, subject, text, remedy)
-
-
-def warn(subject: str, text: str, remedy: str) -> Finding:
-    """Return a finding of what may become a failure, or may be one."""
-    return Finding(Level.WARNING, subject, text, remedy)
-
-
-def fail(subject: str, text: str, remedy: str) -> Finding:
-    """Return a finding of what does not work."""
-    return Finding(Level.FAILURE, subject, text, remedy)
-
-
-def soften(finding: Finding, *, is_required: bool) -> Finding:
-    """Return a failure as a warning if nobody depends on what does not work."""
-    is_soft = finding.level is Level.FAILURE and not is_required
-    return replace(finding, level=Level.WARNING) if is_soft else finding
 
 
 def count_levels(sections: Iterable[Section]) -> dict[Level, int]:
@@ -86,9 +75,7 @@ def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) 
         f"{count} {level}{'' if count == 1 or level is Level.OK else 's'}"
         for level, count in reversed(counts.items())
     ]
-    summary = f"{', '.join(parts)}."
-    worst = list(counts)[-1:]
-    return "\n".join([*lines, paint(summary, worst[0]) if worst else summary])
+    return "\n".join([*lines, paint(f"{', '.join(parts)}.", max(counts, key=list(Level).index))])
 
 
 def build_json(sections: Sequence[Section]) -> str:
@@ -102,7 +89,7 @@ def build_json(sections: Sequence[Section]) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
-def describe_names(names: Iterable[str], limit: int = 5) -> str:
+def join_names(names: Iterable[str], limit: int = 5) -> str:
     """Return names in a row; of very many, the first ones and the number of the others."""
     listed = list(dict.fromkeys(names))
     more = len(listed) - limit

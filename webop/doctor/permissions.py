@@ -7,22 +7,33 @@ SubjectAccessReview (Kubernetes API, authorization.k8s.io/v1).
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.peers import build_kinds
 from webop.coordination.requests import LEASES
-from webop.doctor.findings import Finding, Level, approve, note, warn
+from webop.doctor.findings import Finding, Level, approve, join_names, note, warn
+from webop.doctor.trust import find_secret
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.handling.handlers import BackgroundHandler, ChangeHandler, ResourceHandler
 from webop.objects.resources import Resource
+from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
 _API = "authorization.k8s.io"
-_REVIEWING = f"{{apiGroups: [{_API}], resources: [subjectaccessreviews], verbs: [create]}}"
+_ASKING = (
+    f"Ask as somebody who may: {{apiGroups: [{_API}], resources: [subjectaccessreviews], "
+    "verbs: [create]}; or run it as the account itself."
+)
+# What the rights are for without which the operator does most of its work.
+_LISTING = "needed if the API server has no streaming lists, or cannot give one at the moment"
+_GETTING = "needed when others change an object at the same time: patches conflict then"
+_STATUS = "needed for results, and what handlers write there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +58,18 @@ class Need:
 
     def list_reviews(self) -> list[Json]:
         """Return what to ask the API server about, as ``resourceAttributes``."""
-        return [
-            {
-                "group": self.group,
-                "resource": resource.partition("/")[0],
-                **({"subresource": resource.partition("/")[2]} if "/" in resource else {}),
-                "verb": verb,
-                **({"namespace": namespace} if namespace else {}),
-                **({"name": self.name} if self.name and verb != "create" else {}),
+        reviews = []
+        places = self.namespaces or ("",)
+        for namespace, resource, verb in product(places, self.resources, self.verbs):
+            plural, _, subresource = resource.partition("/")
+            optional = {
+                "subresource": subresource,
+                "namespace": namespace,
+                "name": "" if verb == "create" else self.name,
             }
-            for namespace, resource, verb in product(
-                self.namespaces or ("",), self.resources, self.verbs
-            )
-        ]
+            given = {key: value for key, value in optional.items() if value}
+            reviews.append({"group": self.group, "resource": plural, "verb": verb, **given})
+        return reviews
 
     def judge(self, missing: Sequence[Mapping[str, str]]) -> Finding:
         """Say which of the reviews are negative, and what to add to the roles."""
@@ -80,6 +90,10 @@ class Need:
         return Finding(self.level, self.subject, text, f"Add to the {role}: {rule}")
 
 
+_weak = partial(Need, level=Level.WARNING)
+_optional = partial(Need, level=Level.NOTE)
+
+
 def list_configuration_needs(name: str) -> Need:
     """Return what it takes to keep the webhook configurations of a name (ADM-43)."""
     resources = tuple(resource.plural for resource in KINDS.values())
@@ -98,61 +112,73 @@ def list_handler_needs(
         for resource in handler.selector.select(resources) if handler.selector else ():
             is_writing = isinstance(handler, ChangeHandler | BackgroundHandler)
             is_patched[resource] = is_patched.get(resource, False) or is_writing
-    warning = Level.WARNING
     for resource in sorted(is_patched, key=lambda resource: resource.name):
-        plural, group = resource.plural, resource.group
+        plural, group = (resource.plural,), resource.group
         where = namespaces if resource.namespaced else ()
         verbs = ("watch", "patch") if is_patched[resource] else ("watch",)
-        yield Need(plural, group, (plural,), verbs, where)
-        use = "needed if the API server has no streaming lists, or cannot give one at the moment"
-        title = f"{plural} (list)"
-        yield Need(title, group, (plural,), ("list",), where, level=warning, use=use)
+        yield Need(*plural, group, plural, verbs, where)
+        yield _weak(f"{plural[0]} (list)", group, plural, ("list",), where, use=_LISTING)
         if is_patched[resource]:
-            use = "needed when others change an object at the same time: patches conflict then"
-            title = f"{plural} (get)"
-            yield Need(title, group, (plural,), ("get",), where, level=warning, use=use)
+            yield _weak(f"{plural[0]} (get)", group, plural, ("get",), where, use=_GETTING)
         if is_patched[resource] and "status" in resource.subresources:
-            status, use = f"{plural}/status", "needed for results, and what handlers write there"
-            yield Need(status, group, (status,), ("patch",), where, level=warning, use=use)
+            status = f"{plural[0]}/status"
+            yield _weak(status, group, (status,), ("patch",), where, use=_STATUS)
     verbs = ("list", "watch")
     if not settings.scanning.disabled:
-        plural, use = "customresourcedefinitions", "needed to notice new kinds"
-        yield Need(plural, "apiextensions.k8s.io", (plural,), verbs, level=warning, use=use)
+        kind, use = "customresourcedefinitions", "needed to notice new kinds"
+        yield _weak(kind, "apiextensions.k8s.io", (kind,), verbs, use=use)
         if namespaces:
             use = "optional, as the namespaces are named"
-            yield Need("namespaces", "", ("namespaces",), verbs, level=Level.NOTE, use=use)
+            yield _optional("namespaces", "", ("namespaces",), verbs, use=use)
     if settings.posting.enabled:
         where = namespaces
         if where and not all(resource.namespaced for resource in is_patched):
             where = tuple(dict.fromkeys((*where, "default")))
-        yield Need("events", "", ("events",), ("create", "patch"), where, level=warning)
+        yield _weak("events", "", ("events",), ("create", "patch"), where)
 
 
-def list_lease_needs(settings: OperatorSettings, home: str) -> Iterator[Need]:
-    """Yield what the election by a Lease needs, if there is one; home is the own namespace."""
+def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
+    """Yield what the Lease and the peering need, if there are any."""
+    settings, namespaces = visit.settings, visit.options.namespaces
     if (name := settings.leadership.lease_name) is not None:
-        where, subject = (settings.leadership.lease_namespace or home,), f"Lease {name}"
-        kind, use = (LEASES.plural,), "optional: with it, replicas take over more quickly"
-        yield Need(subject, LEASES.group, kind, ("get", "create", "update"), where, name)
-        quick = Level.NOTE
-        yield Need(
-            f"{subject} (watch)", LEASES.group, kind, ("list", "watch"), where, name, quick, use
-        )
-
-
-def list_peering_needs(
-    settings: OperatorSettings, resources: Collection[Resource], namespaces: tuple[str, ...]
-) -> Iterator[Need]:
-    """Yield what it takes to meet other operators, if the cluster has a kind for it."""
+        subject, group, kind = f"Lease {name}", LEASES.group, (LEASES.plural,)
+        where: tuple[str, ...] = (settings.leadership.lease_namespace or visit.namespace,)
+        yield Need(subject, group, kind, ("get", "create", "update"), where, name)
+        use = "optional: with it, replicas take over more quickly"
+        yield _optional(f"{subject} (watch)", group, kind, ("list", "watch"), where, name, use=use)
     peering = settings.peering
     level = Level.FAILURE if peering.mandatory else Level.WARNING
     kinds = [] if peering.standalone else build_kinds(clusterwide=not namespaces)
-    for kind in (resource for resource in resources if resource in kinds):
-        where, subject = namespaces if kind.namespaced else (), f"peering {peering.name}"
-        written = f"{kind.plural}/status" if "status" in kind.subresources else kind.plural
-        for plural, verbs in ((kind.plural, ("list", "watch")), (written, ("patch",))):
-            title = f"{subject} ({', '.join(verbs)})"
-            yield Need(title, kind.group, (plural,), verbs, where, peering.name, level)
+    for resource in (resource for resource in visit.resources if resource in kinds):
+        where = namespaces if resource.namespaced else ()
+        has_status = "status" in resource.subresources
+        written = f"{resource.plural}/status" if has_status else resource.plural
+        for plural, verbs in ((resource.plural, ("list", "watch")), (written, ("patch",))):
+            title = f"peering {peering.name} ({', '.join(verbs)})"
+            yield Need(title, resource.group, (plural,), verbs, where, peering.name, level)
+
+
+async def _list_needs(visit: Visit, names: Iterable[str]) -> list[Need]:
+    """Return all that the operator needs, whose webhook configurations have these names."""
+    options, settings = visit.options, visit.settings
+    needs: list[Need] = []
+    if options.managed or options.registry is None or options.webhooks:
+        needs += map(list_configuration_needs, names)
+    server = settings.admission.server if options.webhooks else None
+    if isinstance(server, WebhookServiceServer) and not server.certfile:
+        where = server.namespace or visit.namespace
+        name = find_secret(server, server.service or os.environ.get("WEBOP_SERVICE", ""))
+        secret = await visit.look("", f"/api/v1/namespaces/{where}/secrets/{name}")
+        verbs: tuple[str, ...] = ("get", "create", "update")
+        if isinstance(secret, dict):
+            is_own = "webop.dev/certificate" in (secret["metadata"].get("annotations") or {})
+            verbs = verbs if is_own else ("get",)  # one of others is only read
+        needs.append(Need(f"Secret {name}", "", ("secrets",), verbs, (where,), name))
+    if options.registry is not None:
+        handlers, namespaces = options.handlers, options.namespaces
+        needs += list_handler_needs(handlers, visit.resources, namespaces, settings)
+        needs += _list_coordination_needs(visit) if handlers else ()
+    return needs
 
 
 def build_review(attributes: Mapping[str, str], account: str | None, home: str) -> tuple[str, Json]:
@@ -175,8 +201,13 @@ def build_review(attributes: Mapping[str, str], account: str | None, home: str) 
     return f"/apis/{_API}/v1/{kind.lower()}s", body
 
 
-async def check_permissions(visit: Visit, needs: Iterable[Need]) -> list[Finding]:
-    """Ask the API server about all needs, for the account that is asked for, or the present one."""
+async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]:
+    """Ask the API server about all needs, for the account that is asked for, or the present one.
+
+    Args:
+        visit: what is known.
+        names: those of the webhook configurations.
+    """
     options = visit.options
 
     async def check(need: Need) -> Finding:
@@ -188,15 +219,24 @@ async def check_permissions(visit: Visit, needs: Iterable[Need]) -> list[Finding
                 missing.append(attributes)
         return need.judge(missing)
 
+    needs = await _list_needs(visit, names)
     try:
-        return list(await asyncio.gather(*map(check, needs)))
+        return [*await asyncio.gather(*map(check, needs)), *_list_unknown(visit)]
     except APIForbiddenError:
-        return [
-            warn(
-                "--as",
-                "this account may not ask about the permissions of others",
-                f"Ask as somebody who may: {_REVIEWING}; or run it as the account itself.",
-            )
-        ]
+        text = "this account may not ask about the permissions of others"
+        return [warn("--as", text, _ASKING), *_list_unknown(visit)]
     except APIStatusError as exc:
-        return [note("reviews", f"unknown: {exc}")]
+        return [note("reviews", f"unknown: {exc}"), *_list_unknown(visit)]
+
+
+def _list_unknown(visit: Visit) -> Iterator[Finding]:
+    """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
+    handlers = (*visit.options.webhooks, *visit.options.handlers)
+    for selector in dict.fromkeys(handler.selector for handler in handlers):
+        if selector is None or not selector.is_specific or selector.select(visit.resources):
+            continue
+        what, remedy = "not in the cluster", "Create its definition: kubectl apply -f CRD.yaml"
+        if names := sorted(map(str, selector.find_candidates(visit.resources))):
+            what, remedy = f"ambiguous: {join_names(names)}", "Name the API group, too."
+        text = f"{what}: its handlers are not called, and the rights to it are not checked"
+        yield warn(str(selector), text, remedy)

@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from webop.admission.managed.configurations import GROUP, KINDS, build_configuration
 from webop.admission.managed.marks import PREFIX, Mark, decode_mark
 from webop.client.calls import MERGE_PATCH
-from webop.doctor.findings import (
-    Finding,
-    approve,
-    describe_names,
-    describe_seconds,
-    fail,
-    note,
-    soften,
-    warn,
-)
+from webop.doctor.findings import Finding, approve, describe_seconds, fail, join_names, note, warn
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.handling.handlers import WebhookType
@@ -111,7 +102,15 @@ async def list_names(visit: Visit) -> list[str] | Finding:
     return warn(_SUBJECT, "no replica of webop keeps any in this cluster", remedy)
 
 
-async def fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> Configuration:
+async def fetch_configurations(visit: Visit, name: str) -> list[Configuration] | Finding:
+    """Read the configurations of a name; those of one kind need not be there."""
+    try:
+        return [await _fetch_configuration(visit, reason, name) for reason in KINDS]
+    except APIForbiddenError as exc:
+        return note(_SUBJECT, f"{name}: {exc}", "Run it as the operator's account.")
+
+
+async def _fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> Configuration:
     """Read a configuration as somebody who may get it; or, as operators, may patch it.
 
     An empty patch changes nothing, and returns the object.
@@ -119,12 +118,12 @@ async def fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> C
     path, params = KINDS[reason].get_url(name=name), {"dryRun": "All"}
     request = visit.client.request
     try:
-        return parse_configuration(reason, name, await visit.read(path))
+        body = await visit.read(path)
     except APIForbiddenError as forbidden:
         try:
             body = await request("PATCH", path, params=params, body={}, content_type=MERGE_PATCH)
         except APINotFoundError:
-            return Configuration(reason, name)
+            body = None
         except APIError:
             raise forbidden from None
     return parse_configuration(reason, name, body)
@@ -139,7 +138,7 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
         elif found.marks:
             yield note(_REPLICAS, "none, and no webhooks either", f"Remove it: {found.removal}")
         return
-    names = describe_names(sorted(mark.identity for mark in alive))
+    names = join_names(sorted(mark.identity for mark in alive))
     if len({frozenset(mark.served.items()) for mark in alive}) > 1:
         text = f"{len(alive)} alive, with different handlers: a rollout is under way ({names})"
         yield note(_REPLICAS, text)
@@ -152,11 +151,11 @@ def check_replicas(found: Configuration, now: dt.datetime) -> Iterator[Finding]:
             yield warn(_REPLICAS, text, "See its log, and whether it still runs.")
     served = {name for mark in alive for name in mark.served}
     if orphans := [record for record in found.records if record.name not in served]:
-        text = f"served by no live replica: {describe_names(record.name for record in orphans)}"
+        text = f"served by no live replica: {join_names(record.name for record in orphans)}"
         remedy = "Wait a minute until the replicas correct it, else restart them."
-        yield soften(fail("orphans", text, remedy), is_required=has_required(orphans))
+        yield fail("orphans", text, remedy).soften(is_required=has_required(orphans))
     if waiting := sorted(served - {record.name for record in found.records}):
-        yield note("waiting", f"not enabled until all replicas serve it: {describe_names(waiting)}")
+        yield note("waiting", f"not enabled until all replicas serve it: {join_names(waiting)}")
 
 
 def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
@@ -169,7 +168,7 @@ def _describe_abandoned(found: Configuration, now: dt.datetime) -> Finding:
     effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
     text = f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
     remedy = f"Start the operator; or, if nobody needs it any more: {found.removal}"
-    return soften(fail(_REPLICAS, text, remedy), is_required=is_required)
+    return fail(_REPLICAS, text, remedy).soften(is_required=is_required)
 
 
 def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:
@@ -184,13 +183,11 @@ def check_handlers(visit: Visit, found: Configuration) -> Iterator[Finding]:
     expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {record.name for record in found.records}
     waiting = {name for mark in found.marks for name in mark.served}
-    if missing := expected - present - waiting:
-        text = (
-            f"not configured, so these handlers are never called: {describe_names(sorted(missing))}"
-        )
+    if missing := sorted(expected - present - waiting):
+        text = f"not configured, so these handlers are never called: {join_names(missing)}"
         remedy = "Start the operator with these files; if it runs, its log says why not."
         yield fail("handlers", text, remedy)
-    if unknown := present - expected:
-        text = f"configured without a handler in these files: {describe_names(sorted(unknown))}"
+    if unknown := sorted(present - expected):
+        text = f"configured without a handler in these files: {join_names(unknown)}"
         remedy = "Name all files of the operator; check that its replicas run this version."
         yield warn("handlers", text, remedy)

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import datetime as dt
 import os
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from webop.doctor.findings import (
+    RENEW,
     Finding,
     approve,
-    describe_names,
     describe_seconds,
     fail,
+    join_names,
     note,
-    soften,
     warn,
 )
 from webop.doctor.records import Record, has_required
@@ -38,17 +36,9 @@ from webop.servers.local import WebhookServer
 from webop.servers.service import WebhookServiceServer
 
 _TIMEOUT = 5.0  # seconds
-_INSIDE = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
-_RENEW = (
-    "The operator writes its own within a minute of its start: start it, or look into its log. "
-    "With certificates of your own, give cafile= to the webhook server."
-)
-# A server can have a certificate for each type of keys, and shows the one that a client prefers.
-_KEY_TYPES = {"RSA": "aRSA", "ECDSA": "aECDSA"}  # the ciphers, in OpenSSL's words
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """Where the API server connects to: a Service by its namespace and name, or else a URL."""
 
     host: str
@@ -83,38 +73,13 @@ async def check_trust(visit: Visit, records: Iterable[Record]) -> list[Finding]:
     findings: list[Finding] = []
     for (route, bundle), sharing in grouped.items():
         if route is None:
-            why = f"it leads nowhere: {describe_names(record.name for record in sharing)}"
+            why = f"it leads nowhere: {join_names(record.name for record in sharing)}"
             remedy = "Start the operator, which writes its address there; or remove the webhooks."
             found = [fail("address", why, remedy)]
         else:
-            host = await _find_host(visit, route)
-            found = [check_bundle(bundle, visit.now)]
-            if isinstance(host, Finding):
-                found.append(host)
-            else:
-                found += await _check_shown(visit, route, host, bundle)
-        findings += [soften(one, is_required=has_required(sharing)) for one in found]
+            found = [check_bundle(bundle, visit.now), *await _check_route(visit, route, bundle)]
+        findings += [one.soften(is_required=has_required(sharing)) for one in found]
     return findings
-
-
-async def _find_host(visit: Visit, route: Route) -> str | Finding:
-    """Return the host to connect to; or why nobody can, or not from here."""
-    if route.service is None:
-        return route.host
-    namespace, name = route.service
-    try:
-        service = await visit.read(f"/api/v1/namespaces/{namespace}/services/{name}")
-    except APIForbiddenError as exc:
-        return note("address", f"{route} is unknown: {exc}", _INSIDE)
-    if service is None:
-        remedy = "Create it; or correct service= and namespace= of the webhook server."
-        return fail("address", f"{route}: there is no such Service", remedy)
-    if service["spec"].get("type") == "ExternalName":
-        return str(service["spec"]["externalName"])
-    # Only a pod is sure to resolve the names of Services: elsewhere, they can lead anywhere.
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return route.host
-    return note("address", f"{route} exists, but cannot be connected to from here", _INSIDE)
 
 
 def check_bundle(text: str, now: dt.datetime) -> Finding:
@@ -128,7 +93,7 @@ def check_bundle(text: str, now: dt.datetime) -> Finding:
         pems = split_certificates(base64.b64decode(text, validate=True))
         last = max(pems, key=lambda pem: read_validity(pem)[1])
     except ValueError as exc:
-        return fail("caBundle", f"it cannot be read: {exc}", _RENEW)
+        return fail("caBundle", f"it cannot be read: {exc}", RENEW)
     what = "its CA" if len(pems) == 1 else f"the last of its {len(pems)} CAs"
     return judge_life("caBundle", what, last, now)
 
@@ -140,43 +105,47 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
         return approve(subject, f"{what} is trusted, valid until {end:%Y-%m-%d}")
     span, when = describe_seconds(abs((end - now).total_seconds())), f"{end:%Y-%m-%d %H:%M} UTC"
     if end > now:
-        return warn(subject, f"{what} expires on {when}, in {span}", _RENEW)
-    return fail(subject, f"{what} expired on {when}, {span} ago", _RENEW)
+        return warn(subject, f"{what} expires on {when}, in {span}", RENEW)
+    return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_shown(visit: Visit, route: Route, host: str, bundle: str) -> list[Finding]:
-    """Connect to a server, and check the certificates that it shows."""
+async def _check_route(visit: Visit, route: Route, bundle: str) -> list[Finding]:
+    """Connect to a server if that is possible from here, and check the certificate it shows."""
+    host = route.host
+    if route.service is not None:
+        namespace, name = route.service
+        service = await visit.look("address", f"/api/v1/namespaces/{namespace}/services/{name}")
+        if isinstance(service, Finding):
+            return [service]
+        if service is None:
+            remedy = "Create it; or correct service= and namespace= of the webhook server."
+            return [fail("address", f"{route}: there is no such Service", remedy)]
+        host = service["spec"].get("externalName") or host
+        # Only a pod is sure to resolve the names of Services: elsewhere, they can lead anywhere.
+        if host == route.host and "KUBERNETES_SERVICE_HOST" not in os.environ:
+            text = f"{route} exists, but cannot be connected to from here"
+            remedy = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
+            return [note("address", text, remedy)]
     try:
-        shown = {await _shake_hands(route, host, bundle): ""}
-        for key_type, ciphers in _KEY_TYPES.items():
-            with contextlib.suppress(ssl.SSLError, ConnectionError):  # it has no such certificate
-                pem = await _shake_hands(route, host, bundle, ciphers)
-                shown[pem] = f" for clients that want {key_type}"
+        shown = await _shake_hands(route, host, bundle)
     except (OSError, ValueError) as exc:
         return [_explain(route, exc)]
-    findings = []
-    if len(shown) > 1:
-        listed = "; ".join(f"{read_serial(pem)}{who}" for pem, who in shown.items())
-        text = f"{route.host} shows several, by the type of the key: {listed}"
-        remedy = "If one of them was replaced by the other, restart the operator."
-        findings.append(warn("certificate", text, remedy))
-    for pem in shown:
-        what = f"that for {route.host}, serial number {read_serial(pem)},"
-        findings.append(judge_life("certificate", what, pem, visit.now))
-    wanted = await _fetch_wanted(visit, route)
-    if wanted is not None and set(shown) != {wanted[1]}:
-        others = describe_names(map(read_serial, shown))
-        text = f"shown is {others}, but in {wanted[0]} is {read_serial(wanted[1])}"
+    serial = read_serial(shown)
+    what = f"that for {route.host}, serial number {serial},"
+    findings = [judge_life("certificate", what, shown, visit.now)]
+    source, wanted = await _fetch_wanted(visit, route)
+    if wanted not in (None, shown):
+        text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
         remedy = "Wait a minute for the replicas to follow; else restart them, and see their log."
         findings.append(warn("certificate", text, remedy))
     return findings
 
 
-async def _shake_hands(route: Route, host: str, bundle: str, ciphers: str = "") -> bytes:
+async def _shake_hands(route: Route, host: str, bundle: str) -> bytes:
     """Return the certificate that a server shows, if it is trusted.
 
     Raises:
-        OSError: nobody answers; no TLS, or none with these ciphers; the certificate is refused.
+        OSError: nobody answers; it is not TLS; the certificate is refused.
         ValueError: the bundle cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -187,9 +156,6 @@ async def _shake_hands(route: Route, host: str, bundle: str, ciphers: str = "") 
         context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
     else:
         context.load_default_certs()
-    if ciphers:
-        context.maximum_version = ssl.TLSVersion.TLSv1_2  # its ciphers tell the type of the key
-        context.set_ciphers(ciphers)
     async with asyncio.timeout(_TIMEOUT):
         _, writer = await asyncio.open_connection(
             host, route.port, ssl=context, server_hostname=route.host
@@ -199,21 +165,21 @@ async def _shake_hands(route: Route, host: str, bundle: str, ciphers: str = "") 
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Visit, route: Route) -> tuple[str, bytes] | None:
+async def _fetch_wanted(visit: Visit, route: Route) -> tuple[str, bytes | None]:
     """Return where the operator has its certificate from, and that; None if it is unknown."""
     server = visit.settings.admission.server
     try:
         if isinstance(server, WebhookServer) and server.certfile:
             data = await asyncio.to_thread(Path(server.certfile).read_bytes)
             return str(server.certfile), split_certificates(data)[0]
-        if route.service is None:
-            return None
-        name = find_secret(server, route.service[1])
-        secret = await visit.read(f"/api/v1/namespaces/{route.service[0]}/secrets/{name}") or {}
+        namespace, service = route.service or ("", "")
+        name = find_secret(server, service)
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        secret = (await visit.read(path) if service else None) or {}
         data = base64.b64decode((secret.get("data") or {}).get("tls.crt") or "")
         return f"the Secret {name}", split_certificates(data)[0]
     except (OSError, ValueError, APIForbiddenError):
-        return None
+        return "", None
 
 
 def find_secret(server: object, service: str) -> str:
@@ -229,7 +195,7 @@ def _explain(route: Route, exc: Exception) -> Finding:
         is_other = "ostname" in why or "IP address" in why
         remedy = f"Make a certificate that has {route.host} in its subjectAltName."
         text = f"the caBundle does not trust that for {route.host}: {why}"
-        return fail("certificate", text, remedy if is_other else _RENEW)
+        return fail("certificate", text, remedy if is_other else RENEW)
     if isinstance(exc, ssl.SSLError):
         text = f"what answers does not speak TLS as expected: {exc.reason or exc}"
         remedy = "Let the Service or the URL lead to the port of the webhook server."

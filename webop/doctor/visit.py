@@ -1,22 +1,41 @@
-"""What every check needs: the client, whom it is for, and what is known so far."""
+"""What every check needs: the client, whom it is for, and the settings as the operator sets them.
+
+Without the startup handlers, nobody knows what the operator must be permitted.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
+import logging
+import os
+import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from webop.client.api import Client
-from webop.errors import APINotFoundError
-from webop.handling.handlers import ResourceHandler, WebhookHandler
+from webop.doctor.findings import Finding, approve, note, warn
+from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
+from webop.handling.activities import run_activity
+from webop.handling.handlers import Activity, ResourceHandler, WebhookHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
+from webop.own_threads import OwnThreads
+from webop.reactor.observer import Scope
+from webop.running import Operator, OperatorOptions
 from webop.settings import OperatorSettings
 
 Json = dict[str, Any]
 
-ACCOUNT_PREFIX = "system:serviceaccount:"
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+_POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # by which programs recognise that they run in a pod
+_REMEDY = (
+    "What they set is not known here. Say it by options, as --managed, --lease and --peering, and "
+    "by variables, as WEBOP_POSTING__ENABLED=false."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +47,16 @@ class Options:
             for all that carry marks of webop.
         account: whose permissions are checked; None for those of the one who asks.
         namespaces: where to look for objects, and where the operator works; empty for everywhere.
-        is_probing: whether requests (dry run) are sent that the webhooks are asked about.
         registry: the handlers of the operator; None if they are not given.
-        calls_startup: whether the startup handlers are called, for what they set.
-        startup_timeout: how long they may take, in seconds.
     """
 
-    managed: str | None = None
-    account: str | None = None
-    namespaces: tuple[str, ...] = ()
-    is_probing: bool = True
-    registry: OperatorRegistry | None = None
-    calls_startup: bool = True
-    startup_timeout: float = 10.0
+    managed: str | None
+    account: str | None
+    namespaces: tuple[str, ...]
+    is_probing: bool
+    registry: OperatorRegistry | None
+    calls_startup: bool
+    startup_timeout: float
 
     @property
     def handlers(self) -> list[ResourceHandler]:
@@ -55,9 +71,8 @@ class Options:
     @property
     def home(self) -> str:
         """The namespace of the service account; empty for other accounts."""
-        account = self.account or ""
-        is_pod = account.startswith(ACCOUNT_PREFIX)
-        return account.removeprefix(ACCOUNT_PREFIX).partition(":")[0] if is_pod else ""
+        _, is_pod, name = (self.account or "").rpartition(_SERVICE_ACCOUNT)
+        return name.partition(":")[0] if is_pod else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +83,8 @@ class Visit:
     options: Options
     settings: OperatorSettings
     now: dt.datetime
-    username: str | None = None
-    resources: Collection[Resource] = field(default_factory=frozenset)
+    username: str | None
+    resources: Collection[Resource]
 
     @property
     def namespace(self) -> str:
@@ -83,3 +98,64 @@ class Visit:
         except APINotFoundError:
             return None
         return answer
+
+    async def look(self, subject: str, path: str) -> Json | Finding | None:
+        """Read an object for a finding about a subject; or return why it is unknown."""
+        try:
+            return await self.read(path)
+        except APIForbiddenError as exc:
+            return note(subject, f"unknown: {exc}")
+
+
+class _LastError(logging.Handler):
+    """Keeps the last message about a handler that fails and is called again."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.text = f"; the last error: {record.getMessage()}"
+
+
+async def call_startup(options: Options, settings: OperatorSettings, server: str) -> list[Finding]:
+    """Call the startup handlers, which change the settings, and then the cleanup handlers.
+
+    They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
+    the command ends. For a service account, they find the API server where they do in a pod.
+    """
+    registry = options.registry
+    if registry is None or not registry.select_activities(Activity.STARTUP):
+        return []
+    if not options.calls_startup:
+        return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
+    scope = Scope(not options.namespaces, options.namespaces)
+    operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
+    threads, limit, done = OwnThreads("webop-startup"), options.startup_timeout, []
+    settings.execution.executor = threads
+    last, logger = _LastError(), logging.getLogger("webop.activities.startup")
+
+    async def call() -> None:
+        await run_activity(operator, Activity.STARTUP)
+        done.append(Activity.STARTUP)
+        with contextlib.suppress(ActivityError):
+            await run_activity(operator, Activity.CLEANUP)
+
+    is_posing = bool(options.home) and _POD_VARIABLE not in os.environ
+    if is_posing:
+        os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
+    logger.addHandler(last)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
+            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait({ended}, timeout=limit)
+    finally:
+        logger.removeHandler(last)
+        if is_posing:
+            del os.environ[_POD_VARIABLE]
+    if done:
+        return [approve("startup", "the settings are those of the startup handlers")]
+    why = f"they have not ended in {limit:g} s{last.text}"
+    if ended.done() and (exc := ended.exception()) is not None:
+        why = str(exc) or type(exc).__name__
+    return [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]
