@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.evidence import Answer, Outcome, classify, judge, read_answer
+from webop.doctor.probing import Answer, Outcome, classify, judge, read_answer
 from webop.doctor.records import Record
 from webop.errors import APIConnectionError, APIError, APIStatusError
 from webop.handling.handlers import WebhookType

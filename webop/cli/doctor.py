@@ -1,7 +1,4 @@
-"""``webop doctor``: checks an operator in a cluster, and says what to do.
-
-Everything happens in :mod:`webop.doctor`, which is imported when the command runs.
-"""
+"""``webop doctor``: :mod:`webop.doctor`, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -38,46 +35,31 @@ def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -
 @click.command(short_help="Check an operator in a cluster.")
 @_option("--managed", metavar="NAME", help="The webhook configurations, as in the settings.")
 @_option(
-    "--as",
-    "account",
-    metavar="ACCOUNT",
-    callback=_check_account,
+    "--as", "account", metavar="ACCOUNT", callback=_check_account,
     help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
-)
+)  # fmt: skip
 @_option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
 @_option(
-    "-n",
-    "--namespace",
-    "namespaces",
-    multiple=True,
-    metavar="NAMESPACE",
-    callback=check_names,
+    "-n", "--namespace", "namespaces", multiple=True, metavar="NAMESPACE", callback=check_names,
     help="Where the operator works, as for 'webop run'; repeatable.",
-)
+)  # fmt: skip
 @_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
 @_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
 @_option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
 @module_option()
 @aliased_option()
 @_option(
-    "--startup/--no-startup",
-    "calls_startup",
-    default=True,
+    "--startup/--no-startup", "calls_startup", default=True,
     help="Call the startup handlers for the settings, and then the cleanup handlers.",
-)
+)  # fmt: skip
 @_option(
-    "--startup-timeout",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    metavar="SECONDS",
+    "--startup-timeout", type=click.FloatRange(min=0.1), default=10.0, metavar="SECONDS",
     help="How long these handlers may take.",
-)
+)  # fmt: skip
 @_option(
-    "--probe/--no-probe",
-    "is_probing",
-    default=True,
+    "--probe/--no-probe", "is_probing", default=True,
     help="Let the API server call the webhooks, by dry runs.",
-)
+)  # fmt: skip
 @_option(
     "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text",
     help="For people, or for programs.",
@@ -85,20 +67,7 @@ def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
-def doctor(
-    ctx: click.Context,
-    controls: CLIControls,
-    /,
-    paths: tuple[str, ...],
-    clusterwide: bool,
-    namespaces: tuple[str, ...],
-    lease_name: str | None,
-    peering_name: str | None,
-    standalone: bool,
-    modules: tuple[str, ...],
-    form: str,
-    **options: Any,
-) -> None:
+def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: Any) -> None:
     """Check an operator in a cluster, and say what to do.
 
     Webhooks: whether live replicas keep them, whether the certificate is trusted, and whether the
@@ -120,11 +89,12 @@ def doctor(
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.doctor.examination import examine  # noqa: PLC0415 - not for --help
     from webop.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
-    from webop.doctor.visit import Options  # noqa: PLC0415
+    from webop.doctor.visit import Visit  # noqa: PLC0415
     from webop.handling.checks import check_registry  # noqa: PLC0415
     from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
+    paths, modules = options.pop("paths"), options.pop("modules")
     try:
         registry = controls.registry
         if paths or modules:
@@ -133,17 +103,18 @@ def doctor(
         if registry is not None:
             check_registry(registry)
         settings = controls.settings or OperatorSettings.from_environment()
-        _, namespaces = choose_scope(ctx, clusterwide, namespaces)
+        chosen = options.pop("clusterwide"), options.pop("namespaces")
+        _, namespaces = choose_scope(ctx, *chosen)
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
-    settings.leadership.lease_name = lease_name or settings.leadership.lease_name
-    settings.peering.standalone |= standalone
-    if peering_name is not None:
-        settings.peering.name, settings.peering.mandatory = peering_name, True
-    wishes = Options(namespaces=namespaces, registry=registry, **options)
-    found = asyncio.run(examine(wishes, settings))
+    settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name
+    settings.peering.standalone |= options.pop("standalone")
+    if name := options.pop("peering_name"):
+        settings.peering.name, settings.peering.mandatory = name, True
+    visit = Visit(settings=settings, namespaces=namespaces, registry=registry, **options)
+    found = asyncio.run(examine(visit))
 
-    def paint(text: str, level: Level) -> str:  # click drops colours if this is no terminal
+    def paint(text: str, level: str) -> str:  # click drops colours if this is no terminal
         return click.style(text, fg=_COLOURS[level])
 
     click.echo(build_json(found) if form == "json" else build_text(found, paint))

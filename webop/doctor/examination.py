@@ -10,35 +10,35 @@ import datetime as dt
 from collections.abc import AsyncIterator, Iterable
 
 from webop.admission.managed.clock import ServerClock
-from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.command_client import connect
-from webop.doctor.coordination import check_finalizers, check_lease, check_peering
 from webop.doctor.findings import Finding, Section, approve, fail, join_names, warn
 from webop.doctor.permissions import check_permissions
 from webop.doctor.probing import probe
 from webop.doctor.records import (
     Configuration,
+    check_finalizers,
     check_handlers,
+    check_lease,
+    check_peering,
     check_replicas,
     fetch_configurations,
     list_names,
 )
 from webop.doctor.trust import check_trust
-from webop.doctor.visit import Options, Visit, call_startup
+from webop.doctor.visit import Visit, call_startup
 from webop.errors import APIConnectionError, APIError, LoginError
-from webop.settings import OperatorSettings
 
 _CONFIGURATIONS = "Webhook configurations"
 Part = tuple[str, Iterable[Finding]]
 
 
-async def examine(options: Options, settings: OperatorSettings) -> list[Section]:
+async def examine(visit: Visit) -> list[Section]:
     """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
     parts: list[Part] = []
     try:
-        async with connect() as client:
-            async for part in _examine(client, options, settings):
+        async with connect() as visit.client:
+            async for part in _examine(visit):
                 parts.append(part)  # noqa: PERF401 - those before an error are kept
     except LoginError as exc:
         remedy = "Provide a kubeconfig (KUBECONFIG, ~/.kube/config), or run it in a pod."
@@ -51,29 +51,18 @@ async def examine(options: Options, settings: OperatorSettings) -> list[Section]
     return [Section(title, found) for title, findings in parts if (found := list(findings))]
 
 
-async def _examine(
-    client: Client, options: Options, settings: OperatorSettings
-) -> AsyncIterator[Part]:
+async def _examine(visit: Visit) -> AsyncIterator[Part]:
     """Yield the findings about one thing after the other, with a title."""
-    server = (await client.vault.get()).server
-    declared = settings.admission.managed  # before the startup handlers
-    yield "Settings", await call_startup(options, settings, server)
+    client, server = visit.client, (await visit.client.vault.get()).server
+    declared = visit.settings.admission.managed  # before the startup handlers
+    yield "Settings", await call_startup(visit, server)
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)
     login = approve("login", clock.username or "the API server does not say who this is")
-    if clock.username == "system:anonymous":
-        remedy = "Put credentials into the kubeconfig: a token or a client certificate."
-        login = fail("login", "the API server takes this for an anonymous request", remedy)
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
-    visit = Visit(
-        client=client,
-        options=options,
-        settings=settings,
-        now=clock.tell().astimezone(dt.UTC),
-        username=clock.username,
-        resources=(await discover(client)).resources,
-    )
+    visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
+    visit.resources = (await discover(client)).resources
     names = await list_names(visit)
     if isinstance(names, Finding):
         yield _CONFIGURATIONS, [names]
@@ -89,21 +78,21 @@ async def _examine(
             text = f"there are no webhook configurations {name}: nothing is checked"
             remedy = "Start the operator, or see its log. Other names: --managed NAME."
             absent = fail("existence", text, remedy)
-            is_required = name in (options.managed, declared)
+            is_required = name in (visit.managed, declared)
             yield _CONFIGURATIONS, [absent.soften(is_required=is_required)]
-    if options.registry is not None and len(names) > 1:
+    if visit.registry is not None and len(names) > 1:
         text = f"there are several operators in the cluster: {join_names(names)}"
         remedy = "Say which one has these handlers: --managed NAME."
         yield _CONFIGURATIONS, [warn("handlers", text, remedy)]
     probed = await probe(visit, [record for one in found for record in one.records])
     for one in found:
         findings = [*check_replicas(one, visit.now), *await check_trust(visit, one.records)]
-        findings += [probed.pop(0) for _ in one.records if options.is_probing]
-        if options.registry is not None and len(names) == 1:
+        findings += [probed.pop(0) for _ in one.records if visit.is_probing]
+        if visit.registry is not None and len(names) == 1:
             findings += check_handlers(visit, one)
         yield one.title, findings or [approve("webhooks", "none")]
     replicas = {m.identity for one in found for m in one.marks if m.is_alive(visit.now)}
     lease, peering = await check_lease(visit, replicas), await check_peering(visit)
     yield "Coordination", [*lease, *peering, *await check_finalizers(visit)]
-    whose = options.account or visit.username or "this account"
+    whose = visit.account or visit.username or "this account"
     yield f"Permissions of {whose}", await check_permissions(visit, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
@@ -81,11 +81,7 @@ def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) 
 def build_json(sections: Sequence[Section]) -> str:
     """Return the report as a JSON document."""
     counts = {level.value: count for level, count in count_levels(sections).items()}
-    document = {
-        "healthy": not counts[Level.FAILURE],
-        "counts": counts,
-        "sections": [asdict(section) for section in sections],
-    }
+    document = {"healthy": not counts[Level.FAILURE], "counts": counts, "sections": [*sections]}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -94,6 +90,12 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     listed = list(dict.fromkeys(names))
     more = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def build_rule(group: str, resources: Iterable[str], verbs: Iterable[str]) -> str:
+    """Return a rule of a role, in YAML."""
+    what = f"resources: [{', '.join(resources)}], verbs: [{', '.join(verbs)}]"
+    return f"{{apiGroups: [{group}], {what}}}"
 
 
 def describe_seconds(seconds: float) -> str:

@@ -16,20 +16,17 @@ from itertools import product
 from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.peers import build_kinds
 from webop.coordination.requests import LEASES
-from webop.doctor.findings import Finding, Level, approve, join_names, note, warn
+from webop.doctor.findings import Finding, Level, approve, build_rule, join_names, warn
 from webop.doctor.trust import find_secret
 from webop.doctor.visit import Json, Visit
-from webop.errors import APIForbiddenError, APIStatusError
+from webop.errors import APIForbiddenError
 from webop.handling.handlers import BackgroundHandler, ChangeHandler, ResourceHandler
 from webop.objects.resources import Resource
 from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
 _API = "authorization.k8s.io"
-_ASKING = (
-    f"Ask as somebody who may: {{apiGroups: [{_API}], resources: [subjectaccessreviews], "
-    "verbs: [create]}; or run it as the account itself."
-)
+_ASKING = build_rule(_API, ["subjectaccessreviews"], ["create"])
 # What the rights are for without which the operator does most of its work.
 _LISTING = "needed if the API server has no streaming lists, or cannot give one at the moment"
 _GETTING = "needed when others change an object at the same time: patches conflict then"
@@ -38,36 +35,26 @@ _STATUS = "needed for results, and what handlers write there"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that an operator must be permitted to do.
-
-    Attributes:
-        namespaces: where; empty for everywhere.
-        name: of the one object; empty for all. Verbs without a name (create) are for all anyway.
-        level: how bad it is not to have it.
-        use: what it is needed for, if the operator does most without it.
-    """
+    """Something that an operator must be permitted to do."""
 
     subject: str
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
-    namespaces: tuple[str, ...] = ()
-    name: str = ""
+    namespaces: tuple[str, ...] = ()  # empty for everywhere
+    name: str = ""  # of the one object; verbs without a name (create) are for all anyway
     level: Level = Level.FAILURE
-    use: str = ""
+    use: str = ""  # what it is needed for, if the operator does most without it
 
     def list_reviews(self) -> list[Json]:
         """Return what to ask the API server about, as ``resourceAttributes``."""
         reviews = []
-        places = self.namespaces or ("",)
-        for namespace, resource, verb in product(places, self.resources, self.verbs):
-            plural, _, subresource = resource.partition("/")
-            optional = {
-                "subresource": subresource,
-                "namespace": namespace,
-                "name": "" if verb == "create" else self.name,
-            }
-            given = {key: value for key, value in optional.items() if value}
+        where = self.namespaces or ("",)
+        for namespace, resource, verb in product(where, self.resources, self.verbs):
+            plural, _, part = resource.partition("/")
+            name = "" if verb == "create" else self.name
+            rest = {"subresource": part, "namespace": namespace, "name": name}
+            given = {key: value for key, value in rest.items() if value}
             reviews.append({"group": self.group, "resource": plural, "verb": verb, **given})
         return reviews
 
@@ -77,16 +64,13 @@ class Need:
             return approve(self.subject, f"{', '.join(self.verbs)} granted")
         grouped: dict[str, dict[str, None]] = {}
         for item in missing:
-            name = "/".join([item["resource"], *filter(None, [item.get("subresource")])])
+            name = "/".join(item[key] for key in ("resource", "subresource") if key in item)
             grouped.setdefault(name, {})[item["verb"]] = None
         listed = "; ".join(f"{' and '.join(verbs)} {name}" for name, verbs in grouped.items())
-        places = sorted({item["namespace"] for item in missing if "namespace" in item})
-        where = f" in {' and '.join(places)}" if places else ""
+        places = " and ".join(sorted({item["namespace"] for item in missing if self.namespaces}))
         role = f"Role in {' and '.join(self.namespaces)}" if self.namespaces else "ClusterRole"
-        group = self.group or '""'
-        resources, verbs = ", ".join(self.resources), ", ".join(self.verbs)
-        rule = f"{{apiGroups: [{group}], resources: [{resources}], verbs: [{verbs}]}}"
-        text = f"not granted: {listed}{where}{self.use and f'; {self.use}'}"
+        rule = build_rule(self.group or '""', self.resources, self.verbs)
+        text = f"not granted: {listed}{places and f' in {places}'}{self.use and f'; {self.use}'}"
         return Finding(self.level, self.subject, text, f"Add to the {role}: {rule}")
 
 
@@ -139,7 +123,7 @@ def list_handler_needs(
 
 def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
     """Yield what the Lease and the peering need, if there are any."""
-    settings, namespaces = visit.settings, visit.options.namespaces
+    settings, namespaces = visit.settings, visit.namespaces
     if (name := settings.leadership.lease_name) is not None:
         subject, group, kind = f"Lease {name}", LEASES.group, (LEASES.plural,)
         where: tuple[str, ...] = (settings.leadership.lease_namespace or visit.namespace,)
@@ -148,47 +132,37 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
         yield _optional(f"{subject} (watch)", group, kind, ("list", "watch"), where, name, use=use)
     peering = settings.peering
     level = Level.FAILURE if peering.mandatory else Level.WARNING
-    kinds = [] if peering.standalone else build_kinds(clusterwide=not namespaces)
-    for resource in (resource for resource in visit.resources if resource in kinds):
-        where = namespaces if resource.namespaced else ()
-        has_status = "status" in resource.subresources
-        written = f"{resource.plural}/status" if has_status else resource.plural
-        for plural, verbs in ((resource.plural, ("list", "watch")), (written, ("patch",))):
-            title = f"peering {peering.name} ({', '.join(verbs)})"
-            yield Need(title, resource.group, (plural,), verbs, where, peering.name, level)
+    for one in [] if peering.standalone else build_kinds(clusterwide=not namespaces):
+        for known in (resource for resource in visit.resources if resource == one):
+            written = f"{one.plural}/status" if "status" in known.subresources else one.plural
+            for plural, verbs in ((one.plural, ("list", "watch")), (written, ("patch",))):
+                title = f"peering {peering.name} ({', '.join(verbs)})"
+                yield Need(title, one.group, (plural,), verbs, namespaces, peering.name, level)
 
 
 async def _list_needs(visit: Visit, names: Iterable[str]) -> list[Need]:
     """Return all that the operator needs, whose webhook configurations have these names."""
-    options, settings = visit.options, visit.settings
+    settings = visit.settings
     needs: list[Need] = []
-    if options.managed or options.registry is None or options.webhooks:
+    if visit.managed or visit.registry is None or visit.webhooks:
         needs += map(list_configuration_needs, names)
-    server = settings.admission.server if options.webhooks else None
+    server = settings.admission.server if visit.webhooks else None
     if isinstance(server, WebhookServiceServer) and not server.certfile:
         where = server.namespace or visit.namespace
         name = find_secret(server, server.service or os.environ.get("WEBOP_SERVICE", ""))
         secret = await visit.look("", f"/api/v1/namespaces/{where}/secrets/{name}")
-        verbs: tuple[str, ...] = ("get", "create", "update")
-        if isinstance(secret, dict):
-            is_own = "webop.dev/certificate" in (secret["metadata"].get("annotations") or {})
-            verbs = verbs if is_own else ("get",)  # one of others is only read
+        known = secret["metadata"].get("annotations") or {} if isinstance(secret, dict) else None
+        is_own = known is None or "webop.dev/certificate" in known  # one of others is only read
+        verbs = ("get", "create", "update") if is_own else ("get",)
         needs.append(Need(f"Secret {name}", "", ("secrets",), verbs, (where,), name))
-    if options.registry is not None:
-        handlers, namespaces = options.handlers, options.namespaces
-        needs += list_handler_needs(handlers, visit.resources, namespaces, settings)
-        needs += _list_coordination_needs(visit) if handlers else ()
+    if visit.registry is not None:
+        needs += list_handler_needs(visit.handlers, visit.resources, visit.namespaces, settings)
+        needs += _list_coordination_needs(visit) if visit.handlers else ()
     return needs
 
 
 def build_review(attributes: Mapping[str, str], account: str | None, home: str) -> tuple[str, Json]:
-    """Return the path and the body of the question whether something is permitted.
-
-    Args:
-        attributes: what is asked about.
-        account: whose permissions; None for those of the one who asks.
-        home: the namespace of the account if it is a service account.
-    """
+    """Return the path and the body of the question whether an account, or one's own, may do it."""
     spec: Json = {"resourceAttributes": dict(attributes)}
     kind = "SelfSubjectAccessReview"
     if account is not None:
@@ -202,18 +176,12 @@ def build_review(attributes: Mapping[str, str], account: str | None, home: str) 
 
 
 async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]:
-    """Ask the API server about all needs, for the account that is asked for, or the present one.
-
-    Args:
-        visit: what is known.
-        names: those of the webhook configurations.
-    """
-    options = visit.options
+    """Ask the API server about all needs; the names are those of the webhook configurations."""
 
     async def check(need: Need) -> Finding:
         missing = []
         for attributes in need.list_reviews():
-            path, body = build_review(attributes, options.account, options.home)
+            path, body = build_review(attributes, visit.account, visit.home)
             answer = await visit.client.request("POST", path, body=body)
             if not answer["status"].get("allowed"):
                 missing.append(attributes)
@@ -221,17 +189,17 @@ async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]
 
     needs = await _list_needs(visit, names)
     try:
-        return [*await asyncio.gather(*map(check, needs)), *_list_unknown(visit)]
+        findings = await asyncio.gather(*map(check, needs))
     except APIForbiddenError:
+        remedy = f"Ask as somebody who may: {_ASKING}; or run it as the account itself."
         text = "this account may not ask about the permissions of others"
-        return [warn("--as", text, _ASKING), *_list_unknown(visit)]
-    except APIStatusError as exc:
-        return [note("reviews", f"unknown: {exc}"), *_list_unknown(visit)]
+        findings = [warn("--as", text, remedy)]
+    return [*findings, *_list_unknown(visit)]
 
 
 def _list_unknown(visit: Visit) -> Iterator[Finding]:
     """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
-    handlers = (*visit.options.webhooks, *visit.options.handlers)
+    handlers = (*visit.webhooks, *visit.handlers)
     for selector in dict.fromkeys(handler.selector for handler in handlers):
         if selector is None or not selector.is_specific or selector.select(visit.resources):
             continue

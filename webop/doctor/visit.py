@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import logging
 import os
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,9 +37,9 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What users ask for.
+@dataclass(kw_only=True)
+class Visit:
+    """One examination: what users ask for; and the cluster, as soon as it is known.
 
     Attributes:
         managed: the name of the webhook configurations; None for what the settings say, or else
@@ -50,6 +49,7 @@ class Options:
         registry: the handlers of the operator; None if they are not given.
     """
 
+    settings: OperatorSettings
     managed: str | None
     account: str | None
     namespaces: tuple[str, ...]
@@ -57,6 +57,10 @@ class Options:
     registry: OperatorRegistry | None
     calls_startup: bool
     startup_timeout: float
+    client: Client = field(init=False)
+    resources: Collection[Resource] = ()
+    now: dt.datetime = field(init=False)
+    username: str | None = None
 
     @property
     def handlers(self) -> list[ResourceHandler]:
@@ -74,22 +78,10 @@ class Options:
         _, is_pod, name = (self.account or "").rpartition(_SERVICE_ACCOUNT)
         return name.partition(":")[0] if is_pod else ""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Visit:
-    """One examination."""
-
-    client: Client
-    options: Options
-    settings: OperatorSettings
-    now: dt.datetime
-    username: str | None
-    resources: Collection[Resource]
-
     @property
     def namespace(self) -> str:
         """Where the operator is, as far as it is known."""
-        return self.options.home or self.client.vault.default_namespace or "default"
+        return self.home or self.client.vault.default_namespace or "default"
 
     async def read(self, path: str, **params: str) -> Json | None:
         """Read an object or a list; None if there is none."""
@@ -107,55 +99,43 @@ class Visit:
             return note(subject, f"unknown: {exc}")
 
 
-class _LastError(logging.Handler):
-    """Keeps the last message about a handler that fails and is called again."""
-
-    text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.text = f"; the last error: {record.getMessage()}"
-
-
-async def call_startup(options: Options, settings: OperatorSettings, server: str) -> list[Finding]:
+async def call_startup(visit: Visit, server: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
     They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
     the command ends. For a service account, they find the API server where they do in a pod.
     """
-    registry = options.registry
+    registry, settings, limit = visit.registry, visit.settings, visit.startup_timeout
     if registry is None or not registry.select_activities(Activity.STARTUP):
         return []
-    if not options.calls_startup:
+    if not visit.calls_startup:
         return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
-    scope = Scope(not options.namespaces, options.namespaces)
+    scope = Scope(not visit.namespaces, visit.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
-    threads, limit, done = OwnThreads("webop-startup"), options.startup_timeout, []
-    settings.execution.executor = threads
-    last, logger = _LastError(), logging.getLogger("webop.activities.startup")
+    settings.execution.executor = threads = OwnThreads("webop-startup")
+    done = False
 
     async def call() -> None:
+        nonlocal done
         await run_activity(operator, Activity.STARTUP)
-        done.append(Activity.STARTUP)
+        done = True
         with contextlib.suppress(ActivityError):
             await run_activity(operator, Activity.CLEANUP)
 
-    is_posing = bool(options.home) and _POD_VARIABLE not in os.environ
+    is_posing = bool(visit.home) and _POD_VARIABLE not in os.environ
     if is_posing:
         os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
-    logger.addHandler(last)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
             ended.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({ended}, timeout=limit)
     finally:
-        logger.removeHandler(last)
         if is_posing:
             del os.environ[_POD_VARIABLE]
     if done:
         return [approve("startup", "the settings are those of the startup handlers")]
-    why = f"they have not ended in {limit:g} s{last.text}"
+    why = f"they have not ended in {limit:g} s: see the log"
     if ended.done() and (exc := ended.exception()) is not None:
         why = str(exc) or type(exc).__name__
     return [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]
