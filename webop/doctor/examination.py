@@ -12,19 +12,10 @@ from collections.abc import AsyncIterator, Iterable
 from webop.admission.managed.clock import ServerClock
 from webop.client.discovery import discover
 from webop.command_client import connect
+from webop.doctor import records
 from webop.doctor.findings import Finding, Section, approve, fail, join_names, warn
 from webop.doctor.permissions import check_permissions
 from webop.doctor.probing import probe
-from webop.doctor.records import (
-    Configuration,
-    check_finalizers,
-    check_handlers,
-    check_lease,
-    check_peering,
-    check_replicas,
-    fetch_configurations,
-    list_names,
-)
 from webop.doctor.trust import check_trust
 from webop.doctor.visit import Visit, call_startup
 from webop.errors import APIConnectionError, APIError, LoginError
@@ -63,36 +54,22 @@ async def _examine(visit: Visit) -> AsyncIterator[Part]:
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
     visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
     visit.resources = (await discover(client)).resources
-    names = await list_names(visit)
-    if isinstance(names, Finding):
-        yield _CONFIGURATIONS, [names]
-        names = []
-    found: list[Configuration] = []
-    for name in names:
-        fetched = await fetch_configurations(visit, name)
-        if isinstance(fetched, Finding):
-            yield _CONFIGURATIONS, [fetched]
-            continue
-        found += fetched
-        if not any(one.is_there for one in fetched):
-            text = f"there are no webhook configurations {name}: nothing is checked"
-            remedy = "Start the operator, or see its log. Other names: --managed NAME."
-            absent = fail("existence", text, remedy)
-            is_required = name in (visit.managed, declared)
-            yield _CONFIGURATIONS, [absent.soften(is_required=is_required)]
+    names, found, findings = await records.find_configurations(visit)
+    is_required = not {visit.managed, declared}.isdisjoint(names)
+    yield _CONFIGURATIONS, [finding.soften(is_required=is_required) for finding in findings]
     if visit.registry is not None and len(names) > 1:
         text = f"there are several operators in the cluster: {join_names(names)}"
         remedy = "Say which one has these handlers: --managed NAME."
         yield _CONFIGURATIONS, [warn("handlers", text, remedy)]
     probed = await probe(visit, [record for one in found for record in one.records])
     for one in found:
-        findings = [*check_replicas(one, visit.now), *await check_trust(visit, one.records)]
+        findings = [*records.check_replicas(one, visit.now), *await check_trust(visit, one.records)]
         findings += [probed.pop(0) for _ in one.records if visit.is_probing]
         if visit.registry is not None and len(names) == 1:
-            findings += check_handlers(visit, one)
+            findings += records.check_handlers(visit, one)
         yield one.title, findings or [approve("webhooks", "none")]
     replicas = {m.identity for one in found for m in one.marks if m.is_alive(visit.now)}
-    lease, peering = await check_lease(visit, replicas), await check_peering(visit)
-    yield "Coordination", [*lease, *peering, *await check_finalizers(visit)]
+    lease, peering = await records.check_lease(visit, replicas), await records.check_peering(visit)
+    yield "Coordination", [*lease, *peering, *await records.check_finalizers(visit)]
     whose = visit.account or visit.username or "this account"
     yield f"Permissions of {whose}", await check_permissions(visit, names)

@@ -14,6 +14,7 @@ import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import orjson
@@ -32,23 +33,22 @@ _TRIED_TARGETS = 5  # kinds of objects for one webhook
 _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
 
 _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
-_UNCALLED = re.compile(
-    r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)', re.DOTALL
-)
+_UNCALLED = re.compile(r'(?s)failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)')
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
 _TEXT_LIMIT = 250  # characters of a reason
 
 
 class Outcome(enum.Enum):
-    """How a dry run has ended."""
+    """How a dry run has ended; if it says nothing about webhooks, with what to do."""
 
     ALLOWED = enum.auto()
     DENIED = enum.auto()  # by a webhook
     UNCALLED = enum.auto()  # a webhook could not be called
-    INVALID = enum.auto()  # by the schema, after mutating webhooks and before validating ones
-    FORBIDDEN = enum.auto()  # by RBAC, before all webhooks
-    OTHER = enum.auto()
+    # By the schema, after mutating webhooks and before validating ones; by RBAC, before all.
+    INVALID = "Create an object of this kind to try it on, and run the doctor again."
+    FORBIDDEN = "Run the doctor with an account that may do this, or with --no-probe."
+    OTHER = "Try the same by kubectl --dry-run=server, and see what the API server says."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,14 @@ _CAUSES = (
      "Raise settings.admission.max_body."),
     (r"did not answer within|has taken too long", "a handler takes too long",
      "See the log; make it faster, or raise timeout_seconds=."),
-    (r"which is the limit \(settings\.admission\.max_", "the operator has too many reviews at once",
+    (r"the limit \(settings\.admission\.max_", "the operator has too many reviews at once",
      "Find the handler that hangs in the log; or raise the limit, or the number of replicas."),
-    (r"x509: certificate has expired or is not yet valid",
-     "the certificate has expired, or is not valid yet",
+    (r"certificate has expired or is not", "the certificate has expired, or is not valid yet",
      "Renew it, or restart the operator if it made it; compare the clocks."),
-    (r"x509: certificate is (valid for|not valid for any)|contain any IP SANs|legacy Common Name",
-     "the certificate is for another name",
+    (r"certificate is (not )?valid for|IP SANs|Common Name", "the certificate is for another name",
      "Make one for <service>.<namespace>.svc, or for the host of the URL."),
-    (r"x509:|failed to verify certificate|unknown authority",
-     "the caBundle does not trust the certificate", RENEW),
-    (r"server gave HTTP response to HTTPS client|first record does not look like a TLS",
-     "what answers does not speak TLS",
+    (r"x509:|failed to verify|unknown auth", "the caBundle does not trust the certificate", RENEW),
+    (r"gave HTTP response to HTTPS|not look like a TLS", "what answers does not speak TLS",
      "Let the Service lead to the port of the webhook server."),
     (r"connection refused", "nobody listens there",
      "Start the operator; if it runs, compare its port with the targetPort or the URL."),
@@ -95,25 +91,17 @@ _CAUSES = (
      "Create it, or correct service= and namespace= of the server."),
     (r"no such host", "the API server does not know the host",
      "Give one that it can resolve by host=, or use a Service."),
-    (r"the server could not find the requested resource",
-     "who answers does not know this webhook (404)",
+    (r"could not find the requested resource", "who answers does not know this webhook (404)",
      "Check that all replicas run the same version, and where the Service or the URL leads."),
-    (r"deadline exceeded|Client\.Timeout|i/o timeout|no route to host|network is unreachable",
-     "it does not answer in time",
+    (r"deadline exceeded|timeout|no route to|unreachable", "it does not answer in time",
      "Let firewalls and NetworkPolicies pass the API server; see the log for slow handlers."),
     (r"connection reset|EOF|broken pipe", "the connection is cut",
      "See the log of the operator, and of what is in between."),
-    (r"webhook response|couldn't get version/kind|unmarshal",
-     "what answers is not an AdmissionReview", "Correct where the Service or the URL leads."),
-    (r"an error on the server|^(?!Post )", "it answers with an error",
-     "See the log of the operator."),
-    (r"", "it cannot be called", "See the log of the operator."),
+    (r"webhook response|get version/kind|unmarshal", "what answers is not an AdmissionReview",
+     "Correct where the Service or the URL leads."),
+    (r"an error on the server|^(?!Post )", "it answers with an error", "See the operator's log."),
+    (r"", "it cannot be called", "See the operator's log."),
 )  # fmt: skip
-_ADVICE = {
-    Outcome.FORBIDDEN: "Run the doctor with an account that may do this, or with --no-probe.",
-    Outcome.INVALID: "Create an object of this kind to try it on, and run the doctor again.",
-    Outcome.OTHER: "Try the same by kubectl --dry-run=server, and see what the API server says.",
-}
 
 
 def read_answer(description: str, error: APIError | None) -> Answer:
@@ -144,14 +132,7 @@ def classify(reason: str) -> tuple[str, str]:
 def judge(
     record: Record, own: Answer | str, everything: Iterable[Answer], username: str | None
 ) -> Finding:
-    """Say whether the API server can call a webhook.
-
-    Args:
-        record: the webhook.
-        own: the answer to the request that was made for it; or why there was none.
-        everything: the answers to all requests: any can name this webhook.
-        username: who has made the requests.
-    """
+    """Say whether the API server can call a webhook: any answer can name it, its own or another."""
     name, about = record.name, [one for one in everything if one.culprit == record.name]
     if uncalled := [one for one in about if one.outcome is Outcome.UNCALLED]:
         what, remedy = classify(uncalled[0].reason)
@@ -170,7 +151,7 @@ def judge(
     is_late = own.outcome is Outcome.INVALID and record.reason is WebhookType.MUTATING
     if own.outcome is not Outcome.ALLOWED and not is_late:
         text = f"unknown: {what} failed before this check: {own.reason}"
-        return warn(name, text, _ADVICE[own.outcome])
+        return warn(name, text, str(own.outcome.value))
     return _judge_passed(record, what, username)
 
 
@@ -189,11 +170,9 @@ def _judge_passed(record: Record, what: str, username: str | None) -> Finding:
 
 LabelSelector = Mapping[str, Any] | None  # meta/v1; None and an empty one select everything
 
-Attempt = tuple[str, str, Json, str]
-"""A dry run: the method, the path, the body, and what it is."""
-
+Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the body, and what it is
+# A resource, a subresource; whether a webhook is called for updates, and for creations.
 Target = tuple[Resource, str | None, bool, bool]
-"""A resource, a subresource; whether a webhook is called for updates, and for creations."""
 
 
 def _list_requirements(selector: LabelSelector) -> Iterator[tuple[str, str, list[str]]]:
@@ -222,26 +201,26 @@ def list_targets(record: Record, resources: Collection[Resource]) -> Iterator[Ta
     Only main bodies and their status can: the operations on other subresources do something else.
     """
     for rule in record.webhook.get("rules") or ():
-        operations = set(rule.get("operations") or ())
+        groups, versions, operations = (
+            set(rule.get(key) or ()) for key in ("apiGroups", "apiVersions", "operations")
+        )
         updates, creates = (not operations.isdisjoint({"*", one}) for one in ("UPDATE", "CREATE"))
-        for name in rule.get("resources") or ():
-            plural, _, subresource = name.partition("/")
-            can_create = creates and not subresource
-            if subresource not in ("", "status") or not (updates or can_create):
-                continue
-            for resource in sorted(resources, key=lambda resource: resource.name):
-                is_known = not subresource or subresource in resource.subresources
-                if is_known and plural in ("*", resource.plural) and _is_in_rule(rule, resource):
-                    yield resource, subresource or None, updates, can_create
-
-
-def _is_in_rule(rule: Json, resource: Resource) -> bool:
-    scope = "Namespaced" if resource.namespaced else "Cluster"
-    return (
-        not {"*", resource.group}.isdisjoint(rule.get("apiGroups") or ())
-        and not {"*", resource.version}.isdisjoint(rule.get("apiVersions") or ())
-        and rule.get("scope", "*") in ("*", scope)
-    )
+        chosen = [
+            resource
+            for resource in sorted(resources, key=lambda resource: resource.name)
+            if not groups.isdisjoint({"*", resource.group})
+            and not versions.isdisjoint({"*", resource.version})
+            and rule.get("scope", "*") in ("*", "Namespaced" if resource.namespaced else "Cluster")
+        ]
+        for resource, name in product(chosen, rule.get("resources") or ()):
+            plural, _, part = name.partition("/")
+            is_there = not part or (part == "status" and part in resource.subresources)
+            if (
+                plural in ("*", resource.plural)
+                and is_there
+                and (updates or (creates and not part))
+            ):
+                yield resource, part or None, updates, creates and not part
 
 
 def build_update(resource: Resource, subresource: str | None, body: Json) -> Attempt:
@@ -259,16 +238,11 @@ def build_creation(
 ) -> Attempt:
     """Return a creation of an object, which resembles the model if there is one."""
     metadata = (model or {}).get("metadata") or {}
-    made = {
-        **{key: value for key, value in (model or {}).items() if key != "status"},
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {
-            "generateName": "webop-doctor-",
-            "labels": {**build_labels(selector), **(metadata.get("labels") or {})},
-            "annotations": metadata.get("annotations") or {},
-        },
-    }
+    labels = {**build_labels(selector), **(metadata.get("labels") or {})}
+    annotations = metadata.get("annotations") or {}
+    kept = {"generateName": "webop-doctor-", "labels": labels, "annotations": annotations}
+    made = {key: value for key, value in (model or {}).items() if key != "status"}
+    made |= {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": kept}
     where = f" in {namespace}" if namespace else ""
     path = resource.get_url(namespace=namespace)
     return "POST", path, made, f"a CREATE of {resource.plural}{where}"
@@ -283,15 +257,9 @@ async def probe(visit: Visit, records: Collection[Record]) -> list[Finding]:
     gate = asyncio.Semaphore(_AT_ONCE)
     sent = await asyncio.gather(*(_send(visit, one, gate) for one in requests.values()))
     answers = dict(zip(requests, sent, strict=True))
-    return [
-        judge(
-            record,
-            one if isinstance(one, str) else answers[orjson.dumps(one)],
-            sent,
-            visit.username,
-        )
-        for record, one in zip(records, attempts, strict=True)
-    ]
+    own = [one if isinstance(one, str) else answers[orjson.dumps(one)] for one in attempts]
+    judged = zip(records, own, strict=True)
+    return [judge(record, answer, sent, visit.username) for record, answer in judged]
 
 
 async def _prepare(visit: Visit, record: Record) -> Attempt | str:

@@ -91,36 +91,40 @@ def has_required(records: Iterable[Record]) -> bool:
     return any(record.is_required for record in records)
 
 
-async def list_names(visit: Visit) -> list[str] | Finding:
-    """Return the names of the operator's configurations; or why they are unknown."""
+async def find_configurations(visit: Visit) -> tuple[list[str], list[Configuration], list[Finding]]:
+    """Return the names of the operator's configurations, these, and what is wrong with them."""
     registry, webhooks = visit.registry, visit.webhooks
-    declared = visit.settings.admission.managed if registry is None or webhooks else None
-    if name := visit.managed or declared:
-        return [name]
-    names: dict[str, None] = {}
+    names = dict.fromkeys(filter(None, [visit.managed]))
+    if not names and (registry is None or webhooks):
+        names = dict.fromkeys(filter(None, [visit.settings.admission.managed]))
     try:
-        for resource in KINDS.values():
-            for body in (await visit.read(resource.get_url()) or {}).get("items") or ():
+        for kind in () if names else KINDS.values():
+            for body in (await visit.read(kind.get_url()) or {}).get("items") or ():
                 if any(key.startswith(PREFIX) for key in body["metadata"].get("annotations") or ()):
                     names[body["metadata"]["name"]] = None
     except APIForbiddenError:
-        rule = build_rule(GROUP, (resource.plural for resource in KINDS.values()), ["list"])
+        rule = build_rule(GROUP, (kind.plural for kind in KINDS.values()), ["list"])
         remedy = f"Name them: --managed NAME, as in settings.admission.managed; or grant {rule}."
-        return warn(_SUBJECT, "this account may not list them", remedy)
-    if names:
-        return list(names)
-    if registry is not None and not webhooks:
-        return note(_SUBJECT, "none, and these handlers have no webhooks")
-    remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
-    return warn(_SUBJECT, "no replica of webop keeps any in this cluster", remedy)
-
-
-async def fetch_configurations(visit: Visit, name: str) -> list[Configuration] | Finding:
-    """Read the configurations of a name; those of one kind need not be there."""
-    try:
-        return [await _fetch_configuration(visit, reason, name) for reason in KINDS]
-    except APIForbiddenError as exc:
-        return note(_SUBJECT, f"{name}: {exc}", "Run it as the operator's account.")
+        return [], [], [warn(_SUBJECT, "this account may not list them", remedy)]
+    if not names and registry is not None and not webhooks:
+        return [], [], [note(_SUBJECT, "none, and these handlers have no webhooks")]
+    if not names:
+        remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
+        text = "no replica of webop keeps any in this cluster"
+        return [], [], [warn(_SUBJECT, text, remedy)]
+    found, findings = list[Configuration](), list[Finding]()
+    for name in names:
+        try:
+            found += (both := [await _fetch_configuration(visit, kind, name) for kind in KINDS])
+        except APIForbiddenError as exc:
+            remedy = "Run it as the operator's account."
+            findings.append(note(_SUBJECT, f"{name}: {exc}", remedy))
+            continue
+        if not any(one.is_there for one in both):
+            text = f"there are no webhook configurations {name}: nothing is checked"
+            remedy = "Start the operator, or see its log. Other names: --managed NAME."
+            findings.append(fail("existence", text, remedy))
+    return list(names), found, findings
 
 
 async def _fetch_configuration(visit: Visit, reason: WebhookType, name: str) -> Configuration:
@@ -249,15 +253,14 @@ async def check_peering(visit: Visit) -> list[Finding]:
     if kind is None and peering.mandatory:
         remedy = "kubectl apply -f manifests/peering.yaml, from webop's repository."
         return [fail(subject, "the cluster has no kind for it: the operator pauses", remedy)]
-    for namespace in namespaces or (None,):
-        if kind is None:
-            break
+    for namespace in (namespaces or (None,)) if kind else ():
+        assert kind is not None  # noqa: S101 - for the type checker
         found = await visit.look(subject, kind.get_url(namespace=namespace, name=peering.name))
         if isinstance(found, Finding):
             findings.append(found)
         elif found is not None:
-            resume = f"webop resume {f'-n {namespace}' if namespace else '-A'}"
-            resume += f" --peering {peering.name} --id"
+            where = f"-n {namespace}" if namespace else "-A"
+            resume = f"webop resume {where} --peering {peering.name} --id"
             findings += judge_peers(subject, found, peering.priority, visit.now.timestamp(), resume)
         elif peering.mandatory:
             place = f" in {namespace}" if namespace else ""
@@ -289,18 +292,12 @@ def judge_peers(
 
 async def check_finalizers(visit: Visit) -> list[Finding]:
     """Find objects that cannot go because of the finalizer, of custom and of handled kinds."""
-    finalizer = visit.settings.persistence.finalizer
-    handled = {
-        resource
-        for handler in visit.handlers
-        for resource in (handler.selector.select(visit.resources) if handler.selector else ())
-    }
-    custom = {
-        resource
-        for resource in visit.resources
-        if resource.preferred and "." in resource.group and not resource.group.endswith(".k8s.io")
-    }
-    kinds = [resource for resource in (*custom, *handled) if "list" in resource.verbs]
+    finalizer, known = visit.settings.persistence.finalizer, visit.resources
+    selectors = [handler.selector for handler in visit.handlers if handler.selector]
+    handled = {one for selector in selectors for one in selector.select(known)}
+    groups = {one.group for one in known if "." in one.group and not one.group.endswith(".k8s.io")}
+    custom = {one for one in known if one.preferred and one.group in groups}
+    kinds = [kind for kind in (*custom, *handled) if "list" in kind.verbs]
     search = await find_held(visit.client, kinds, visit.namespaces, finalizer)
     stuck: dict[Resource, list[Held]] = {}
     for one in search.held:
@@ -313,15 +310,11 @@ async def check_finalizers(visit: Visit) -> list[Finding]:
         age = describe_seconds((visit.now - oldest).total_seconds())
         names = join_names((one.path for one in held), 3)
         text = f"being deleted for {age}, held by {finalizer}: {names}"
-        if visit.registry is None:
-            advice = "Start the operator; if there is none any more"
-        elif resource in handled:
-            advice = "See the log of the operator: it handles the deletion. To give up"
-        else:
+        if visit.registry is not None and resource not in handled:
             text += "; no handler in these files is for this kind"
-            advice = "If no other operator handles it"
         where = " ".join(f"-n {name}" for name in visit.namespaces) or "-A"
-        findings.append(warn(kind, text, f"{advice}: webop finalizers release {where} {kind}"))
+        remedy = "Start the operator, or see its log. If no operator handles it any more: "
+        findings.append(warn(kind, text, f"{remedy}webop finalizers release {where} {kind}"))
     if search.problems:
         unknown = join_names(sorted(search.problems))
         findings.append(note("finalizers", f"this account may not list {unknown}"))

@@ -142,12 +142,7 @@ async def _check_route(visit: Visit, route: Route, bundle: str) -> list[Finding]
 
 
 async def _shake_hands(route: Route, host: str, bundle: str) -> bytes:
-    """Return the certificate that a server shows, if it is trusted.
-
-    Raises:
-        OSError: nobody answers; it is not TLS; the certificate is refused.
-        ValueError: the bundle cannot be read.
-    """
+    """Return the certificate that a server shows, if it is trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.hostname_checks_common_name = False
     # As for Go, whatever is in the bundle is trusted, not only what is its own CA.
@@ -191,19 +186,12 @@ def find_secret(server: object, service: str) -> str:
 def _explain(route: Route, exc: Exception) -> Finding:
     """Say why there was no handshake."""
     if isinstance(exc, ssl.SSLCertVerificationError):
-        why = exc.verify_message or str(exc)
-        is_other = "ostname" in why or "IP address" in why
-        remedy = f"Make a certificate that has {route.host} in its subjectAltName."
-        text = f"the caBundle does not trust that for {route.host}: {why}"
-        return fail("certificate", text, remedy if is_other else RENEW)
-    if isinstance(exc, ssl.SSLError):
-        text = f"what answers does not speak TLS as expected: {exc.reason or exc}"
-        remedy = "Let the Service or the URL lead to the port of the webhook server."
-        return warn("certificate", text, remedy)
+        why = f"the caBundle does not trust that for {route.host}: {exc.verify_message or exc}"
+        return fail("certificate", why, f"{RENEW} It must have {route.host} as subjectAltName.")
     is_refused = isinstance(exc, ConnectionRefusedError)
     reason = "connection refused" if is_refused else str(exc) or "no answer in time"
     text = f"{route} cannot be reached from here: {reason}"
     if isinstance(exc, socket.gaierror | ValueError):  # a bad bundle has its own finding
         return note("address", text, "See below whether API servers can reach it; else see host=.")
-    remedy = "Start the operator. If it runs, check whether only API servers can reach it."
+    remedy = "Start the operator. If it runs, check the port, and who can reach it."
     return warn("address", text, remedy)

@@ -39,22 +39,14 @@ _REMEDY = (
 
 @dataclass(kw_only=True)
 class Visit:
-    """One examination: what users ask for; and the cluster, as soon as it is known.
-
-    Attributes:
-        managed: the name of the webhook configurations; None for what the settings say, or else
-            for all that carry marks of webop.
-        account: whose permissions are checked; None for those of the one who asks.
-        namespaces: where to look for objects, and where the operator works; empty for everywhere.
-        registry: the handlers of the operator; None if they are not given.
-    """
+    """One examination: what users ask for; and the cluster, as soon as it is known."""
 
     settings: OperatorSettings
-    managed: str | None
-    account: str | None
-    namespaces: tuple[str, ...]
+    managed: str | None  # the name of the webhook configurations; by default, as in the settings
+    account: str | None  # whose permissions are checked; by default, one's own
+    namespaces: tuple[str, ...]  # where the operator works; empty for everywhere
+    registry: OperatorRegistry | None  # the handlers; None if they are not given
     is_probing: bool
-    registry: OperatorRegistry | None
     calls_startup: bool
     startup_timeout: float
     client: Client = field(init=False)
