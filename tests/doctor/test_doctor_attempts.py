@@ -1,4 +1,4 @@
-"""What a webhook is tried with."""
+"""What a webhook is tried with; label selectors as queries, and as labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 import webop
-from webop.doctor.probing import Target, build_creation, build_update, list_targets
+from webop.doctor.probing import (
+    Target,
+    build_creation,
+    build_labels,
+    build_query,
+    build_update,
+    list_targets,
+)
 from webop.doctor.records import Record
 from webop.handling.handlers import WebhookType
 
@@ -19,6 +26,29 @@ PODS = webop.Resource(
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
 DEPLOYMENTS = webop.Resource("apps", "v1", "deployments", kind="Deployment", namespaced=True)
 EVERYTHING = [PODS, NODES, DEPLOYMENTS]
+
+SELECTORS: list[tuple[Json | None, str, Json]] = [
+    (None, "", {}),
+    ({}, "", {}),
+    ({"matchLabels": {"a": "1"}}, "a in (1)", {"a": "1"}),
+    (
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]},
+        "a in (1,2)",
+        {"a": "1"},
+    ),
+    (
+        {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]},
+        "a notin (1)",
+        {},
+    ),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "a", {"a": ""}),
+    ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, "!a", {}),
+    (
+        {"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]},
+        "a in (1),b",
+        {"a": "1", "b": ""},
+    ),
+]
 
 
 def build_record(**rule: Any) -> Record:
@@ -81,3 +111,11 @@ def test_a_new_object_has_the_labels_that_are_asked_for() -> None:
     _, path, made, _ = build_creation(NODES, None, selector, None)
     assert path == "/api/v1/nodes"
     assert made["metadata"]["labels"] == {"a": "1"}
+
+
+@pytest.mark.parametrize(("selector", "query", "labels"), SELECTORS)
+def test_a_selector_gives_a_query_and_labels_that_it_selects(
+    selector: Json | None, query: str, labels: Json
+) -> None:
+    assert build_query(selector) == query
+    assert build_labels(selector) == labels

@@ -31,12 +31,16 @@ _AT_ONCE = 4  # requests; a webhook that does not answer takes 30 s
 _LOOKED_AT = "50"  # objects of a kind
 _TRIED_TARGETS = 5  # kinds of objects for one webhook
 _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
+_TEXT_LIMIT = 250  # characters of a reason
 
 _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
-_UNCALLED = re.compile(r'(?s)failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)')
+_UNCALLED = re.compile(r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)')
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
-_TEXT_LIMIT = 250  # characters of a reason
+LabelSelector = Mapping[str, Any] | None  # meta/v1; None and an empty one select everything
+Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the body, and what it is
+# A resource, a subresource; whether a webhook is called for updates, and for creations.
+Target = tuple[Resource, str | None, bool, bool]
 
 
 class Outcome(enum.Enum):
@@ -108,19 +112,14 @@ def read_answer(description: str, error: APIError | None) -> Answer:
     """Return how a dry run has ended, by the error that it has ended with, if any."""
     if error is None:
         return Answer(description, Outcome.ALLOWED)
-    text = str(error)
+    text = " ".join(str(error).split())
     if found := _UNCALLED.search(text):
-        return Answer(description, Outcome.UNCALLED, found[1], _trim(found[2]))
+        return Answer(description, Outcome.UNCALLED, found[1], found[2][:_TEXT_LIMIT])
     if found := _DENIED.search(text):
         return Answer(description, Outcome.DENIED, found[1])
     status = error.status if isinstance(error, APIStatusError) else 0
     outcome = {403: Outcome.FORBIDDEN, 422: Outcome.INVALID}.get(status, Outcome.OTHER)
-    return Answer(description, outcome, reason=_trim(text))
-
-
-def _trim(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _TEXT_LIMIT else f"{flat[:_TEXT_LIMIT]}..."
+    return Answer(description, outcome, reason=text[:_TEXT_LIMIT])
 
 
 def classify(reason: str) -> tuple[str, str]:
@@ -166,13 +165,6 @@ def _judge_passed(record: Record, what: str, username: str | None) -> Finding:
             text = f"unknown: {what} has passed, but matchConditions may have exempted it"
             return note(record.name, text)
     return approve(record.name, f"reached by {what}")
-
-
-LabelSelector = Mapping[str, Any] | None  # meta/v1; None and an empty one select everything
-
-Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the body, and what it is
-# A resource, a subresource; whether a webhook is called for updates, and for creations.
-Target = tuple[Resource, str | None, bool, bool]
 
 
 def _list_requirements(selector: LabelSelector) -> Iterator[tuple[str, str, list[str]]]:

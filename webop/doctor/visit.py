@@ -29,7 +29,6 @@ from webop.settings import OperatorSettings
 
 Json = dict[str, Any]
 
-_SERVICE_ACCOUNT = "system:serviceaccount:"
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # by which programs recognise that they run in a pod
 _REMEDY = (
     "What they set is not known here. Say it by options, as --managed, --lease and --peering, and "
@@ -67,8 +66,8 @@ class Visit:
     @property
     def home(self) -> str:
         """The namespace of the service account; empty for other accounts."""
-        _, is_pod, name = (self.account or "").rpartition(_SERVICE_ACCOUNT)
-        return name.partition(":")[0] if is_pod else ""
+        account = self.account or ""
+        return account.split(":")[2] if account.startswith("system:serviceaccount:") else ""
 
     @property
     def namespace(self) -> str:
