@@ -20,12 +20,22 @@ from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]
 
+VERBS = frozenset({"list", "patch", "create"})
 PODS = webop.Resource(
-    "", "v1", "pods", kind="Pod", namespaced=True, subresources=frozenset({"status", "exec"})
+    "",
+    "v1",
+    "pods",
+    kind="Pod",
+    namespaced=True,
+    subresources=frozenset({"status", "exec"}),
+    verbs=VERBS,
 )
-NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
-DEPLOYMENTS = webop.Resource("apps", "v1", "deployments", kind="Deployment", namespaced=True)
-EVERYTHING = [PODS, NODES, DEPLOYMENTS]
+NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False, verbs=VERBS)
+DEPLOYMENTS = webop.Resource(
+    "apps", "v1", "deployments", kind="Deployment", namespaced=True, verbs=VERBS
+)
+BINDINGS = webop.Resource("", "v1", "bindings", namespaced=True, verbs=frozenset({"create"}))
+EVERYTHING = [BINDINGS, PODS, NODES, DEPLOYMENTS]
 
 SELECTORS: list[tuple[Json | None, str, Json]] = [
     (None, "", {}),

@@ -7,7 +7,7 @@ from typing import Any
 import webop
 from tests.admission.managing import Site
 from tests.commands import find_free_port
-from tests.doctor.consulting import Doctor
+from tests.doctor.consulting import Doctor, configure
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 
@@ -159,6 +159,22 @@ async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(
     assert created.find(subject).text == f"reached by a CREATE of patients in {namespace}"
     assert updated.find(subject).text == f"reached by an UPDATE of patients {namespace}/one"
     assert seen == [("one", {"size": "large"}, namespace)]
+
+
+async def test_a_webhook_for_all_kinds_is_tried_with_one_that_can_be_listed(
+    site: Site, doctor: Doctor
+) -> None:
+    namespace = site.objects.namespace
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["*"], "operations": ["*"]}
+    await configure(
+        site,
+        {"url": "https://localhost:9/hook"},
+        rules=[{**rule, "scope": "Namespaced"}],
+        namespaceSelector={"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        failurePolicy="Ignore",
+    )
+    report = await doctor.examine("--managed", site.name, "-n", namespace)
+    assert "passes anyway" in report.find(f"check.{site.name}").text, report.output
 
 
 async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: Doctor) -> None:

@@ -200,7 +200,8 @@ def list_targets(record: Record, resources: Collection[Resource]) -> Iterator[Ta
         chosen = [
             resource
             for resource in sorted(resources, key=lambda resource: resource.name)
-            if not groups.isdisjoint({"*", resource.group})
+            if {"list", "patch"} <= resource.verbs
+            and not groups.isdisjoint({"*", resource.group})
             and not versions.isdisjoint({"*", resource.version})
             and rule.get("scope", "*") in ("*", "Namespaced" if resource.namespaced else "Cluster")
         ]
