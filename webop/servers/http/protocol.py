@@ -198,7 +198,8 @@ class _Connection(HttpToolsProtocol):
         self._is_in_head = False
         self._unanswered.append(self.cycle)
         self.cycle.send = _JoinedSend(self.cycle)  # type: ignore[method-assign]
-        if getattr(self.server_state, "is_stopping", False):
+        is_stopping = getattr(self.server_state, "is_stopping", False)
+        if is_stopping or not self.parser.should_keep_alive():  # uvicorn asks since 0.53 only
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -293,6 +294,9 @@ class _JoinedSend:
             headers, body = start.get("headers", ()), message.get("body", b"")
             if is_whole and self.send_at_once(start["status"], headers, body):
                 return
+            if not self._cycle.keep_alive:  # uvicorn says so since 0.53 only
+                headers = [pair for pair in headers if pair[0].lower() != b"connection"]
+                start = {**start, "headers": [*headers, (b"connection", b"close")]}
             await RequestResponseCycle.send(self._cycle, start)
         await RequestResponseCycle.send(self._cycle, message)
 
