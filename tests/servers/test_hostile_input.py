@@ -336,6 +336,18 @@ async def test_trailers_are_not_taken_for_headers(fn: Recorder) -> None:
     assert "X-User" not in fn.calls[0].headers
 
 
+async def test_the_request_after_a_refused_expectation_is_not_taken_for_its_body(
+    fn: Recorder,
+) -> None:
+    head = HEAD.replace(b"Host", b"Content-Type: text/plain\r\nExpect: 100-continue\r\nHost")
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(head)
+        assert "connection: close" in await read_head(reader)
+        with contextlib.suppress(ConnectionError):
+            writer.write(HEAD + BODY)
+            assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 3)
+
+
 @pytest.mark.parametrize("sent", [b"2\r\n{}\r\n0\r\nX: ", b"1;x=", b"2\r\n{}\r\n0;x="])
 async def test_an_endless_trailer_or_extension_of_a_chunk_is_refused(
     fn: Recorder, sent: bytes

@@ -200,6 +200,8 @@ class _Connection(HttpToolsProtocol):
         is_stopping = getattr(self.server_state, "is_stopping", False)
         if is_stopping or not self.parser.should_keep_alive():  # uvicorn asks since 0.53 only
             self.cycle.keep_alive = False
+        if self.expect_100_continue:  # a client that is refused may send the next request at once
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
