@@ -143,6 +143,16 @@ async def test_a_replica_that_comes_just_after_the_deletion_leaves_the_restoring
         assert failures == []
 
 
+async def test_names_in_another_form_than_in_certificates_are_no_reason_to_rotate_for_ever(
+    cluster: Secrets,
+) -> None:
+    names = ["2001:DB8::1", "b\u00fccher.example", "0.0.0.0"]
+    async with replicate(cluster, extra_sans=names, settle_time=0.05):
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 20)
+    assert cluster.count_writes() == 1
+
+
 async def test_open_connections_outlive_a_rotation(cluster: Secrets) -> None:
     async with (
         replicate(cluster) as replica,
