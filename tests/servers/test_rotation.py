@@ -80,6 +80,13 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
         pytest.param(
             replace(STABLE, renew_at=None), SERVING1, {}, Step.PREPARE, id="no time of renewal"
         ),
+        pytest.param(
+            replace(STABLE, renew_at=START + dt.timedelta(days=100)),
+            SERVING1,
+            {},
+            Step.PREPARE,
+            id="the next one has got lost, whose time of renewal it was",
+        ),
         pytest.param(PREPARED, SERVING1, {}, Step.ADVERTISE, id="the bundle is advertised first"),
         pytest.param(PREPARED, ADVERTISING, {"now": 44}, Step.WAIT, id="others may not see it yet"),
         pytest.param(

@@ -164,7 +164,10 @@ class Rotation:
             return Step.WAIT, shared
         present = frozenset() if shared.leaf is None else shared.leaf.names
         has_names = present.issuperset(self.names)
-        if shared.renew_at is None or self._now >= shared.renew_at or not has_names:
+        # The time was that of the next certificate, if that has got lost.
+        end = self._now if shared.leaf is None else shared.leaf.expiry
+        is_due = shared.renew_at is None or not self._now < shared.renew_at < end
+        if is_due or not has_names:
             # Replicas of two versions can want different names: each would replace the
             # certificate of the other, for ever, if it did not keep what is there.
             others = () if has_names else sorted(present.difference(self.names))
