@@ -179,6 +179,13 @@ def test_one_step_of_a_rotation(
         pytest.param(
             None, remember(*SERVING1, was_foreign=True), {"now": 600}, Step.RESTORE, id="or not"
         ),
+        pytest.param(
+            None,
+            remember(replace(LEAF1, ca=None), (b"root",), was_foreign=True),
+            {"now": 600},
+            Step.FOUND,
+            id="or not, and nobody would take a chain of its maker's for one of ours",
+        ),
     ],
 )
 def test_a_secret_that_is_gone_or_spoilt(

@@ -145,7 +145,8 @@ class Rotation:
         if self.was_foreign and not self._has_seen(self.retirement):
             return Step.WAIT, shared  # for its maker, who has the first right
         known = (*self.cas, *shared.cas)  # who serves by these must be trusted
-        if self._is_valid(self.leaf):
+        # Without its CA, nobody would take it for one of ours.
+        if self._is_valid(self.leaf) and _list_cas(self.leaf):
             restored = replace(shared, leaf=self.leaf, upcoming=None, renew_at=None)
             return Step.RESTORE, _put(restored, cas=known)
         if self.leaf is None and not self._has_seen(self.absence):
