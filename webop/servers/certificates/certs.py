@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Nodes' clocks differ: a certificate made now must be valid for those that are a bit behind.
-_CLOCK_SKEW = dt.timedelta(minutes=5)
+# Nodes' clocks differ: a certificate made now must be valid for those that are behind, be it by
+# the hour of a wrong time zone.
+_CLOCK_SKEW = dt.timedelta(hours=2)
 _TEN_YEARS = 3650
 _MAX_COMMON_NAME = 64  # RFC 5280, ub-common-name
 
