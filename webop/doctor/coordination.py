@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Collection, Iterator
 
 from webop.coordination.lease import Record
@@ -108,7 +109,7 @@ def judge_peers(
     equals = [peer.identity for peer in alive if peer.priority == priority]
     bosses = [peer for peer in alive if peer.priority > priority]
     for peer in bosses:
-        remedy = f"If it does not run any more: {resume} {peer.identity}"
+        remedy = f"If it does not run any more: {resume} {shlex.quote(peer.identity)}"
         yield warn(subject, f"paused by {peer}", remedy)
     if len(equals) > 1:
         text = f"all pause each other, as they have the priority {priority}: "
@@ -118,7 +119,8 @@ def judge_peers(
         if peer.priority > priority and peer not in alive:
             ended = f"ended at {format_time(peer.deadline)}, and pauses nobody any more"
             text = f"{peer.identity} (priority {peer.priority}) {ended}"
-            yield note(subject, text, f"To remove its record: {resume} {peer.identity}")
+            remedy = f"To remove its record: {resume} {shlex.quote(peer.identity)}"
+            yield note(subject, text, remedy)
     for identity, why in problems.items():
         yield note(subject, f"the record of {identity} is ignored: {why}")
     if not bosses and len(equals) < 2:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 import orjson
 
+from webop.escaping import escape
+
 
 class Level(enum.StrEnum):
     """How bad it is; a note is neither good nor bad, or could not be checked."""
@@ -77,9 +79,10 @@ def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) 
         lines.append(section.title)
         for finding in section.findings:
             level = paint(f"{finding.level:<{size}}", finding.level)
-            lines.append(f"  {level}  {finding.subject:<{width}}  {finding.text}".rstrip())
+            what = f"{finding.subject:<{width}}  {finding.text}"
+            lines.append(f"  {level}  {escape(what)}".rstrip())
             if finding.remedy:
-                lines.append(f"  {'':<{size}}  {'':<{width}}  -> {finding.remedy}")
+                lines.append(f"  {'':<{size}}  {'':<{width}}  -> {escape(finding.remedy)}")
         lines.append("")
     counts = {level: count for level, count in count_levels(sections).items() if count}
     parts = [

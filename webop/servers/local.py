@@ -11,9 +11,10 @@ import base64
 import contextlib
 import logging
 import os
+import ssl
 from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from webop.errors import ConfigurationError
 from webop.own_threads import call_in_own_thread
@@ -28,9 +29,6 @@ from webop.servers.certificates.certfiles import (
 )
 from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.hosting import Hosting, get_hosting
-
-if TYPE_CHECKING:
-    import ssl
 
 logger = logging.getLogger(__name__)
 
@@ -299,7 +297,7 @@ class WebhookServer(BaseWebhookServer):
             if changed.cert is not None and not is_same and self._contexts is not None:
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
-                except ConfigurationError as error:
+                except (ConfigurationError, ssl.SSLError) as error:
                     text = "The changed certificate of the webhook server is not in use: %s"
                     logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
                 else:

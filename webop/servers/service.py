@@ -173,6 +173,7 @@ class WebhookServiceServer(WebhookServer):
                 return
 
     def _build_rotation(self) -> Rotation:
+        from webop.servers.certificates.certs import normalize_hostnames  # noqa: PLC0415 - slow
         from webop.servers.certificates.rotation import Rotation  # noqa: PLC0415 - slow
         from webop.servers.certificates.secretdata import make_leaf  # noqa: PLC0415 - slow
 
@@ -181,7 +182,7 @@ class WebhookServiceServer(WebhookServer):
         name = f"{service}.{namespace}"
         names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
         rotation = Rotation(
-            names=tuple(dict.fromkeys(names)),
+            names=tuple(map(str, normalize_hostnames(names))),
             lifetime=self.certificate_lifetime,
             poll=self.poll_interval,
             settle=self.settle_time,
