@@ -242,6 +242,7 @@ def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
         (("deploymentss.example.com",), {}, ""),
         ((), {"kind": "Deploymnt"}, " Did you mean deployments.v1.apps?"),
         (("databases.example.com",), {}, ""),
+        (("databases",), {}, ""),
         (("databases.sampels.dev",), {}, " Did you mean the API group samples.dev?"),
         (("databases.samples.dev",), {}, ""),
         (("example.com", EVERYTHING), {}, ""),

@@ -284,7 +284,7 @@ class Selector:
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         if close:
             return f" Did you mean {names[close[0]]}?"
-        alike = difflib.get_close_matches(self.group or "", set(groups), n=1, cutoff=0.8)
+        alike = difflib.get_close_matches(self.group or "", {*groups} - {""}, n=1, cutoff=0.8)
         is_other = bool(alike) and alike[0] != self.group
         return f" Did you mean the API group {alike[0]}?" if is_other else ""
 
