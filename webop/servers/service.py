@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.errors import (
     APIConnectionError,
@@ -64,6 +64,13 @@ class WebhookServiceServer(WebhookServer):
     """
 
     DEFAULT_ADDR: ClassVar[str] = ""
+    TYPES: ClassVar[dict[str, Any]] = {
+        **WebhookServer.TYPES,
+        **dict.fromkeys(("service", "namespace", "secret"), str),
+        "service_port": int,
+        "certificate_lifetime": dt.timedelta,
+        **dict.fromkeys(("poll_interval", "settle_time", "overlap"), int | float),
+    }
 
     service: str | None = None
     namespace: str | None = None
