@@ -215,6 +215,12 @@ def test_verbosity_is_that_of_the_command_line(
     assert shown == expected
 
 
+def test_the_http_server_does_not_speak_of_its_end(read: Read) -> None:
+    webop.configure(log_format=LogFormat.PLAIN)
+    logging.getLogger("uvicorn.error.test").info("Shutting down")
+    assert read() == ""
+
+
 @pytest.mark.feature("LOG-08", "REF-15")
 def test_configuring_twice_does_not_double_the_lines(read: Read) -> None:
     webop.configure(log_format=LogFormat.FULL)

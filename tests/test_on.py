@@ -293,7 +293,14 @@ def test_all_wrong_options_are_told_at_once() -> None:
         (webop.on.validate, {"persistent": "no"}, "persistent= must be True or False"),
         (webop.on.validate, {"side_effects": 0}, "side_effects= must be True or False"),
         (webop.on.mutate, {"ignore_failures": "x"}, "ignore_failures= must be True or False"),
-        (webop.on.mutate, {"subresource": 5}, "subresource= must be a string"),
+        (webop.on.mutate, {"subresource": 5}, "subresource= must be a name"),
+        (webop.on.mutate, {"subresource": "Status"}, "subresource= must be a name"),
+        (webop.on.mutate, {"subresource": "pods/status"}, "subresource= must be a name"),
+        (webop.on.mutate, {"subresource": ""}, "subresource= must be a name"),
+        (webop.on.validate, {"id": ""}, "id= must be a string that is not empty"),
+        (webop.on.validate, {"registry": 5}, "registry= must be an instance of OperatorRegistry"),
+        (webop.on.validate, {"group": 5}, "group= must be a string, got 5"),
+        (webop.timer, {"initial_delay": -1}, "initial_delay= must be a number from 0 on"),
         (webop.on.mutate, {"operations": "CREATE"}, "operations= must be a list, got 'CREATE'"),
     ],
 )
@@ -314,6 +321,14 @@ def test_options_that_do_not_fit_are_told_of(
         (webop.on.mutate, {"operations": ["CREATE", "PATCH"]}, "'CREATE'.*, got 'PATCH'"),
         (webop.on.create, {"field": "spec..a"}, "empty key"),
         (webop.on.create, {"field": 5}, "field"),
+        (webop.on.create, {"retries": -1}, "retries= must be .* 0, got -1"),
+        (webop.on.create, {"timeout": -1}, "timeout= must be .* 0, got -1"),
+        (webop.timer, {"interval": -0.5}, "interval= must be .* 0, got -0.5"),
+        (
+            webop.on.create,
+            {"annotations": {"a/b/c": webop.PRESENT}},
+            r"annotations\['a/b/c'\] must",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_told_of(
@@ -399,6 +414,12 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
 
     webop.on.event(lambda resource, **_: resource.kind == "Pod", registry=registry)(create_fn)
     assert len(registry) == 1
+
+
+@pytest.mark.parametrize("decorator", ACTIVITIES)
+def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decorator) -> None:
+    with pytest.raises(TypeError, match=r"handlers need parentheses"):
+        decorator(fn)
 
 
 def test_a_lambda_chooses_resources_whatever_it_calls_them(

@@ -17,12 +17,15 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 _HIDING_LIMIT = 10_000  # characters
 _SECRETS = (
-    re.compile(r"(://)[^/\s@]{1,500}(?=@)"),
+    re.compile(r"(://)[^/\s]{1,500}(?=@)"),  # passwords can have "@", too
+    # Quotes can be escaped: programs quote the answers of others.
     re.compile(
-        r"""((?:token|password|passwd|secret|[_-]key|apikey|-data)["']?[=:]\s{0,9}["']?)[^\s"',}]+""",
+        r"""((?:token|password|passwd|secret|[_-]key|apikey|-data)[\\"']{0,4}\s{0,9}"""
+        r"""(?:[=:]|%3d)\s{0,9}\\?(["'])?)(?(2)(?:(?!\2).)+|[^\s",}]+)""",
         re.IGNORECASE,
     ),
-    re.compile(r"(\b(?:bearer|basic)\s{1,9})\S+", re.IGNORECASE),
+    re.compile(r"(--[\w-]{0,40}(?:token|password|secret|key)\s{1,9})\S+", re.IGNORECASE),
+    re.compile(r"(\b(?:bearer|basic|authorization: \w{1,20})\s{1,9})\S+", re.IGNORECASE),
     # Long words as machines make them: of all kinds of characters, or hexadecimal.
     re.compile(
         r"""((?:^|[\s"'=:,(]|(?<=\w)\.))(?=\S{0,300}?[a-z])(?=\S{0,300}?[A-Z])(?=\S{0,300}?\d)"""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from webop.client.api import PAGE_SIZE, Client
 from webop.client.calls import MERGE_PATCH, Call, parse_page
 from webop.errors import APIConflictError, APINotFoundError, APIStatusError
+from webop.escaping import escape
 from webop.objects.resources import Resource
 from webop.pacing import Backoff
 
@@ -43,8 +44,8 @@ class Held:
 
     @property
     def path(self) -> str:
-        """The namespace, if there is one, and the name."""
-        return "/".join(filter(None, (self.namespace, self.name)))
+        """The namespace, if there is one, and the name; RBAC roles have any characters there."""
+        return escape("/".join(filter(None, (self.namespace, self.name))))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ specification": by one to three positional arguments or by keywords.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, Never, TypeVar, Unpack
 
 from webop.handling.checks import check_signature, is_handler
 from webop.handling.handlers import (
@@ -52,27 +52,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @spell_out()
-def startup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call before anything else: no watching, no request yet (chapter "Startup")."""
-    return _register_activity(Activity.STARTUP, options)
+    return _register_activity(Activity.STARTUP, bare, options)
 
 
 @spell_out()
-def cleanup(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call when the operator stops, for whatever reason but SIGKILL (chapter "Startup")."""
-    return _register_activity(Activity.CLEANUP, options)
+    return _register_activity(Activity.CLEANUP, bare, options)
 
 
 @spell_out()
-def login(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+def login(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call to get credentials, a ``ConnectionInfo`` or None (chapter "Authentication")."""
-    return _register_activity(Activity.AUTHENTICATION, options)
+    return _register_activity(Activity.AUTHENTICATION, bare, options)
 
 
 @spell_out()
-def probe(**options: Unpack[ActivityOptions]) -> Callable[[F], F]:
+def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
     """Call for a value that is reported under the id by the health endpoint ("Health-checks")."""
-    return _register_activity(Activity.PROBE, options)
+    return _register_activity(Activity.PROBE, bare, options)
 
 
 @spell_out()
@@ -168,7 +168,13 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
     return subhandler(**options)(fn)
 
 
-def _register_activity(activity: Activity, options: ActivityOptions) -> Callable[[F], F]:
+def _register_activity(
+    activity: Activity, bare: tuple[Never, ...], options: ActivityOptions
+) -> Callable[[F], F]:
+    if bare:
+        raise TypeError(
+            f"Decorators of {activity.value} handlers need parentheses, and options by name only."
+        )
     parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
 

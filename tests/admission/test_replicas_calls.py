@@ -210,5 +210,5 @@ async def test_nothing_passes_while_replicas_are_replaced_one_after_another(
                 await old.aclose()
                 old = new
             last.push_async_callback(old.aclose)
-        assert answers[403] > 10
+        assert answers[403] >= 10
     assert await crew.is_clean()

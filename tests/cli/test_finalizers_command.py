@@ -74,6 +74,23 @@ async def test_objects_with_the_finalizer_are_listed_and_those_being_deleted_com
     assert [line.split()[1] for line in result.output.splitlines()[1:]] == [f"{held.namespace}/two"]
 
 
+async def test_names_of_roles_do_not_rewrite_what_the_terminal_shows(
+    client: Client, webop_namespace: str, run: Run
+) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{webop_namespace}/roles"
+    role = {"metadata": {"name": "x\x1b]0;y\x07\nforged", "finalizers": [FINALIZER]}, "rules": []}
+    await client.request("POST", path, body=role)
+    place = ("roles.rbac.authorization.k8s.io", "-n", webop_namespace)
+    for command in (("list", *place), ("release", *place, "--all", "--yes")):
+        result = await run(*command)
+        assert result.exit_code == 0, result.output
+        assert r"x\u001b]0;y\u0007\nforged" in result.output
+        assert "\x1b" not in result.output
+    assert result.output.endswith(": released\n")
+    (left,) = (await client.request("GET", path))["items"]
+    assert "finalizers" not in left["metadata"]
+
+
 async def test_a_release_asks_and_ends_the_deletions_only(held: Objects, run: Run) -> None:
     place = ("-n", held.namespace)
     refused = await run("release", *place)  # there is nobody to answer

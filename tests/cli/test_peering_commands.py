@@ -91,6 +91,20 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
     assert caplog.text.count("Pausing") == 1
 
 
+@pytest.mark.feature("CLI-14", "CLI-15")
+async def test_names_and_messages_of_others_do_not_rewrite_what_the_terminal_shows(
+    run: Run, meeting: Meeting
+) -> None:
+    forged = "x\x1b]0;y\x07\nforged"
+    await meeting.create(**{forged: {**build_record(5), "message": forged}})
+    where = ("-n", meeting.namespace, "-P", "mine", "-q")
+    for command in (("resume",), ("freeze", "-t5"), ("freeze", "-t5", "-p1")):
+        result = await asyncio.to_thread(run, *command, *where)
+        assert result.exit_code == 0, result.output
+        assert r"x\u001b]0;y\u0007\nforged" in result.output
+        assert "\x1b" not in result.output
+
+
 @pytest.mark.feature("CLI-14", "CLI-15", "CLI-03")
 async def test_the_options_come_from_the_environment_as_well(
     run: Run, meeting: Meeting, client: Client, webop_namespace: str

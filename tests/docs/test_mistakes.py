@@ -32,6 +32,8 @@ CODE = {
     "value= needs": f"@webop.on.create('pods', value='x'){FN}",
     "labels['app']": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
     "fn() is given for a resource": f"@webop.on.create{FN}",
+    "Decorators of startup": f"@webop.on.startup{FN}",
+    "The name of a resource": f"@webop.on.validate('pods/status'){FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
@@ -42,7 +44,8 @@ CODE = {
     "settings.posting.level": f"{STARTUP}posting.level = 'loud'",
     "webop.WebhookServer()": f"{STARTUP}admission.server = webop.WebhookServer(prot=9443)",
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
-    "Timer 'fn'": f"@webop.timer('pods'){FN}",
+    "Timer 'fn' is called only": f"@webop.timer('pods'){FN}",
+    "Timer 'fn' is called again": f"@webop.timer('pods', interval=0){FN}",
     "The environment variable": f"@webop.on.create('pods'){FN}",
     "… No module named 'kopf'": (
         "import sys\n"

@@ -67,6 +67,12 @@ def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
     assert text in found[0].text
 
 
+def test_an_identity_of_strangers_is_quoted_in_the_command_to_be_copied() -> None:
+    status = {"x; rm -rf ~": build_peer(100)}
+    found = list(judge_peers("peering", {"status": status}, 0, NOW.timestamp(), "resume --id"))
+    assert found[0].remedy.endswith("resume --id 'x; rm -rf ~'")
+
+
 async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
     site: Site, doctor: Doctor
 ) -> None:

@@ -41,6 +41,13 @@ def test_the_text_is_grouped_and_aligned() -> None:
     assert build_text(SECTIONS, lambda text, _: text) == TEXT
 
 
+def test_words_of_strangers_forge_no_lines_and_do_not_reach_the_terminal() -> None:
+    forged = "paused by x\n1 ok.\x1b[2J"
+    text = build_text([Section("a", [warn(forged, forged, forged)])], lambda text, _: text)
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 5
+
+
 def test_levels_are_painted_and_the_summary_in_the_worst_one() -> None:
     painted: list[tuple[str, Level]] = []
 

@@ -81,6 +81,7 @@ def declare(
         settings.admission.shutdown_delay = 0
         settings.leadership.lease_name = settings.peering.name = place
         settings.leadership.lease_namespace = place
+        settings.leadership.lease_duration, settings.leadership.renew_deadline = 120, 90
         settings.leadership.retry_period = 0.5
         settings.peering.mandatory = True
 

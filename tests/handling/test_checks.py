@@ -305,3 +305,10 @@ def test_a_timer_without_a_schedule_is_suspicious(options: Any, count: int) -> N
     texts = check_registry(registry)
     assert len(texts) == count
     assert all("Timer 'fn' is called only once for each object" in text for text in texts)
+
+
+def test_a_timer_without_a_pause_is_suspicious() -> None:
+    registry = webop.OperatorRegistry()
+    webop.timer("kex", id="fn", registry=registry, interval=0)(lambda **_: None)
+    (text,) = check_registry(registry)
+    assert text.startswith("Timer 'fn' is called again and again without a pause")

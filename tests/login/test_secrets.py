@@ -172,6 +172,13 @@ def test_urls_are_quoted_without_what_can_be_a_password(url: object, shown: str)
         (f"{{'access_token': '{SECRET}'}}", "{'access_token': '***'}"),
         (f"Authorization: Bearer {SECRET}", "Authorization: Bearer ***"),
         (f"GET https://joe:{SECRET}@host/x", "GET https://***@host/x"),
+        (f"GET https://joe:x@{SECRET}@host/x", "GET https://***@host/x"),
+        (rf'answer: "{{\"id_token\":\"{SECRET}\"}}"', r'answer: "{\"id_token\":\"***"}"'),
+        (f'password="of two {SECRET}" x', 'password="***" x'),
+        (f"token = {SECRET}", "token = ***"),
+        (f"&refresh_token%3D{SECRET}", "&refresh_token%3D***"),
+        (f"login --client-secret {SECRET}: exit code 1", "login --client-secret *** exit code 1"),
+        (f"Authorization: Token {SECRET}", "Authorization: Token ***"),
         (f"key {TOKEN} is wrong", "key *** is wrong"),
         ("0123456789abcdef" * 2, "***"),
         *((text, text) for text in (

@@ -197,7 +197,7 @@ def test_selectors_take_the_resources_that_are_meant(args: Any, names: Any, sele
         pytest.param((123,), {}, "a string or EVERYTHING"),
         pytest.param(("apps", lambda _: True), {}, "a string or EVERYTHING"),
         pytest.param((EVERYTHING, "pods"), {}, "are strings"),
-        pytest.param(("pods.v1",), {"version": "v2"}, "Given twice"),
+        pytest.param(("pods.v1",), {"version": "v2"}, "Conflicting values"),
         pytest.param((), {"name": "pods"}, "cannot be selected by name"),
     ],
 )
@@ -242,6 +242,7 @@ def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
         (("deploymentss.example.com",), {}, ""),
         ((), {"kind": "Deploymnt"}, " Did you mean deployments.v1.apps?"),
         (("databases.example.com",), {}, ""),
+        (("databases",), {}, ""),
         (("databases.sampels.dev",), {}, " Did you mean the API group samples.dev?"),
         (("databases.samples.dev",), {}, ""),
         (("example.com", EVERYTHING), {}, ""),

@@ -14,9 +14,11 @@ from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
+    build_certificate_of_own_ca,
     build_certificate_self_signed,
     build_certificate_signed,
     get_expiry,
+    read_validity,
 )
 
 
@@ -164,3 +166,9 @@ def test_a_certificate_never_outlives_its_authority() -> None:
 
 def test_private_keys_do_not_get_into_logs() -> None:
     assert "PRIVATE" not in repr(build_ca("ca"))
+
+
+def test_a_certificate_is_valid_for_api_servers_whose_clocks_are_an_hour_behind() -> None:
+    pair, ca = build_certificate_of_own_ca(["svc.ns.svc"], dt.timedelta(days=90))
+    for pem in (pair.cert, ca):
+        assert read_validity(pem)[0] < dt.datetime.now(dt.UTC) - dt.timedelta(hours=1, minutes=5)

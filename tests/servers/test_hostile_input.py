@@ -124,6 +124,15 @@ async def test_a_client_that_does_not_read_its_answers_is_cut(fn: Recorder) -> N
     assert 1 < count == len(fn.calls) < 1000
 
 
+async def test_answers_that_a_client_does_not_take_do_not_pile_up(fn: Recorder) -> None:
+    fn.response = {"padding": "x" * 8_000_000}  # more than the buffers of the kernel
+    async with listen(fn, read_timeout=0.5) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall((HEAD + BODY) * 8)
+            await until(lambda: len(fn.calls) >= 1)
+    assert len(fn.calls) <= 3
+
+
 async def test_a_review_that_takes_long_is_not_idle(fn: Recorder) -> None:
     fn.gate = asyncio.Event()
     limits = {"idle_timeout": 0.1, "read_timeout": 0.1}
@@ -325,6 +334,33 @@ async def test_trailers_are_not_taken_for_headers(fn: Recorder) -> None:
         writer.write(CHUNKED + b"%x\r\n%b\r\n0\r\nX-User: admin\r\n\r\n" % (len(BODY), BODY))
         assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
     assert "X-User" not in fn.calls[0].headers
+
+
+async def test_the_request_after_a_refused_expectation_is_not_taken_for_its_body(
+    fn: Recorder,
+) -> None:
+    head = HEAD.replace(b"Host", b"Content-Type: text/plain\r\nExpect: 100-continue\r\nHost")
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(head)
+        assert "connection: close" in await read_head(reader)
+        with contextlib.suppress(ConnectionError):
+            writer.write(HEAD + BODY)
+            assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 3)
+
+
+@pytest.mark.parametrize("sent", [b"2\r\n{}\r\n0\r\nX: ", b"1;x=", b"2\r\n{}\r\n0;x="])
+async def test_an_endless_trailer_or_extension_of_a_chunk_is_refused(
+    fn: Recorder, sent: bytes
+) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(CHUNKED + sent)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"a" * 65536)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            assert (await asyncio.wait_for(reader.read(), 3)).startswith(b"HTTP/1.1 431 ")
+    assert fn.calls == []
 
 
 async def test_requests_in_one_packet_are_served_a_few_at_a_time(fn: Recorder) -> None:

@@ -269,6 +269,33 @@ async def test_the_exit_is_quick_when_nobody_is_there(fn: Recorder, hosting: Hos
     assert loop.time() - start < 0.5
 
 
+async def test_the_exit_does_not_wait_for_a_tls_handshake(fn: Recorder, hosting: Hosting) -> None:
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        async with listen(fn, hosting, build_context()) as listener:
+            await stack.enter_async_context(connect(listener.port))
+            await asyncio.sleep(0.1)  # until it is accepted
+            start = loop.time()
+        assert loop.time() - start < 2
+
+
+async def test_a_cancelled_exit_closes_the_port_all_the_same(
+    fn: Recorder, hosting: Hosting
+) -> None:
+    ports: list[int] = []
+
+    async def run() -> None:
+        async with listen(fn, hosting, None) as listener:
+            ports.append(listener.port)
+
+    task = asyncio.create_task(run())
+    await until(lambda: bool(ports))
+    task.cancel()
+    await asyncio.wait([task])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", ports[0])
+
+
 async def test_a_review_leaves_no_garbage_behind(
     hosting: Hosting, server_context: Any, client_context: Any
 ) -> None:

@@ -80,6 +80,13 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
         pytest.param(
             replace(STABLE, renew_at=None), SERVING1, {}, Step.PREPARE, id="no time of renewal"
         ),
+        pytest.param(
+            replace(STABLE, renew_at=START + dt.timedelta(days=100)),
+            SERVING1,
+            {},
+            Step.PREPARE,
+            id="the next one has got lost, whose time of renewal it was",
+        ),
         pytest.param(PREPARED, SERVING1, {}, Step.ADVERTISE, id="the bundle is advertised first"),
         pytest.param(PREPARED, ADVERTISING, {"now": 44}, Step.WAIT, id="others may not see it yet"),
         pytest.param(
@@ -171,6 +178,13 @@ def test_one_step_of_a_rotation(
         ),
         pytest.param(
             None, remember(*SERVING1, was_foreign=True), {"now": 600}, Step.RESTORE, id="or not"
+        ),
+        pytest.param(
+            None,
+            remember(replace(LEAF1, ca=None), (b"root",), was_foreign=True),
+            {"now": 600},
+            Step.FOUND,
+            id="or not, and nobody would take a chain of its maker's for one of ours",
         ),
     ],
 )

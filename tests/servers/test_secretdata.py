@@ -172,7 +172,17 @@ def test_a_foreign_certificate_may_come_without_authorities_or_with_indirect_one
     assert parsed.leaf.ca is None
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z"])
+def test_a_certificate_put_over_ours_by_hand_is_trusted_though_the_bundle_stays() -> None:
+    leaf, authority = make()
+    document = write(Shared("", leaf, None, (authority,)))
+    own = build_certificate_self_signed(["localhost"])
+    document["data"] |= encode(tls_crt=own.cert, tls_key=own.key)
+    parsed = parse_secret(document)
+    assert parsed.is_foreign
+    assert parsed.cas == (own.cert, authority)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+14:00"])
 def test_a_time_that_cannot_be_read_is_none(text: str) -> None:
     leaf, authority = make()
     document = write(Shared("", leaf, None, (authority,), renew_at=START))

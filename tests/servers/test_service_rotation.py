@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.servers.clustering import (
     to_der,
 )
 from tests.servers.reviewing import connect, trust, until
+from tests.servers.test_webhook_files import make_rsa
 from webop.errors import (
     APIConnectionError,
     APIForbiddenError,
@@ -143,6 +145,16 @@ async def test_a_replica_that_comes_just_after_the_deletion_leaves_the_restoring
         assert failures == []
 
 
+async def test_names_in_another_form_than_in_certificates_are_no_reason_to_rotate_for_ever(
+    cluster: Secrets,
+) -> None:
+    names = ["2001:DB8::1", "b\u00fccher.example", "0.0.0.0"]
+    async with replicate(cluster, extra_sans=names, settle_time=0.05):
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 20)
+    assert cluster.count_writes() == 1
+
+
 async def test_open_connections_outlive_a_rotation(cluster: Secrets) -> None:
     async with (
         replicate(cluster) as replica,
@@ -226,9 +238,7 @@ async def test_it_serves_what_it_has_while_the_api_server_is_away(
         cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
         await rotate(cluster)
     (told,) = [text for text in caplog.messages if "away" in text]
-    assert told.startswith(
-        "The Secret ns/svc-webhook-certs cannot be read or written. Serving the last known"
-    )
+    assert told.startswith("The Secret ns/svc-webhook-certs cannot be used. Serving the last known")
 
 
 async def test_it_waits_for_the_api_server_at_the_start(cluster: Secrets) -> None:
@@ -278,6 +288,21 @@ async def test_a_foreign_secret_is_followed_and_never_written(
     assert told == [
         "The Secret ns/svc-webhook-certs was not made by webop: it is read, never written."
     ]
+
+
+async def test_a_certificate_that_the_context_of_the_user_cannot_show_does_not_end_the_server(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, pair = build_ca("first"), make_rsa()
+    cluster.put(SECRET, build_foreign(sign(first), first.cert))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    async with replicate(cluster, context=context, settle_time=0.05) as replica:
+        cluster.put(SECRET, build_foreign(pair, pair.cert))
+        await until(lambda: "still shows another certificate" in caplog.text)
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 3)
+        await shake_hands(replica.port, first.cert)
+    assert caplog.text.count("still shows another certificate") == 1
 
 
 async def test_an_empty_foreign_secret_is_waited_for(

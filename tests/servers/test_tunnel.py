@@ -78,6 +78,15 @@ async def test_the_documented_provider_tells_its_address_and_the_next_one_when_t
     assert fn.calls[0].webhook == "fn"
 
 
+async def test_the_documented_provider_says_that_its_agent_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="cannot be opened: Install cloudflared"):
+        async with serve(build_documented(port=0), Recorder()):
+            pass
+
+
 class Silent(webop.WebhookTunnel):
     START_LIMIT = 0.05
 
@@ -89,6 +98,16 @@ class Silent(webop.WebhookTunnel):
 async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
     with pytest.raises(ConfigurationError, match=r"opened: It is not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
+            pass
+
+
+async def test_a_public_address_that_is_no_text_is_told_of() -> None:
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            yield {"url": upstream}
+
+    with pytest.raises(ConfigurationError, match=r"has opened \{'url'.*needs https"):
+        async with serve(Server(port=0), Recorder()):
             pass
 
 

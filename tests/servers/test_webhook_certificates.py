@@ -204,6 +204,16 @@ async def test_a_key_in_the_file_of_the_certificate_is_not_published(
         ({"verify_cafile": "absent.pem"}, "verify_cafile='absent.pem'.*No such file"),
         ({"verify_cadata": "no PEM"}, "verify_cadata"),
         ({"verify_cadata": b"no DER"}, "verify_cadata"),
+        ({"verify_capath": "absent"}, "verify_capath='absent'.*No such file"),
+        ({"verify_mode": ssl.CERT_REQUIRED}, "CERT_REQUIRED needs .*verify_cafile="),
+        ({"verify_mode": True}, "verify_mode= .* VerifyMode, got True"),
+        ({"cafile": "server-key.pem"}, "no certificate in PEM in cafile='server-key.pem'"),
+        ({"cadata": "no PEM"}, "no certificate in PEM in cadata="),
+        ({"pkeyfile": None}, "server-cert.pem.*no key; set pkeyfile="),
+        ({"port": "9443"}, "port= .* int, got '9443'"),
+        ({"extra_sans": "example.com"}, "extra_sans= .* a list, got 'example.com'"),
+        ({"host": "https://example.com"}, "host= .* a name or an address, got 'https:"),
+        ({"host": "example.com:8443"}, "host= .* a name or an address, got 'example.com:8443'"),
     ],
 )
 async def test_a_wrong_file_is_named_with_the_reason_at_startup(
@@ -218,7 +228,7 @@ async def test_a_wrong_file_is_named_with_the_reason_at_startup(
     save(build_certificate_self_signed(["localhost"]), tmp_path, "other")
     options = {"certfile": "server-cert.pem", "pkeyfile": "server-key.pem", "password": "secret"}
     with pytest.raises(ConfigurationError, match=message):
-        async with serve(webop.WebhookServer(port=0, **{**options, **changes}), fn):
+        async with serve(webop.WebhookServer(**{"port": 0, **options, **changes}), fn):
             pass
 
 

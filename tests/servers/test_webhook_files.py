@@ -198,22 +198,34 @@ async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_lo
 
 
 @pytest.mark.feature("ADM-79", "ADM-91")
-async def test_a_context_of_the_user_that_still_shows_the_old_certificate_is_logged_as_an_error(
-    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("ciphers", "complaint"),
+    [("DEFAULT", "restart the operator"), ("DEFAULT@SECLEVEL=3", "KEY_TOO_SMALL")],
+    ids=["old one is still shown", "new one is too weak"],
+)
+async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_as_an_error(
+    fn: Recorder,
+    hosting: Hosting,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    ciphers: str,
+    complaint: str,
 ) -> None:
     caplog.set_level(logging.INFO)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_ciphers(ciphers)
     first = build_certificate_self_signed(["localhost"])
     certfile, pkeyfile = save(first, tmp_path)
     server = webop.WebhookServer(
         port=0,
         certfile=certfile,
         pkeyfile=pkeyfile,
-        context=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),
+        context=context,
         file_check_interval=INTERVAL,
     )
     async with operate(server, fn, hosting) as configs:
         save(make_rsa(), tmp_path)
-        await until(lambda: "restart the operator" in caplog.text)
+        await until(lambda: complaint in caplog.text)
         assert await fetch_certificate(get_port(configs.all[0])) == to_der(first)
     assert "is in use" not in caplog.text
 

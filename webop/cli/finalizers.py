@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from webop.objects.resources import Resource
 
 
-@click.group()
+@click.group(short_help="Find and release objects held by a finalizer.")
 def finalizers() -> None:
     """Objects that carry an operator's finalizer, and cannot go without it.
 

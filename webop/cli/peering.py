@@ -17,6 +17,7 @@ import click
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
 from webop.errors import APIConnectionError, APIError, APINotFoundError, WebopError
+from webop.escaping import escape
 from webop.identities import detect_own_identity
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def resume(request: Request) -> None:
         else:
             click.echo(f"There is no record of {request.identity} {where}. Of others:")
             for peer in parse_peers(status)[0].values():
-                click.echo(f"  {peer}")
+                click.echo(f"  {escape(str(peer))}")
         return True
 
     asyncio.run(_do_everywhere(request, remove))
@@ -301,7 +302,7 @@ def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]
 
 
 def _enumerate(peers: list[Peer]) -> str:
-    return ", ".join(f"{peer.identity} ({peer.priority})" for peer in peers) or "none now"
+    return escape(", ".join(f"{peer.identity} ({peer.priority})" for peer in peers)) or "none now"
 
 
 def _where(namespace: str | None) -> str:

@@ -9,6 +9,8 @@ from functools import partial
 
 import orjson
 
+from webop.escaping import escape
+
 RENEW = (
     "The operator writes its own within a minute of its start: start it, or look into its log. "
     "With certificates of your own, give cafile= to the webhook server."
@@ -66,9 +68,10 @@ def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) 
         lines.append(section.title)
         for finding in section.findings:
             level = paint(f"{finding.level:<{size}}", finding.level)
-            lines.append(f"  {level}  {finding.subject:<{width}}  {finding.text}".rstrip())
+            what = f"{finding.subject:<{width}}  {finding.text}"
+            lines.append(f"  {level}  {escape(what)}".rstrip())
             if finding.remedy:
-                lines.append(f"  {'':<{size}}  {'':<{width}}  -> {finding.remedy}")
+                lines.append(f"  {'':<{size}}  {'':<{width}}  -> {escape(finding.remedy)}")
         lines.append("")
     counts = {level: count for level, count in count_levels(sections).items() if count}
     parts = [

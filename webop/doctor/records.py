@@ -6,6 +6,7 @@ A *record* is one webhook in a configuration.
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -278,7 +279,7 @@ def judge_peers(
     equals = [peer.identity for peer in alive if peer.priority == priority]
     bosses = [peer for peer in alive if peer.priority > priority]
     for peer in bosses:
-        remedy = f"If it does not run any more: {resume} {peer.identity}"
+        remedy = f"If it does not run any more: {resume} {shlex.quote(peer.identity)}"
         yield warn(subject, f"paused by {peer}", remedy)
     if len(equals) > 1:
         text = f"all pause each other, as they have the priority {priority}: {join_names(equals)}"

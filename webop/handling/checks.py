@@ -158,9 +158,16 @@ def _list_occasions(handler: ResourceHandler) -> set[Reason | None]:
 
 def _find_idlers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     for handler in handlers:
-        if isinstance(handler, TimerHandler) and handler.interval is None and handler.idle is None:
+        if not isinstance(handler, TimerHandler) or handler.idle is not None:
+            continue
+        if handler.interval is None:
             yield (
                 f"{handler} is called only once for each object: give it interval= or idle= "
+                f"in seconds{_locate(handler.fn)}."
+            )
+        elif handler.interval == 0:
+            yield (
+                f"{handler} is called again and again without a pause: give it a longer interval= "
                 f"in seconds{_locate(handler.fn)}."
             )
 

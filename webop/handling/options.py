@@ -48,11 +48,14 @@ _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 _PLAIN = {"dictionary": "a mapping", "frozenset": "a list", "list": "a list"}
 _LONGEST = 200  # characters of a value that are shown
 
-Text = Annotated[str, must_be("a string")]
+Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
 Flag = Annotated[bool, must_be("True or False")]
-Number = Annotated[int | float, must_be("a number")]
-Count = Annotated[int, must_be("a whole number")]
-Delay = Annotated[int | float | Callable[..., float], must_be("a number or a function")]
+Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
+Count = Annotated[int, must_be("a whole number"), Field(ge=0)]
+Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or a function")]
+Subresource = Annotated[
+    str, Field(pattern=r"^([-a-z0-9]+|\*)$"), must_be("a name such as 'status', or '*'")
+]
 Function = Annotated[Callable[..., bool], must_be("a function")]
 Criterion = Annotated[
     str | MetaFilterToken | Callable[..., bool],
@@ -66,7 +69,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 class CommonOptions(TypedDict, total=False):
     """What every handler can be given."""
 
-    id: Text | None
+    id: Id | None
     """The name of the handler in the state on objects and in the log; by default the function's"""
     param: Any
     """Anything: the handler gets it as ``param``"""
@@ -92,7 +95,7 @@ class MetaOptions(TypedDict, total=False):
 
     labels: Labels | None
     """Labels of the object: values, functions, ``webop.PRESENT`` or ``webop.ABSENT``"""
-    annotations: Mapping[str, Criterion] | None
+    annotations: Mapping[Name, Criterion] | None
     """The same for annotations"""
     when: Function | None
     """A function of the handler's arguments that returns whether to call it"""
@@ -183,7 +186,7 @@ class WebhookOptions(EventOptions, total=False):
     """One of ``CREATE``, ``UPDATE``, ``DELETE``, ``CONNECT``: the handler is called for it only"""
     operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
     """The same for several operations; by default all of them"""
-    subresource: Text | None
+    subresource: Subresource | None
     """Which subresource, such as ``"status"``; ``"*"`` for the object itself and all of them"""
     persistent: Flag | None
     """Whether the webhook stays in the cluster when the last replica has ended"""
@@ -210,7 +213,7 @@ class WebhookOptions(EventOptions, total=False):
 class RegisterOptions(RetryOptions, MetaOptions, total=False):
     """Options of ``webop.register``."""
 
-    id: Text | None
+    id: Id | None
     param: Any
 
 
@@ -289,7 +292,8 @@ def _is_of_wrong_type(error: ErrorDetails) -> bool:
     kind, value = error["type"], error["input"]
     if kind == "literal_error":
         return not isinstance(value, str)
-    return value is not None and (kind.endswith("_type") or kind in ("missing", "extra_forbidden"))
+    others = ("missing", "extra_forbidden", "is_instance_of")
+    return value is not None and (kind.endswith("_type") or kind in others)
 
 
 def _describe(error: ErrorDetails) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
 
-_TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore")
+_TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore", "uvicorn")
 
 
 def configure(

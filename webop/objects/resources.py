@@ -284,7 +284,7 @@ class Selector:
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         if close:
             return f" Did you mean {names[close[0]]}?"
-        alike = difflib.get_close_matches(self.group or "", set(groups), n=1, cutoff=0.8)
+        alike = difflib.get_close_matches(self.group or "", {*groups} - {""}, n=1, cutoff=0.8)
         is_other = bool(alike) and alike[0] != self.group
         return f" Did you mean the API group {alike[0]}?" if is_other else ""
 
@@ -321,11 +321,13 @@ def parse_selector(*args: Any, **names: Unpack[SelectorNames]) -> Selector:
     while given and given[-1] is None:
         given.pop()
     named = {key: value for key, value in names.items() if value is not None}
+    if wrong := [key for key, value in named.items() if not isinstance(value, (str, Marker))]:
+        raise TypeError(f"{wrong[0]}= must be a string, got {named[wrong[0]]!r}.")
     if unknown := named.keys() - SelectorNames.__annotations__.keys():
         raise TypeError(f"Resources cannot be selected by {', '.join(sorted(unknown))}.")
     parsed = _parse_positional(given)
     if conflicts := [key for key, value in named.items() if parsed.get(key, value) != value]:
-        raise TypeError(f"Given twice for one resource, and not alike: {', '.join(conflicts)}.")
+        raise TypeError(f"Conflicting values for one resource: {', '.join(conflicts)}.")
     return Selector(**{**parsed, **named})
 
 
@@ -339,6 +341,11 @@ def _parse_positional(args: list[Any]) -> dict[str, Any]:
         return {"fn": name}
     if not isinstance(name, (str, Marker)):
         raise TypeError(f"The name of a resource is a string or EVERYTHING, not {name!r}.")
+    if isinstance(name, str) and "/" in name:
+        raise TypeError(
+            f"The name of a resource has no slash, got {name!r}: name the API group as in "
+            "'deployments.apps', and the subresource of a webhook by subresource=."
+        )
     if not all(isinstance(part, str) or part is None for part in api):
         raise TypeError(f"The group and the version of a resource are strings, not {api!r}.")
     if not api:

@@ -11,9 +11,11 @@ import base64
 import contextlib
 import logging
 import os
+import re
+import ssl
 from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from webop.errors import ConfigurationError
 from webop.own_threads import call_in_own_thread
@@ -29,12 +31,14 @@ from webop.servers.certificates.certfiles import (
 from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.hosting import Hosting, get_hosting
 
-if TYPE_CHECKING:
-    import ssl
-
 logger = logging.getLogger(__name__)
 
 _TRUST_SECONDS = 60.0
+_HOST = re.compile(r"[-\w.]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, or an IPv6 address
+
+
+class _ContradictionError(ConfigurationError, ValueError):
+    """Options that exclude each other; Kopf raises ValueError."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,12 +80,21 @@ class WebhookServer(BaseWebhookServer):
     DEFAULT_HOST: ClassVar[str | None] = None
     DEFAULT_ADDR: ClassVar[str] = "localhost"
     DEFAULT_PORT: ClassVar[int] = 9443
+    #: What the options must be, if they are given.
+    TYPES: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("addr", "path", "host"), str),
+        "port": int,
+        "context": ssl.SSLContext,
+        "insecure": bool,
+        "verify_mode": ssl.VerifyMode,
+        "file_check_interval": int | float,
+    }
 
     addr: str | None = None
     port: int | None = None
     path: str | None = None
     host: str | None = None
-    cadata: bytes | None = None
+    cadata: bytes | str | None = None
     cafile: StrPath | None = None
     cadump: StrPath | None = None
     context: ssl.SSLContext | None = None
@@ -211,6 +224,7 @@ class WebhookServer(BaseWebhookServer):
         from webop.servers.http.endpoint import ReviewEndpoint  # noqa: PLC0415 - slow
         from webop.servers.http.listener import Listener  # noqa: PLC0415 - slow
 
+        self._check_options()
         hosting = self._hosting = get_hosting()
         self._expiry = ExpiryWatch(hosting)
         # Files are read in a thread: those of networked disks can take long.
@@ -247,16 +261,39 @@ class WebhookServer(BaseWebhookServer):
     def _get_host(self) -> str:
         return self.host or self.DEFAULT_HOST or get_reachable_address(self._get_addr())
 
+    def _check_options(self) -> None:
+        for name, kind in self.TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ConfigurationError(
+                    f"{name}= of the webhook server must be of the type "
+                    f"{getattr(kind, '__name__', kind)}, got {value!r}."
+                )
+        if isinstance(self.extra_sans, str):
+            raise ConfigurationError(
+                f"extra_sans= of the webhook server must be a list, got {self.extra_sans!r}."
+            )
+        if self.host and not _HOST.fullmatch(self.host):
+            raise ConfigurationError(
+                f"host= of the webhook server must be a name or an address, got {self.host!r}: "
+                "the port goes to port=, the path to path=, the scheme is always https."
+            )
+
     def _build_contexts(self) -> LiveContext | None:
         """Return the TLS contexts, with no certificate yet; None for plain HTTP."""
         verification = (self.verify_cafile, self.verify_capath, self.verify_cadata)
         if not self.insecure:
+            if self.verify_mode == ssl.CERT_REQUIRED and not (self.context or any(verification)):
+                raise ConfigurationError(
+                    "verify_mode=CERT_REQUIRED needs the CA certificates of the clients, or no "
+                    "client is accepted: give verify_cafile=, verify_capath= or verify_cadata=."
+                )
             cafile, capath, cadata = verification
             return LiveContext(
                 self.context, mode=self.verify_mode, cafile=cafile, capath=capath, cadata=cadata
             )
         if self.context is not None:
-            raise ValueError("There cannot be both insecure=True and a TLS context=.")
+            raise _ContradictionError("There cannot be both insecure=True and a TLS context=.")
         if self.verify_mode is not None or verification != (None, None, None):
             raise ConfigurationError(
                 "There cannot be both insecure=True and verify_mode=, verify_cafile=, "
@@ -299,7 +336,7 @@ class WebhookServer(BaseWebhookServer):
             if changed.cert is not None and not is_same and self._contexts is not None:
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
-                except ConfigurationError as error:
+                except (ConfigurationError, ssl.SSLError) as error:
                     text = "The changed certificate of the webhook server is not in use: %s"
                     logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
                 else:

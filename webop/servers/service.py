@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.errors import (
     APIConnectionError,
@@ -64,6 +64,13 @@ class WebhookServiceServer(WebhookServer):
     """
 
     DEFAULT_ADDR: ClassVar[str] = ""
+    TYPES: ClassVar[dict[str, Any]] = {
+        **WebhookServer.TYPES,
+        **dict.fromkeys(("service", "namespace", "secret"), str),
+        "service_port": int,
+        "certificate_lifetime": dt.timedelta,
+        **dict.fromkeys(("poll_interval", "settle_time", "overlap"), int | float),
+    }
 
     service: str | None = None
     namespace: str | None = None
@@ -173,6 +180,7 @@ class WebhookServiceServer(WebhookServer):
                 return
 
     def _build_rotation(self) -> Rotation:
+        from webop.servers.certificates.certs import normalize_hostnames  # noqa: PLC0415 - slow
         from webop.servers.certificates.rotation import Rotation  # noqa: PLC0415 - slow
         from webop.servers.certificates.secretdata import make_leaf  # noqa: PLC0415 - slow
 
@@ -181,7 +189,7 @@ class WebhookServiceServer(WebhookServer):
         name = f"{service}.{namespace}"
         names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
         rotation = Rotation(
-            names=tuple(dict.fromkeys(names)),
+            names=tuple(map(str, normalize_hostnames(names))),
             lifetime=self.certificate_lifetime,
             poll=self.poll_interval,
             settle=self.settle_time,

@@ -84,7 +84,7 @@ class WebhookTunnel(BaseWebhookServer):
                 async with contextlib.aclosing(self.open(upstream)) as urls:
                     async with asyncio.timeout(self.START_LIMIT):
                         url = await anext(urls, None)
-                    while url is not None and url.startswith("https://"):
+                    while isinstance(url, str) and url.startswith("https://"):
                         has_served = True
                         yield url
                         url = await anext(urls, None)

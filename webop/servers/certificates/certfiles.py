@@ -48,7 +48,7 @@ def read_material(
     pkeyfile: StrPath | None = None,
     password: str | None = None,
     cafile: StrPath | None = None,
-    cadata: bytes | None = None,
+    cadata: bytes | str | None = None,
 ) -> Material:
     """Read the files of a webhook server, and check that they fit together.
 
@@ -62,9 +62,12 @@ def read_material(
     Raises:
         ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
     """
-    bundle = cadata
+    bundle = cadata.encode() if isinstance(cadata, str) else cadata
     if bundle is None and cafile is not None:
         bundle = read_file(cafile, "cafile")
+    if bundle is not None and not find_certificates(bundle):
+        where = "cadata=" if cadata is not None else f"cafile={str(cafile)!r}"
+        raise ConfigurationError(f"There is no certificate in PEM in {where}.")
     if certfile is None:
         if pkeyfile is not None:
             raise ConfigurationError("pkeyfile= needs certfile=: the certificate of that key.")
@@ -75,7 +78,9 @@ def read_material(
         load_key_material(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key, password)
     except ssl.SSLError as error:
         where = f"certfile={str(certfile)!r}, pkeyfile={str(pkeyfile or certfile)!r}"
-        reason = error.reason or "not PEM, or a wrong password"
+        has_key = pkeyfile is not None or b"PRIVATE KEY-----" in cert
+        unknown = "not PEM, or a wrong password" if has_key else "it has no key; set pkeyfile="
+        reason = error.reason or unknown
         raise ConfigurationError(
             f"The certificate of the webhook server cannot be used ({where}): {reason}. "
             "Give a certificate and its own private key in PEM, and the password of the key."

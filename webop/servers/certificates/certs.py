@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Nodes' clocks differ: a certificate made now must be valid for those that are a bit behind.
-_CLOCK_SKEW = dt.timedelta(minutes=5)
+# Nodes' clocks differ: a certificate made now must be valid for those that are behind, be it by
+# the hour of a wrong time zone.
+_CLOCK_SKEW = dt.timedelta(hours=2)
 _TEN_YEARS = 3650
 _MAX_COMMON_NAME = 64  # RFC 5280, ub-common-name
 
@@ -134,7 +135,7 @@ def build_certificate_self_signed(
     Raises:
         ValueError: there is no usable name.
     """
-    names = _normalize_hostnames(hostnames)
+    names = normalize_hostnames(hostnames)
     if not names:
         raise ValueError("A self-signed certificate needs a host name or a specific IP address.")
     common_name = next((name for name in names if isinstance(name, str)), str(names[0]))
@@ -329,13 +330,13 @@ def _build_alternative_names(hostnames: Iterable[str | _Address]) -> x509.Subjec
     return x509.SubjectAlternativeName(
         [
             x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
-            for name in _normalize_hostnames(hostnames)
+            for name in normalize_hostnames(hostnames)
         ]
     )
 
 
-def _normalize_hostnames(hostnames: Iterable[str | _Address]) -> Sequence[str | _Address]:
-    """Recognise the addresses; drop the repeated names and the catch-all addresses."""
+def normalize_hostnames(hostnames: Iterable[str | _Address]) -> Sequence[str | _Address]:
+    """Return names as certificates have them: without repetitions and catch-all addresses."""
     names = dict.fromkeys(_normalize_hostname(name) for name in hostnames if name)
     return [name for name in names if isinstance(name, str) or not name.is_unspecified]
 

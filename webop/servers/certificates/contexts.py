@@ -90,6 +90,8 @@ class LiveContext:
         if self._locations == (None, None, None):
             return context
         try:
+            if self._locations[1] is not None:
+                os.scandir(self._locations[1]).close()  # OpenSSL ignores an absent one
             context.load_verify_locations(*self._locations)
         except (ssl.SSLError, OSError, ValueError) as error:
             cafile, capath, _ = self._locations

@@ -145,7 +145,8 @@ class Rotation:
         if self.was_foreign and not self._has_seen(self.retirement):
             return Step.WAIT, shared  # for its maker, who has the first right
         known = (*self.cas, *shared.cas)  # who serves by these must be trusted
-        if self._is_valid(self.leaf):
+        # Without its CA, nobody would take it for one of ours.
+        if self._is_valid(self.leaf) and _list_cas(self.leaf):
             restored = replace(shared, leaf=self.leaf, upcoming=None, renew_at=None)
             return Step.RESTORE, _put(restored, cas=known)
         if self.leaf is None and not self._has_seen(self.absence):
@@ -164,7 +165,10 @@ class Rotation:
             return Step.WAIT, shared
         present = frozenset() if shared.leaf is None else shared.leaf.names
         has_names = present.issuperset(self.names)
-        if shared.renew_at is None or self._now >= shared.renew_at or not has_names:
+        # The time was that of the next certificate, if that has got lost.
+        end = self._now if shared.leaf is None else shared.leaf.expiry
+        is_due = shared.renew_at is None or not self._now < shared.renew_at < end
+        if is_due or not has_names:
             # Replicas of two versions can want different names: each would replace the
             # certificate of the other, for ever, if it did not keep what is there.
             others = () if has_names else sorted(present.difference(self.names))

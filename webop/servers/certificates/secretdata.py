@@ -77,12 +77,15 @@ def parse_secret(document: Mapping[str, Any]) -> Shared:
     leaf, mark = found.get("tls"), annotations.get(_MARK)
     is_foreign = mark is None or (leaf is not None and mark != _digest(leaf.cert))
     if is_foreign and leaf is not None:
-        cas = cas or certs.split_certificates(leaf.cert)  # it is its own CA
+        chain = certs.split_certificates(leaf.cert)
+        # It is its own CA; also if the bundle is that of the certificate of before.
+        if not any(certs.is_signed_by(pem, ca) for pem in chain for ca in cas):
+            cas = (*chain, *cas)
     else:  # nobody would trust the others
         found = {name: leaf for name, leaf in found.items() if leaf.ca is not None}
     renew_at, wish = None, annotations.get(_WISH, "")
     if not wish or wish == annotations.get(_GRANTED):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             renew_at = dt.datetime.fromisoformat(annotations.get(_RENEWAL, "")).astimezone(dt.UTC)
     return Shared(
         uid=metadata.get("uid", ""),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -77,17 +78,20 @@ class SharedCertificate:
             try:
                 await self._look()
                 for _ in range(_MAX_STEPS):
+                    served = rotation.leaf
                     step, content = rotation.decide()
                     if step is Step.WAIT:
                         break
                     if step is Step.ADVERTISE:
                         yield b"".join(rotation.cas)
                     elif step is Step.LOAD and rotation.leaf is not None:
-                        await self.load(rotation.leaf.cert, rotation.leaf.key)
+                        chosen, rotation.leaf = rotation.leaf, served
+                        await self.load(chosen.cert, chosen.key)
+                        rotation.leaf = chosen
                         logger.info("%s: %s.", self._title, step.value)
                     else:
                         await self._write(step, content)
-            except (APIError, LoginError) as exc:
+            except (APIError, LoginError, ConfigurationError, ssl.SSLError) as exc:
                 self._report(exc)
             else:
                 self._once.forget("failure")
@@ -134,13 +138,15 @@ class SharedCertificate:
             logger.info("%s: %s.", self._title, step.value)
             self._note(written)
 
-    def _report(self, exc: APIError | LoginError) -> None:
+    def _report(self, exc: Exception) -> None:
         """Log a failure once.
 
         Raises:
-            ConfigurationError: nothing can be served, and waiting does not help.
+            Exception: nothing can be served, and waiting does not help.
         """
         has_leaf = self.rotation.leaf is not None
+        if not has_leaf and isinstance(exc, ConfigurationError | ssl.SSLError):
+            raise exc
         is_final = isinstance(exc, APIStatusError) and exc.status < 500 and exc.status != 429
         if is_final and not has_leaf:
             raise ConfigurationError(
@@ -151,7 +157,7 @@ class SharedCertificate:
             ) from exc
         if self._once.is_new("failure", type(exc)):
             kept = "Serving the last known certificate" if has_leaf else "Nothing is served"
-            text = "%s cannot be read or written. %s, and trying again: %s"
+            text = "%s cannot be used. %s, and trying again: %s"
             logger.warning(text, self._title, kept, exc)
 
     async def _wait(self) -> None:

@@ -87,9 +87,8 @@ class ReviewEndpoint:
             webhook = self._find_webhook(scope)
             self._check_head(scope)
             exchange.start(read_timeout(scope["query_string"]), webhook)
-            review = decode_review(await exchange.read_body(receive))
-            response = await self._fn(
-                review,
+            response = await self._fn(  # not in a variable: a client may take its answer slowly
+                decode_review(await exchange.read_body(receive)),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),

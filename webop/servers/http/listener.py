@@ -123,7 +123,12 @@ class Listener:
         state = self._server.server_state
         try:
             state.is_stopping = True  # type: ignore[attr-defined]
-            await asyncio.sleep(_SETTLE_SECONDS)
+            try:
+                await asyncio.sleep(_SETTLE_SECONDS)
+            finally:  # uvicorn would wait for TLS handshakes, too, since Python 3.12
+                for server in self._server.servers:
+                    server.close()
+                self._server.servers = []
             await self._server.shutdown(list(self._sockets))
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set

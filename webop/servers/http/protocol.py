@@ -90,7 +90,7 @@ class _Connection(HttpToolsProtocol):
         self._extensions: dict[str, Any] = {}
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._head_size = 0
-        self._received = 0  # bytes of a head that is not complete
+        self._received = 0  # bytes since the begin of the head, or since the last of the body
         self._is_in_head = False
         self._has_host = self._has_body = False
         self._arrival: float | None = None  # of a request that is not complete
@@ -130,6 +130,7 @@ class _Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Parse what has come."""
+        self._received += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -143,10 +144,8 @@ class _Connection(HttpToolsProtocol):
             else:
                 reason = f"This is not a valid HTTP request: {error}."
                 self._stop_parsing(build_refusal(400, reason))
-        if self._is_in_head:
-            self._received += len(data)
-            if self._received > _MAX_HEAD:
-                self._stop_parsing(_HEAD_TOO_LARGE)
+        if self._arrival is not None and self._received > _MAX_HEAD:
+            self._stop_parsing(_HEAD_TOO_LARGE)
 
     # Called by the parser.
 
@@ -198,8 +197,16 @@ class _Connection(HttpToolsProtocol):
         self._is_in_head = False
         self._unanswered.append(self.cycle)
         self.cycle.send = _JoinedSend(self.cycle)  # type: ignore[method-assign]
-        if getattr(self.server_state, "is_stopping", False):
+        is_stopping = getattr(self.server_state, "is_stopping", False)
+        if is_stopping or not self.parser.should_keep_alive():  # uvicorn asks since 0.53 only
             self.cycle.keep_alive = False
+        if self.expect_100_continue:  # a client that is refused may send the next request at once
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._received = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -293,6 +300,9 @@ class _JoinedSend:
             headers, body = start.get("headers", ()), message.get("body", b"")
             if is_whole and self.send_at_once(start["status"], headers, body):
                 return
+            if not self._cycle.keep_alive:  # uvicorn says so since 0.53 only
+                headers = [pair for pair in headers if pair[0].lower() != b"connection"]
+                start = {**start, "headers": [*headers, (b"connection", b"close")]}
             await RequestResponseCycle.send(self._cycle, start)
         await RequestResponseCycle.send(self._cycle, message)
 
@@ -302,6 +312,8 @@ class _JoinedSend:
         """Send a whole answer without the messages of ASGI; tell whether that is possible."""
         cycle = self._cycle
         if cycle.response_started or cycle.disconnected or cycle.access_log:
+            return False
+        if cycle.flow.write_paused:  # the client does not take its answers: wait for it
             return False
         parts, size = [STATUS_LINE[status]], b""
         for name, value in headers:
