@@ -26,7 +26,6 @@ from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
 _API = "authorization.k8s.io"
-_ASKING = build_rule(_API, ["subjectaccessreviews"], ["create"])
 # What the rights are for without which the operator does most of its work.
 _LISTING = "needed if the API server has no streaming lists, or cannot give one at the moment"
 _GETTING = "needed when others change an object at the same time: patches conflict then"
@@ -142,8 +141,7 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
 
 async def _list_needs(visit: Visit, names: Iterable[str]) -> list[Need]:
     """Return all that the operator needs, whose webhook configurations have these names."""
-    settings = visit.settings
-    needs: list[Need] = []
+    settings, needs = visit.settings, list[Need]()
     if visit.managed or visit.registry is None or visit.webhooks:
         needs += map(list_configuration_needs, names)
     server = settings.admission.server if visit.webhooks else None
@@ -191,7 +189,8 @@ async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]
     try:
         findings = await asyncio.gather(*map(check, needs))
     except APIForbiddenError:
-        remedy = f"Ask as somebody who may: {_ASKING}; or run it as the account itself."
+        rule = build_rule(_API, ["subjectaccessreviews"], ["create"])
+        remedy = f"Ask as somebody who may: {rule}; or run it as the account itself."
         text = "this account may not ask about the permissions of others"
         findings = [warn("--as", text, remedy)]
     return [*findings, *_list_unknown(visit)]

@@ -251,11 +251,11 @@ async def check_peering(visit: Visit) -> list[Finding]:
     kinds = build_kinds(clusterwide=not namespaces)
     subject, findings = f"peering {peering.name}", list[Finding]()
     kind = next((kind for kind in kinds if kind in visit.resources), None)
-    if kind is None and peering.mandatory:
+    if kind is None:
         remedy = "kubectl apply -f manifests/peering.yaml, from webop's repository."
-        return [fail(subject, "the cluster has no kind for it: the operator pauses", remedy)]
-    for namespace in (namespaces or (None,)) if kind else ():
-        assert kind is not None  # noqa: S101 - for the type checker
+        absent = fail(subject, "the cluster has no kind for it: the operator pauses", remedy)
+        return [absent] if peering.mandatory else []
+    for namespace in namespaces or (None,):
         found = await visit.look(subject, kind.get_url(namespace=namespace, name=peering.name))
         if isinstance(found, Finding):
             findings.append(found)
