@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -403,6 +404,31 @@ async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alo
             await asyncio.sleep(0.01)
     assert sum("max_connections" in message for message in caplog.messages) == 1
     assert len(fn.calls) == 4
+
+
+async def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
+    fn: Recorder,
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    hosting = Hosting(DefaultLimits(max_connections=3))
+    async with contextlib.AsyncExitStack() as stack:
+        listener = Listener(
+            ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context, hosting=hosting
+        )
+        port = (await stack.enter_async_context(listener)).port
+        silent = [await stack.enter_async_context(connect(port)) for _ in range(3)]
+        async with connect(port) as (reader, _):
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 3) == b""
+        assert not any(reader.at_eof() for reader, _ in silent)
+        for _, writer in silent:
+            writer.close()
+        with contextlib.suppress(TimeoutError):  # as soon as they are gone, others are kept
+            for _ in range(100):
+                async with connect(port) as (reader, _):
+                    with contextlib.suppress(ConnectionError):
+                        assert await asyncio.wait_for(reader.read(), 0.2) == b""
+            pytest.fail("Connections are refused when the others have gone.")
 
 
 @pytest.mark.parametrize(
