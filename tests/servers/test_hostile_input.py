@@ -199,6 +199,23 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
         assert (await client.post(url, content=body)).status_code == 200
 
 
+async def test_a_few_reviews_of_many_values_are_too_many_at_once(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    body = b'{"x":[' + b"{}," * 2_000 + b"0]}"  # counts for 40 KB
+    async with (
+        listen(fn, max_body=50_000, max_held_bytes=100_000) as port,
+        httpx.AsyncClient(verify=False) as client,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        tasks = [asyncio.create_task(client.post(url, content=body)) for _ in range(2)]
+        await until(lambda: len(fn.calls) == 2)
+        assert (await client.post(url, content=body)).status_code == 429
+        fn.gate.set()
+        assert {(await task).status_code for task in tasks} == {200}
+        alone = b'{"x":[' + b"{}," * 16_000 + b"0]}"
+        assert (await client.post(url, content=alone)).status_code == 200
+
+
 async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
     async with listen(fn) as port, connect(port) as (reader, writer):
         tracemalloc.start()
