@@ -17,6 +17,11 @@ from webop.servers.decoding import decode_review
 _SIZE = 7 * 1024 * 1024
 
 
+def decode(body: bytes) -> object:
+    """Decode a review that nobody refuses for its memory."""
+    return decode_review(body, lambda _: None)
+
+
 def fill(unit: bytes) -> bytes:
     """Return a review of the largest size, full of one thing."""
     return b'{"x":[' + unit * (_SIZE // len(unit)) + b"0]}"
@@ -35,7 +40,7 @@ def test_a_text_that_would_take_many_times_its_size_is_refused_at_once(unit: byt
     tracemalloc.start()
     started = time.process_time()
     with pytest.raises(ReviewError, match="more than 400000 values") as caught:
-        decode_review(body)
+        decode(body)
     seconds = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -56,7 +61,7 @@ def test_a_text_that_would_take_many_times_its_size_is_refused_at_once(unit: byt
     ],
 )
 def test_brackets_and_commas_in_strings_do_not_count(text: str) -> None:
-    assert decode_review(json.dumps({"x": text}).encode()) == {"x": text}
+    assert decode(json.dumps({"x": text}).encode()) == {"x": text}
 
 
 def test_the_largest_of_usual_reviews_is_decoded() -> None:
@@ -66,7 +71,7 @@ def test_the_largest_of_usual_reviews_is_decoded() -> None:
     review = {"object": body, "oldObject": body}
     text = json.dumps(review, separators=(",", ":")).encode()
     assert len(text) > 3_000_000
-    assert decode_review(text) == review
+    assert decode(text) == review
 
 
 @pytest.mark.parametrize("opener", ["[", '{"a":'])
@@ -75,18 +80,34 @@ def test_the_depth_is_limited_to_what_recursive_handlers_can_walk(opener: str) -
         closer = "]" if opener == "[" else "}"
         return f'{{"x":{opener * (depth - 1)}0{closer * (depth - 1)}}}'.encode()
 
-    deepest = decode_review(nest(254))
+    deepest = decode(nest(254))
     assert copy.deepcopy(deepest) == deepest
     for depth in (255, 500, 1000):
         with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
-            decode_review(nest(depth))
+            decode(nest(depth))
     with pytest.raises(ReviewError, match="not valid JSON"):
-        decode_review(nest(100_000))
+        decode(nest(100_000))
 
 
 @pytest.mark.parametrize("number", [b"1" * 1_000_000, b"0." + b"1" * 1_000_000, b"-" * 1_000_000])
 def test_long_numbers_are_read_or_refused_quickly(number: bytes) -> None:
     started = time.process_time()
     with contextlib.suppress(ReviewError):
-        decode_review(b'{"x":[' + b",".join([number] * 7) + b"]}")
+        decode(b'{"x":[' + b",".join([number] * 7) + b"]}")
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"":0},', b"[0],", b"1.5,", b'"%d":{},'])
+def test_what_takes_more_than_ten_times_its_text_counts_for_more(unit: bytes) -> None:
+    if b"%d" in unit:
+        body = b'{"x":{' + b"".join(unit % i for i in range(20_000)) + b'"":0}}'
+    else:
+        body = b'{"x":[' + unit * 20_000 + b"0]}"
+    held = [len(body)]
+    tracemalloc.start()
+    review = decode_review(body, held.append)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert review
+    assert size < 10 * sum(held)
+    assert sum(held) <= 10 * len(body)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -196,6 +197,23 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
         fn.gate.set()
         assert {(await task).status_code for task in tasks} == {200}
         assert (await client.post(url, content=body)).status_code == 200
+
+
+async def test_a_few_reviews_of_many_values_are_too_many_at_once(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    body = b'{"x":[' + b"{}," * 2_000 + b"0]}"  # counts for 40 KB
+    async with (
+        listen(fn, max_body=50_000, max_held_bytes=100_000) as port,
+        httpx.AsyncClient(verify=False) as client,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        tasks = [asyncio.create_task(client.post(url, content=body)) for _ in range(2)]
+        await until(lambda: len(fn.calls) == 2)
+        assert (await client.post(url, content=body)).status_code == 429
+        fn.gate.set()
+        assert {(await task).status_code for task in tasks} == {200}
+        alone = b'{"x":[' + b"{}," * 16_000 + b"0]}"
+        assert (await client.post(url, content=alone)).status_code == 200
 
 
 async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
@@ -403,6 +421,31 @@ async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alo
             await asyncio.sleep(0.01)
     assert sum("max_connections" in message for message in caplog.messages) == 1
     assert len(fn.calls) == 4
+
+
+async def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
+    fn: Recorder,
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    hosting = Hosting(DefaultLimits(max_connections=3))
+    async with contextlib.AsyncExitStack() as stack:
+        listener = Listener(
+            ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context, hosting=hosting
+        )
+        port = (await stack.enter_async_context(listener)).port
+        silent = [await stack.enter_async_context(connect(port)) for _ in range(3)]
+        async with connect(port) as (reader, _):
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 3) == b""
+        assert not any(reader.at_eof() for reader, _ in silent)
+        for _, writer in silent:
+            writer.close()
+        with contextlib.suppress(TimeoutError):  # as soon as they are gone, others are kept
+            for _ in range(100):
+                async with connect(port) as (reader, _):
+                    with contextlib.suppress(ConnectionError):
+                        assert await asyncio.wait_for(reader.read(), 0.2) == b""
+            pytest.fail("Connections are refused when the others have gone.")
 
 
 @pytest.mark.parametrize(

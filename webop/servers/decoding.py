@@ -6,6 +6,7 @@ even from a thread. So the values are counted before they are decoded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -20,23 +21,33 @@ _MAX_VALUES = 400_000
 # The deepest that orjson encodes, which is a cheap way to find it out. Whatever handlers and we do
 # with an object of this depth, Python does not end its recursion.
 _MAX_DEPTH = 254
+# A text takes ten times its size at most, unless it has values of less than 10 bytes: these take
+# 100 bytes.
+_VALUE_SIZE = 10
 _CONTENT = bytes(set(range(256)) - set(b'"{[,'))
+_ALL_BUT_VALUES = bytes(set(range(256)) - set(b"{[,"))
 
 
-def decode_review(body: bytes) -> dict[str, Any]:
+def decode_review(body: bytes, hold: Callable[[int], None]) -> dict[str, Any]:
     """Decode the JSON of a review.
+
+    Args:
+        body: the JSON.
+        hold: called with what the review counts for in memory beyond the size of its text; may
+            refuse it.
 
     Raises:
         ReviewError: this is not JSON, or not an object, or too complex.
     """
-    brackets = body.count(b"{") + body.count(b"[")
-    if len(body) > _MAX_VALUES:
-        is_complex = brackets + body.count(b",") > _MAX_VALUES
-        if is_complex and _count_values(body) > _MAX_VALUES:
-            raise ReviewError(f"The review has more than {_MAX_VALUES} values.", status=413)
+    values = body.translate(None, _ALL_BUT_VALUES)
+    count = len(values)
+    if count > _MAX_VALUES and _count_values(body) > _MAX_VALUES:
+        raise ReviewError(f"The review has more than {_MAX_VALUES} values.", status=413)
+    if (excess := min(count, _MAX_VALUES) * _VALUE_SIZE - len(body)) > 0:
+        hold(excess)
     try:
         review = orjson.loads(body)
-        if brackets > _MAX_DEPTH:
+        if count > _MAX_DEPTH and count - values.count(b",") > _MAX_DEPTH:
             orjson.dumps(review)
     except orjson.JSONDecodeError as error:
         reason = f"The review is not valid JSON: {error}." if body else "The review is empty."

@@ -88,7 +88,7 @@ class ReviewEndpoint:
             self._check_head(scope)
             exchange.start(read_timeout(scope["query_string"]), webhook)
             response = await self._fn(  # not in a variable: a client may take its answer slowly
-                decode_review(await exchange.read_body(receive)),
+                decode_review(await exchange.read_body(receive), exchange.hold),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
@@ -171,7 +171,7 @@ class _Exchange:
         self._task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._held = 0  # bytes of the body
+        self._held = 0  # bytes of the body, or more
         self._is_read = False
         self.is_expired = False
 
@@ -187,7 +187,7 @@ class _Exchange:
 
     async def read_body(self, receive: Receive) -> bytes:
         """Return the body, which is counted until the end."""
-        limits, gate = self._hosting.limits, self._hosting.gate
+        limits = self._hosting.limits
         chunks: list[bytes] = []
         while True:
             message = await receive()
@@ -197,14 +197,23 @@ class _Exchange:
             if self._held + len(chunk) > limits.max_body:
                 raise build_too_large(self._held + len(chunk), limits.max_body)
             try:
-                gate.hold(len(chunk))
+                self.hold(len(chunk))
             except ReviewError as error:
                 raise _UnreadError(str(error), status=429, retry_after=1) from None
-            self._held += len(chunk)
             if not message.get("more_body", False):
                 self._is_read = True
                 return b"".join(chunks) + chunk if chunks else chunk
             chunks.append(chunk)
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes until the end, but never more than the largest body has.
+
+        Raises:
+            ReviewError: they do not fit (429).
+        """
+        size = min(size, self._hosting.limits.max_body - self._held)
+        self._hosting.gate.hold(size)
+        self._held += size
 
     def end(self) -> None:
         """Forget the body and the deadline; there is an answer."""

@@ -21,8 +21,8 @@ import uvicorn
 
 from webop.errors import ConfigurationError
 from webop.own_threads import call_in_own_thread
-from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.protocol import HTTPProtocol
+from webop.servers.hosting import Hosting, ServingLimits, get_hosting
+from webop.servers.http.protocol import HTTPProtocol, report_full
 
 if TYPE_CHECKING:
     import ssl
@@ -45,6 +45,31 @@ _REMEDIES = {
     errno.EACCES: "it is not permitted; set a port of 1024 or above.",
     errno.EADDRNOTAVAIL: "this host has no such address; set one of its own, or 0.0.0.0 for all.",
 }
+
+
+class _Socket(socket.socket):
+    """A listening socket that refuses connections beyond a limit before asyncio serves them.
+
+    The protocol knows a connection after the TLS handshake only, but asyncio takes 300 KiB for it
+    before. uvloop, which takes less, does not call :meth:`accept`.
+    """
+
+    def limit(self, limits: ServingLimits, accepted: list[socket.socket]) -> None:
+        """Refuse while too many of the accepted ones, at all sockets of the port, are open."""
+        self._limits, self._accepted = limits, accepted
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, for asyncio."""
+        connection, address = super().accept()
+        limit = self._limits.max_connections
+        if len(self._accepted) >= limit:
+            self._accepted[:] = [each for each in self._accepted if each.fileno() >= 0]
+        if len(self._accepted) >= limit:
+            report_full(self._limits)
+            connection.close()
+            raise BlockingIOError  # there is nothing to serve
+        self._accepted.append(connection)
+        return connection, address
 
 
 class Listener:
@@ -79,6 +104,7 @@ class Listener:
         #: The port in use; not 0 any more once entered.
         self.port = port
         hosting = get_hosting() if hosting is None else hosting
+        self._limits = hosting.limits
         self._config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -95,7 +121,7 @@ class Listener:
         )
         self._server = _Server(self._config, ssl_context)
         self._server.server_state.hosting = hosting  # type: ignore[attr-defined]
-        self._sockets: Sequence[socket.socket] = ()
+        self._sockets: Sequence[_Socket] = ()
 
     @property
     def connections(self) -> Collection[Any]:
@@ -105,6 +131,9 @@ class Listener:
     async def __aenter__(self) -> Self:
         self._sockets = await _open_sockets(self.host, self.port)
         self.port = self._sockets[0].getsockname()[1]
+        accepted: list[socket.socket] = []
+        for sock in self._sockets:
+            sock.limit(self._limits, accepted)
         self._config.load()
         try:
             await self._server.startup(list(self._sockets))
@@ -187,7 +216,7 @@ def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     return front
 
 
-async def _open_sockets(host: str, port: int) -> Sequence[socket.socket]:
+async def _open_sockets(host: str, port: int) -> Sequence[_Socket]:
     """Listen on all addresses of a host, on one and the same port."""
     name = _format_address(host, port)
     if not 0 <= port <= 65535:
@@ -216,12 +245,12 @@ def _format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 
-def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> Sequence[socket.socket]:
-    sockets: list[socket.socket] = []
+def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> Sequence[_Socket]:
+    sockets: list[_Socket] = []
     unusable: OSError | None = None
     with contextlib.ExitStack() as stack:
         for family, address in addresses:
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = _Socket(family, socket.SOCK_STREAM)
             stack.callback(sock.close)
             if os.name == "posix":  # elsewhere, it would let several processes share a port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

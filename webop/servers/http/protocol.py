@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -33,7 +34,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from webop.pacing import Once
-from webop.servers.hosting import Hosting, get_hosting
+from webop.servers.hosting import Hosting, ServingLimits, get_hosting
 from webop.servers.http.answers import SSLPEER_EXTENSION, Answer, build_refusal
 
 logger = logging.getLogger(__name__)
@@ -104,9 +105,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to serve a connection, after the TLS handshake if there is one."""
         if len(self.connections) >= self._limits.max_connections:
-            if _logged.is_new("connections", int(self.loop.time() // 60)):
-                limit = self._limits.max_connections
-                logger.warning("Refused a connection: there are %d (max_connections).", limit)
+            report_full(self._limits)
             self.transport = transport
             transport.abort()
             return
@@ -342,6 +341,13 @@ class _JoinedSend:
         cycle.on_response()
         del cycle.send  # they refer to each other
         return True
+
+
+def report_full(limits: ServingLimits) -> None:
+    """Log, once a minute, that a connection is refused."""
+    if _logged.is_new("connections", int(time.monotonic() // 60)):
+        limit = limits.max_connections
+        logger.warning("Refused a connection: there are %d (max_connections).", limit)
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:
