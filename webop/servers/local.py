@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from webop.errors import ConfigurationError
 from webop.own_threads import call_in_own_thread
+from webop.pacing import Once
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
 from webop.servers.certificates.certfiles import (
@@ -281,6 +282,7 @@ class WebhookServer(BaseWebhookServer):
         used, and the old ones until the next look at the files: other replicas may see them later.
         """
         bundle = told = add_bundle(current.bundle, own)
+        once = Once()
         while True:
             await asyncio.sleep(self.file_check_interval)
             self._expiry.check()
@@ -298,9 +300,12 @@ class WebhookServer(BaseWebhookServer):
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
                 except (ConfigurationError, ssl.SSLError) as error:
-                    text = "The changed certificate of the webhook server is not in use: %s"
-                    logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
+                    changed = current  # to be tried again: other files may be half-written
+                    if once.is_new("failure", str(error)):
+                        text = "The changed certificate of the webhook server is not in use: %s"
+                        logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
                 else:
+                    once.forget("failure")
                     text = "The changed certificate of the webhook server is in use: %s."
                     logger.info(text, self._expiry.description)
             current = changed
