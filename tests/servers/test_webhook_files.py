@@ -249,6 +249,8 @@ async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used
         clients.write_bytes(first.cert[:100])
         save(second, tmp_path)
         await until(lambda: "is not in use" in caplog.text)
+        await asyncio.sleep(5 * INTERVAL)
+        assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
         clients.write_bytes(first.cert)
         await until_shown(get_port(configs.all[0]), second)
     assert caplog.text.count("is not in use") == 1

@@ -279,7 +279,7 @@ class WebhookServer(BaseWebhookServer):
         """Follow the files; yield the CA bundle when it changes.
 
         The new CA certificates are trusted beside the old ones before the new certificate is
-        used, and the old ones until the next look at the files: other replicas may see them later.
+        used, and the old ones until the look after that: other replicas may see the files later.
         """
         bundle = told = add_bundle(current.bundle, own)
         once = Once()
@@ -288,14 +288,14 @@ class WebhookServer(BaseWebhookServer):
             self._expiry.check()
             changed = await self._read_again(current)
             previous, bundle = bundle, add_bundle(changed.bundle, own)
+            is_same = (changed.cert, changed.key) == (current.cert, current.key)
             if bundle != previous:
-                told = join_bundles(previous, bundle)
+                told = join_bundles(told, bundle)
                 yield told
                 await self.wait_for_trust(told)
-            elif told != bundle:
+            elif told != bundle and is_same:
                 told = bundle
                 yield told
-            is_same = (changed.cert, changed.key) == (current.cert, current.key)
             if changed.cert is not None and not is_same and self._contexts is not None:
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
