@@ -33,6 +33,7 @@ class Held:
     resource: Resource
     namespace: str | None
     name: str
+    uid: str
     created_at: dt.datetime
     deleted_at: dt.datetime | None = None
     others: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ async def _list_held(
                     resource,
                     metadata.get("namespace"),
                     metadata["name"],
+                    metadata.get("uid", ""),
                     dt.datetime.fromisoformat(metadata["creationTimestamp"]),
                     dt.datetime.fromisoformat(deleted) if deleted else None,
                     tuple(name for name in finalizers if name != finalizer),
@@ -120,7 +122,7 @@ async def release(client: Client, one: Held, finalizer: str, *, everything: bool
         client: the client of the API server.
         one: the object.
         finalizer: the name of the finalizer.
-        everything: also if the object is not being deleted (any more: it can be a new one).
+        everything: also if the object is not being deleted.
         dry: whether the API server must not store it.
 
     Raises:
@@ -131,6 +133,8 @@ async def release(client: Client, one: Held, finalizer: str, *, everything: bool
     while True:
         try:
             metadata = (await client.request("GET", path))["metadata"]
+            if metadata.get("uid", "") != one.uid:
+                return "already gone"  # this is another one of that name
             left = [name for name in metadata.get("finalizers") or () if name != finalizer]
             if finalizer not in (metadata.get("finalizers") or ()):
                 return "already released"

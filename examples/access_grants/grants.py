@@ -111,9 +111,15 @@ def open_access(
         binding.delete()
         patch.status["phase"] = "Refused"
         raise webop.PermanentError(objection)
-    if not binding.exists():
-        binding.create()
     end = compute_end(meta, spec)
+    if end <= dt.datetime.now(dt.UTC):  # while the operator was away
+        binding.delete()
+        patch.status["phase"] = "Over"
+        return
+    if not binding.exists():
+        # It goes with the grant, even if somebody takes the finalizer off.
+        webop.append_owner_reference(binding.obj, block_owner_deletion=False)
+        binding.create()
     patch.status["phase"] = "Open"
     patch.status["until"] = end.isoformat()
     logger.info("%s can %s until %s.", spec["user"], spec["role"], end)

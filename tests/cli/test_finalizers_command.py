@@ -191,3 +191,17 @@ async def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     result = await run("list", KUBECONFIG=str(tmp_path / "nowhere"))
     assert (result.exit_code, "Cannot log in to the cluster" in result.output) == (1, True)
     assert "Traceback" not in result.output
+
+
+async def test_an_object_of_the_same_name_that_comes_meanwhile_is_not_released(
+    held: Objects, webop_cluster: LocalCluster
+) -> None:
+    vault = Vault({"test": get_connection(webop_cluster)})
+    async with Client(vault, NetworkingSettings()) as client:
+        found = await find_held(client, [held.kind.resource], [held.namespace], FINALIZER)
+        (one,) = [item for item in found.held if item.name == "one"]
+        await held.patch("one", {"metadata": {"finalizers": None}})
+        await held.create("one", finalizers=[FINALIZER])
+        outcome = await release(client, one, FINALIZER, everything=True, dry=False)
+    assert outcome == "already gone"
+    assert (await held.get("one"))["metadata"]["finalizers"] == [FINALIZER]

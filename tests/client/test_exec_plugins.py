@@ -234,6 +234,25 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
         parse_plugin(described, owner=OWNER, cluster={}).fetch()
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"command": "a\0b"}, {"args": ["a\0b"]}, {"env": [{"name": "A=B", "value": "x"}]}]
+)
+def test_a_plugin_that_the_system_cannot_be_told_to_start_is_explained(wrong: Any) -> None:
+    described = {"apiVersion": V1, "command": "true", **wrong}
+    with pytest.raises(LoginError, match=r"cannot be started: (embedded null|illegal env)"):
+        parse_plugin(described, owner=OWNER, cluster={}).fetch()
+
+
+def test_a_plugin_is_told_of_a_cluster_with_a_date_in_its_settings() -> None:
+    settings = {"since": dt.date(2026, 11, 22)}
+    cluster = {"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": settings}]}
+    code = 'case "$KUBERNETES_EXEC_INFO" in *2026-11-22*) echo seen >&2;; esac; exit 1'
+    described = {"apiVersion": V1, "command": "sh", "args": ["-c", code]}
+    plugin = parse_plugin({**described, "provideClusterInfo": True}, owner=OWNER, cluster=cluster)
+    with pytest.raises(LoginError, match="exit code 1: seen"):
+        plugin.fetch()
+
+
 def test_a_plugin_that_may_not_be_run_is_told(plugin: PluginFolder) -> None:
     plugin.write_script("exit 0").chmod(0o600)
     with pytest.raises(LoginError, match="Permission denied"):

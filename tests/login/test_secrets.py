@@ -137,7 +137,17 @@ def test_no_repr_shows_credentials(tmp_path: Path) -> None:
     vault = Vault({"x": info})
     session = AiohttpSession(**values, aiohttp_session=object())
     request = Request("GET", "/", f"Authorization: Bearer {SECRET}\r\n".encode())
-    for shown in (info, [info], vault, vars(vault), session, request, choose_context([path])):
+    alone = ConnectionInfo("https://host", scheme=f"Bearer {SECRET}")
+    for shown in (
+        info,
+        alone,
+        [info],
+        vault,
+        vars(vault),
+        session,
+        request,
+        choose_context([path]),
+    ):
         assert SECRET not in repr(shown)
         assert TOKEN not in repr(shown)
     assert "ConnectionInfo(server='https://***@host:6443/path', " in repr(info)

@@ -230,6 +230,32 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_
     assert "is in use" not in caplog.text
 
 
+@pytest.mark.feature("ADM-79", "ADM-91")
+async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used_later(
+    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (build_certificate_self_signed(["localhost"]) for _ in range(2))
+    certfile, pkeyfile = save(first, tmp_path)
+    clients = tmp_path / "clients.pem"
+    clients.write_bytes(first.cert)
+    server = webop.WebhookServer(
+        port=0,
+        certfile=certfile,
+        pkeyfile=pkeyfile,
+        verify_cafile=clients,
+        file_check_interval=INTERVAL,
+    )
+    async with operate(server, fn, hosting) as configs:
+        clients.write_bytes(first.cert[:100])
+        save(second, tmp_path)
+        await until(lambda: "is not in use" in caplog.text)
+        await asyncio.sleep(5 * INTERVAL)
+        assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
+        clients.write_bytes(first.cert)
+        await until_shown(get_port(configs.all[0]), second)
+    assert caplog.text.count("is not in use") == 1
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("mode", [ssl.CERT_NONE, ssl.CERT_REQUIRED])
 def test_a_handshake_in_memory_finds_the_certificate_that_is_shown(

@@ -76,7 +76,7 @@ class ConnectionInfo:
     insecure: bool | None = None
     username: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
-    scheme: str | None = None
+    scheme: str | None = dataclasses.field(default=None, repr=False)  # without a token, it is all
     token: str | None = dataclasses.field(default=None, repr=False)
     certificate_path: AnyPath | None = None
     certificate_data: str | bytes | None = dataclasses.field(default=None, repr=False)

@@ -108,10 +108,11 @@ class Plugin:
         if self.cluster is not None:
             spec["cluster"] = self.cluster
         question = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
+        info = json.dumps(question, default=str)  # YAML has dates
         try:
             process = subprocess.Popen(  # noqa: S603 - it is what the user wants to be run
                 [self.command, *self.args],
-                env={**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": json.dumps(question)},
+                env={**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": info},
                 stdin=None if is_interactive else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=None if is_interactive else subprocess.PIPE,
@@ -119,9 +120,9 @@ class Plugin:
                 # to stay in the group that may read from there.
                 process_group=None if is_interactive else 0,
             )
-        except OSError as exc:
+        except (OSError, ValueError) as exc:  # ValueError: of characters that cannot be there
             hint = self.hint.strip() or "Install it, or correct the command in the kubeconfig."
-            reason = f"cannot be started: {exc.strerror or exc}. {hint}"
+            reason = f"cannot be started: {getattr(exc, 'strerror', exc) or exc}. {hint}"
             raise self._fail(reason) from exc
         try:
             output, complaints = _communicate(process, limit)

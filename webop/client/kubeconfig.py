@@ -161,6 +161,8 @@ def _load(path: Path) -> dict[str, Any] | None:
     except (AttributeError, TypeError):
         message = f"The file {path} is not a kubeconfig: the {section} are no list of entries"
         _refuse(f"{message} with a name and a {kind}.")
+    except RuntimeError as exc:
+        _refuse(f"A path of the {section} in {path} cannot be found: {exc}")
     return cast("dict[str, Any]", config)
 
 
@@ -254,7 +256,7 @@ def _read_token(user: Mapping[str, Any], owner: str) -> str | None:
     if path := user.get("tokenFile"):
         try:
             found = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as exc:
+        except (OSError, ValueError) as exc:
             if not token:
                 place = quote_path(path)
                 _refuse(f"The tokenFile {place} of {owner} cannot be read: {_explain(exc)}.")
@@ -286,12 +288,12 @@ def _read_pem(
 def _read_bytes(path: str, key: str, owner: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as exc:
+    except (OSError, ValueError) as exc:
         place = quote_path(path)
         _refuse(f"The file {place}, the {key} of {owner}, cannot be read: {_explain(exc)}.")
 
 
-def _explain(exc: OSError | UnicodeDecodeError) -> str:
+def _explain(exc: OSError | ValueError) -> str:
     return (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
 
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from webop.errors import ConfigurationError
 from webop.own_threads import call_in_own_thread
+from webop.pacing import Once
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
 from webop.servers.certificates.certfiles import (
@@ -317,29 +318,33 @@ class WebhookServer(BaseWebhookServer):
         """Follow the files; yield the CA bundle when it changes.
 
         The new CA certificates are trusted beside the old ones before the new certificate is
-        used, and the old ones until the next look at the files: other replicas may see them later.
+        used, and the old ones until the look after that: other replicas may see the files later.
         """
         bundle = told = add_bundle(current.bundle, own)
+        once = Once()
         while True:
             await asyncio.sleep(self.file_check_interval)
             self._expiry.check()
             changed = await self._read_again(current)
             previous, bundle = bundle, add_bundle(changed.bundle, own)
+            is_same = (changed.cert, changed.key) == (current.cert, current.key)
             if bundle != previous:
-                told = join_bundles(previous, bundle)
+                told = join_bundles(told, bundle)
                 yield told
                 await self.wait_for_trust(told)
-            elif told != bundle:
+            elif told != bundle and is_same:
                 told = bundle
                 yield told
-            is_same = (changed.cert, changed.key) == (current.cert, current.key)
             if changed.cert is not None and not is_same and self._contexts is not None:
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
                 except (ConfigurationError, ssl.SSLError) as error:
-                    text = "The changed certificate of the webhook server is not in use: %s"
-                    logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
+                    changed = current  # to be tried again: other files may be half-written
+                    if once.is_new("failure", str(error)):
+                        text = "The changed certificate of the webhook server is not in use: %s"
+                        logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
                 else:
+                    once.forget("failure")
                     text = "The changed certificate of the webhook server is in use: %s."
                     logger.info(text, self._expiry.description)
             current = changed

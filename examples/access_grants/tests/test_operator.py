@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,17 @@ def test_a_user_is_let_in_for_a_while(
     eventually(lambda: namespace.get_grant()["status"]["phase"] == "Over")
 
 
+def test_access_does_not_outlive_a_grant_whose_finalizer_is_taken_off(
+    operator: OperatorRunner, namespace: Namespace, build_grant: Grant
+) -> None:
+    namespace.wait_for_webhooks(build_grant())
+    namespace.apply(build_grant())
+    binding = eventually(namespace.get_binding, "jane is let in")
+    # Kubernetes' garbage collector goes by this; a test has none.
+    (owner,) = binding["metadata"]["ownerReferences"]
+    assert owner["uid"] == namespace.get_grant()["metadata"]["uid"]
+
+
 def test_a_grant_that_is_prolonged_is_open_again(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
@@ -97,6 +109,21 @@ def test_what_was_never_checked_is_not_opened(
     namespace.apply(build_grant(**SELF_MADE))  # before the operator is there for the first time
     with run_operator():
         eventually(lambda: namespace.get_grant()["status"]["phase"] == "Refused")
+    assert namespace.get_binding() is None
+
+
+def test_a_grant_that_ended_while_the_operator_was_away_is_not_opened(
+    run_operator: Callable[[], OperatorRunner],
+    namespace: Namespace,
+    build_grant: Grant,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CHECK_INTERVAL", "600")
+    namespace.apply(build_grant(duration="1s", grantedBy="boss"))
+    created = dt.datetime.fromisoformat(namespace.get_grant()["metadata"]["creationTimestamp"])
+    eventually(lambda: dt.datetime.now(dt.UTC) > created + dt.timedelta(seconds=1))
+    with run_operator():
+        eventually(lambda: namespace.get_grant()["status"]["phase"] == "Over")
     assert namespace.get_binding() is None
 
 
