@@ -73,11 +73,20 @@ class Need:
         places = sorted({item["namespace"] for item in missing if "namespace" in item})
         where = f" in {' and '.join(places)}" if places else ""
         role = f"Role in {' and '.join(self.namespaces)}" if self.namespaces else "ClusterRole"
-        group = self.group or '""'
-        resources, verbs = ", ".join(self.resources), ", ".join(self.verbs)
-        rule = f"{{apiGroups: [{group}], resources: [{resources}], verbs: [{verbs}]}}"
         text = f"not granted: {listed}{where}{self.use and f'; {self.use}'}"
-        return Finding(self.level, self.subject, text, f"Add to the {role}: {rule}")
+        return Finding(self.level, self.subject, text, f"Add to the {role}: {self._build_rules()}")
+
+    def _build_rules(self) -> str:
+        """Return the rules to add: limited to the name, but for creations, which cannot be."""
+        group, resources = self.group or '""', ", ".join(self.resources)
+        named = [verb for verb in self.verbs if self.name and verb != "create"]
+        others = [verb for verb in self.verbs if verb not in named]
+        return ", ".join(
+            f"{{apiGroups: [{group}], resources: [{resources}], "
+            f"{names}verbs: [{', '.join(verbs)}]}}"
+            for names, verbs in (("", others), (f"resourceNames: [{self.name}], ", named))
+            if verbs
+        )
 
 
 def list_configuration_needs(name: str) -> Need:
