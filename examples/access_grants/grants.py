@@ -111,9 +111,13 @@ def open_access(
         binding.delete()
         patch.status["phase"] = "Refused"
         raise webop.PermanentError(objection)
+    end = compute_end(meta, spec)
+    if end <= dt.datetime.now(dt.UTC):  # it was made while the operator was away
+        binding.delete()
+        patch.status["phase"] = "Over"
+        return
     if not binding.exists():
         binding.create()
-    end = compute_end(meta, spec)
     patch.status["phase"] = "Open"
     patch.status["until"] = end.isoformat()
     logger.info("%s can %s until %s.", spec["user"], spec["role"], end)

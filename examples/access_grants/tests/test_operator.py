@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_what_was_never_checked_is_not_opened(
     with run_operator():
         eventually(lambda: namespace.get_grant()["status"]["phase"] == "Refused")
     assert namespace.get_binding() is None
+
+
+def test_a_grant_that_is_over_before_the_operator_sees_it_is_not_opened(
+    run_operator: Callable[[], OperatorRunner], namespace: Namespace, build_grant: Grant
+) -> None:
+    namespace.apply(build_grant(grantedBy="jim", duration="1s"))
+    end = time.time() + 1.1
+    eventually(lambda: time.time() > end)
+    with run_operator() as operator:
+        eventually(lambda: namespace.get_grant()["status"]["phase"] == "Over")
+    assert "can view until" not in operator.output
 
 
 @pytest.mark.parametrize(
