@@ -22,7 +22,6 @@ from webop.doctor.findings import (
     approve,
     describe_names,
     fail,
-    note,
     soften,
     warn,
 )
@@ -137,8 +136,8 @@ class Examination:
         try:
             found = [await fetch_configuration(visit, reason, name) for reason in KINDS]
         except APIForbiddenError as exc:
-            remedy = "Run it as the operator's account."
-            self._add(_CONFIGURATIONS, [note("configurations", f"{name}: {exc}", remedy)])
+            remedy = "Run it as an account that may get or patch it, such as the operator's."
+            self._add(_CONFIGURATIONS, [warn("configurations", f"{name}: {exc}", remedy)])
             return []
         if not any(one.is_there for one in found):
             text = f"there are no webhook configurations {name}: nothing is checked"
