@@ -94,7 +94,8 @@ async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
     assert "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]" in str(
         error
     )
-    assert "verbs: [create, patch]" in str(error)
+    assert "verbs: [create]}, {" in str(error)
+    assert "resourceNames: [auto.kopf.dev], verbs: [patch]}" in str(error)
 
 
 async def test_a_refusal_later_is_a_problem_but_no_reason_to_stop_serving(

@@ -94,7 +94,7 @@ async def test_names_of_roles_do_not_rewrite_what_the_terminal_shows(
 async def test_a_release_asks_and_ends_the_deletions_only(held: Objects, run: Run) -> None:
     place = ("-n", held.namespace)
     refused = await run("release", *place)  # there is nobody to answer
-    assert (refused.exit_code, "Remove the finalizer from these 2?" in refused.output) == (1, True)
+    assert (refused.exit_code, "from these 2 objects?" in refused.output) == (1, True)
     tried = await run("release", *place, "--dry-run")
     assert (tried.exit_code, "released (dry run)" in tried.output) == (0, True)
     assert FINALIZER in (await held.get("one"))["metadata"]["finalizers"]
@@ -107,6 +107,9 @@ async def test_a_release_asks_and_ends_the_deletions_only(held: Objects, run: Ru
     assert (await held.get("alive"))["metadata"]["finalizers"] == [FINALIZER]
     nothing = await run("release", *place, "--yes")
     assert "There is nothing to release" in nothing.output
+    assert "Other objects carry it" in nothing.output
+    mistaken = await run("list", "pods/status")
+    assert (mistaken.exit_code, "has no slash" in mistaken.output) == (2, True)
     everything = await run("release", *place, "--yes", "--all")
     assert everything.exit_code == 0
     assert "finalizers" not in (await held.get("alive"))["metadata"]

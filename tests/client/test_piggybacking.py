@@ -221,6 +221,17 @@ def test_a_failing_exec_plugin_is_told_with_what_it_says(
 
 
 @real_libraries
+def test_a_library_does_not_quote_the_kubeconfig_in_the_log(
+    plugin: PluginFolder, library: str, login: RealLogin, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_kubeconfig(env={"PASSWORD": "hidden"})
+    with pytest.raises(LoginError, match="its env is not a list"):
+        login(logger=logger)
+    assert "hidden" not in caplog.text
+
+
+@real_libraries
 def test_a_token_that_tells_its_end_expires(
     plugin: PluginFolder, library: str, login: RealLogin
 ) -> None:

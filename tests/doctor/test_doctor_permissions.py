@@ -39,7 +39,14 @@ def test_what_is_missing_is_told_with_the_rule() -> None:
         "not granted: patch validatingwebhookconfigurations; "
         "create and patch mutatingwebhookconfigurations"
     )
-    assert finding.remedy.startswith("Add to the ClusterRole: {apiGroups: [admission")
+    resources = (
+        "apiGroups: [admissionregistration.k8s.io], "
+        "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations], "
+    )
+    assert finding.remedy == (
+        f"Add to the ClusterRole: {{{resources}verbs: [create]}}, "
+        f"{{{resources}resourceNames: [auto], verbs: [patch]}}"
+    )
 
 
 def test_handlers_need_the_verbs_of_what_they_do() -> None:

@@ -142,7 +142,8 @@ def release(
                 if (everything or one.deleted_at) and (not names or one.name in names)
             ]
             if not chosen:
-                click.echo(f"There is nothing to release from {finalizer}.")
+                hint = " Other objects carry it: see 'webop finalizers list'." if found.held else ""
+                click.echo(f"There is nothing to release from {finalizer}.{hint}")
             elif _confirm(chosen, is_sure=is_sure or dry):
                 await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
             _report_problems(found)
@@ -152,7 +153,8 @@ def release(
 
 def _confirm(chosen: list[Held], *, is_sure: bool) -> bool:
     _print_table(chosen)
-    return is_sure or click.confirm(f"Remove the finalizer from these {len(chosen)}?", abort=True)
+    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
+    return is_sure or click.confirm(f"Remove the finalizer from {objects}?", abort=True)
 
 
 async def _release_all(
@@ -184,7 +186,10 @@ async def _search(
     known = (await discover(client)).resources
     chosen: set[Resource] = set()
     for kind in kinds:
-        selector = parse_selector(kind)
+        try:
+            selector = parse_selector(kind)
+        except TypeError as exc:
+            raise click.UsageError(str(exc)) from exc
         if not (found := selector.find_candidates(known)):
             hint = selector.suggest(known)
             raise click.UsageError(f"There is no kind {kind!r} in the cluster.{hint}")

@@ -12,11 +12,13 @@ brought, webop reads the kubeconfig itself: either that works, or it says what i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import inspect
+import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +28,6 @@ from webop.client.lifetimes import choose_earliest, detect_expiration
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
-    import logging
-
     Logger = logging.Logger | logging.LoggerAdapter[Any]
 
 Login = Callable[..., ConnectionInfo | None]
@@ -38,6 +38,8 @@ ABSENCE = "There is no kubeconfig and no service account."
 
 # The name of the key depends on the version of the library.
 _HEADER_KEYS = ("BearerToken", "authorization")
+
+_LOADERS = ("", "kubernetes.config.kube_config", "kubernetes_asyncio.config.kube_config")
 
 
 def login_with_service_account(**_: Any) -> ConnectionInfo | None:
@@ -198,14 +200,16 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         try:
             # By itself, the library looks where KUBECONFIG pointed to when it was imported.
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
-            kubernetes.config.load_kube_config(config_file=place)
+            with _silence_loaders():
+                kubernetes.config.load_kube_config(config_file=place)
             _check_kubeconfig()
             logger.debug("The client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - of the library, whatever it is
             return _read_instead()
     config = kubernetes.client.Configuration.get_default_copy()
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
-    headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    with _silence_loaders():
+        headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
     return _read_configuration(config, headers, _detect_plugin_expiration(config))
 
 
@@ -228,14 +232,16 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
     except kubernetes_asyncio.config.ConfigException:
         try:
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
-            loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
+            with _silence_loaders():
+                loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
             _check_kubeconfig()
             logger.debug("The async client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - of the library, whatever it is
             return await asyncio.to_thread(_read_instead)
     config = kubernetes_asyncio.client.Configuration.get_default_copy()
-    answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
-    headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
+    with _silence_loaders():
+        answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+        headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
     expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
     return await asyncio.to_thread(_read_configuration, config, headers, expiry, config.proxy)
 
@@ -243,6 +249,26 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
 def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
     """Do it in a thread, as the others are done."""
     return asyncio.run(login_via_async_client(**kwargs))
+
+
+@contextlib.contextmanager
+def _silence_loaders() -> Iterator[None]:
+    """Drop what the client libraries log of a kubeconfig: they quote it, with all secrets.
+
+    One of them uses the root logger. What is wrong is said by webop, when it reads it instead.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.module != "kube_config"
+
+    loggers = [logging.getLogger(name) for name in _LOADERS]
+    for logger in loggers:
+        logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_other)
 
 
 def _read_configuration(

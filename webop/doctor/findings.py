@@ -95,9 +95,12 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-def build_rule(group: str, resources: Iterable[str], verbs: Iterable[str]) -> str:
-    """Return a rule of a role, in YAML."""
-    what = f"resources: [{', '.join(resources)}], verbs: [{', '.join(verbs)}]"
+def build_rule(
+    group: str, resources: Iterable[str], verbs: Iterable[str], name: str | None = None
+) -> str:
+    """Return a rule of a role, in YAML; limited to the object of a name, if there is one."""
+    names = f"resourceNames: [{name}], " if name else ""
+    what = f"resources: [{', '.join(resources)}], {names}verbs: [{', '.join(verbs)}]"
     return f"{{apiGroups: [{group}], {what}}}"
 
 

@@ -68,9 +68,15 @@ class Need:
         listed = "; ".join(f"{' and '.join(verbs)} {name}" for name, verbs in grouped.items())
         places = " and ".join(sorted({item["namespace"] for item in missing if self.namespaces}))
         role = f"Role in {' and '.join(self.namespaces)}" if self.namespaces else "ClusterRole"
-        rule = build_rule(self.group or '""', self.resources, self.verbs)
+        named = [verb for verb in self.verbs if self.name and verb != "create"]
+        others = [verb for verb in self.verbs if verb not in named]
+        rules = ", ".join(
+            build_rule(self.group or '""', self.resources, verbs, name)
+            for verbs, name in ((others, ""), (named, self.name))
+            if verbs
+        )
         text = f"not granted: {listed}{places and f' in {places}'}{self.use and f'; {self.use}'}"
-        return Finding(self.level, self.subject, text, f"Add to the {role}: {rule}")
+        return Finding(self.level, self.subject, text, f"Add to the {role}: {rules}")
 
 
 _weak = partial(Need, level=Level.WARNING)

@@ -118,7 +118,7 @@ async def find_configurations(visit: Visit) -> tuple[list[str], list[Configurati
         try:
             found += (both := [await _fetch_configuration(visit, kind, name) for kind in KINDS])
         except APIForbiddenError as exc:
-            remedy = "Run it as the operator's account."
+            remedy = "Run it as an account that may get or patch it, such as the operator's."
             findings.append(note(_SUBJECT, f"{name}: {exc}", remedy))
             continue
         if not any(one.is_there for one in both):

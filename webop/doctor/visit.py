@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import logging
 import os
 import sys
 from collections.abc import Collection
@@ -90,6 +91,16 @@ class Visit:
             return note(subject, f"unknown: {exc}")
 
 
+class _LastError(logging.Handler):
+    """Keeps the last message about a handler that fails and is called again."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.text = f"; the last error: {record.getMessage()}"
+
+
 async def call_startup(visit: Visit, server: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
@@ -104,10 +115,14 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
     scope = Scope(not visit.namespaces, visit.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
     settings.execution.executor = threads = OwnThreads("webop-startup")
-    done = False
+    done, last = False, _LastError()
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+    logger = logging.getLogger("webop.activities.startup")
 
     async def call() -> None:
         nonlocal done
+        if task := asyncio.current_task():
+            running.append((asyncio.get_running_loop(), task))
         await run_activity(operator, Activity.STARTUP)
         done = True
         with contextlib.suppress(ActivityError):
@@ -116,17 +131,22 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
     is_posing = bool(visit.home) and _POD_VARIABLE not in os.environ
     if is_posing:
         os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
+    logger.addHandler(last)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
             ended.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({ended}, timeout=limit)
     finally:
+        logger.removeHandler(last)
+        for loop, task in running:
+            with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
+                loop.call_soon_threadsafe(task.cancel)
         if is_posing:
             del os.environ[_POD_VARIABLE]
     if done:
         return [approve("startup", "the settings are those of the startup handlers")]
-    why = f"they have not ended in {limit:g} s: see the log"
+    why = f"they have not ended in {limit:g} s{last.text}"
     if ended.done() and (exc := ended.exception()) is not None:
         why = str(exc) or type(exc).__name__
     return [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]

@@ -38,8 +38,8 @@ Decide = Callable[[WebhookType, Configuration, Mapping[str, Mark]], Plan]
 _CONFLICT_PAUSES = [min(0.005 * number, 0.1) for number in range(1, 50)]
 
 _RULE = (
-    "The rule to add: {apiGroups: [admissionregistration.k8s.io], resources: "
-    "[validatingwebhookconfigurations, mutatingwebhookconfigurations], verbs: [create, patch]}."
+    "{{apiGroups: [admissionregistration.k8s.io], resources: "
+    "[validatingwebhookconfigurations, mutatingwebhookconfigurations], {}}}"
 )
 
 
@@ -104,7 +104,7 @@ class SharedConfigurations:
                 "metadata": {"name": self._name, "annotations": build_annotations(plan.marks)},
                 "webhooks": list(plan.webhooks),
             }
-            with _explain_permissions():
+            with _explain_permissions(self._name):
                 await self._client.create(resource, None, body)
         else:
             return False
@@ -117,7 +117,7 @@ class SharedConfigurations:
         return True
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
-        with _explain_permissions():
+        with _explain_permissions(self._name):
             return await self._client.patch_merge(KINDS[kind], None, self._name, patch)
 
     def _build_conflict(self, reason: str) -> APIConflictError:
@@ -126,10 +126,11 @@ class SharedConfigurations:
 
 
 @contextlib.contextmanager
-def _explain_permissions() -> Iterator[None]:
+def _explain_permissions(name: str) -> Iterator[None]:
     """Add to a lack of permissions what to do about it (ADM-43)."""
     try:
         yield
     except APIForbiddenError as exc:
-        exc.args = (f"{exc} {_RULE}",)
+        patch = _RULE.format(f"resourceNames: [{name}], verbs: [patch]")
+        exc.args = (f"{exc} The rules to add: {_RULE.format('verbs: [create]')}, {patch}.",)
         raise
