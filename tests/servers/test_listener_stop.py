@@ -269,6 +269,28 @@ async def test_the_exit_is_quick_when_nobody_is_there(fn: Recorder, hosting: Hos
     assert loop.time() - start < 0.5
 
 
+async def test_a_client_that_goes_amid_pipelined_requests_takes_its_connection_along(
+    fn: Recorder, server_context: Any, client_context: Any
+) -> None:
+    fn.gate = asyncio.Event()
+    body = b"{}"
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    async with (
+        listen(fn, Hosting(DefaultLimits(read_timeout=0.4)), server_context) as listener,
+        connect(listener.port, client_context) as (_, writer),
+    ):
+        writer.write(request.replace(b"Host", b"Expect: 100-continue\r\nHost"))
+        await fn.called.wait()
+        writer.write(request * 2)  # not read until there is an answer
+        await asyncio.sleep(0.1)
+        sock = writer.get_extra_info("socket")
+        with socket.fromfd(sock.fileno(), sock.family, sock.type) as copy:
+            copy.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(0.1)  # until it is seen
+        fn.gate.set()
+        await asyncio.wait_for(until(lambda: not listener.connections), 3)
+
+
 async def test_the_exit_does_not_wait_for_a_tls_handshake(fn: Recorder, hosting: Hosting) -> None:
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:

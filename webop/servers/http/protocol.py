@@ -109,7 +109,7 @@ class _Connection(HttpToolsProtocol):
             self.transport = transport
             transport.abort()
             return
-        super().connection_made(transport)
+        super().connection_made(_Transport(transport))  # type: ignore[arg-type]
         # Empty for a certificate that the context was not told to verify.
         if peer := transport.get_extra_info("peercert"):
             self._extensions[SSLPEER_EXTENSION] = peer
@@ -254,7 +254,8 @@ class _Connection(HttpToolsProtocol):
         """End the connection of a client that neither sends nor reads in time, or is idle."""
         limit, now = self._limits.read_timeout, self.loop.time()
         unsent = self.transport.get_write_buffer_size()
-        if unsent == 0 or unsent < self._unsent:
+        # TLS does not end with a client's last byte, as long as reading is paused.
+        if unsent < self._unsent or (unsent == 0 and not self.transport.is_closing()):
             self._progress = now
         self._unsent = unsent
         if now - self._progress > limit:
@@ -267,6 +268,22 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
         pause = min(limit, self._idle_limit) / 4
         self._check = self.loop.call_later(pause, self._watch)
+
+
+class _Transport:
+    """A transport that may be closed twice: those for TLS lose their connection then."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.write = transport.write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close it, unless that has begun."""
+        if not self._transport.is_closing():
+            self._transport.close()
 
 
 class _DeafParser:
