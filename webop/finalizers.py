@@ -79,7 +79,8 @@ async def find_held(
                 search.held += await _list_held(client, resource, namespace, finalizer)
             except APIStatusError as exc:
                 if exc.status not in (404, 405):  # gone meanwhile, or cannot be listed
-                    search.problems[resource.plural] = str(exc)
+                    known = search.problems.get(resource.plural)  # elsewhere, or of another group
+                    search.problems[resource.plural] = "\n".join(filter(None, (known, str(exc))))
 
     kinds = {(resource.group, resource.plural): resource for resource in resources}
     chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]

@@ -177,6 +177,16 @@ async def test_what_an_account_may_not_do_is_named(
         await held.patch(name, {"metadata": {"finalizers": None}})
 
 
+async def test_each_namespace_that_cannot_be_searched_is_named(
+    run: Run, webop_cluster: LocalCluster
+) -> None:
+    kubeconfig = str(webop_cluster.kubeconfig_for("nobody-in-particular"))
+    result = await run("list", "secrets", "-n", "first", "-n", "second", KUBECONFIG=kubeconfig)
+    assert result.exit_code == 1
+    assert 'in the namespace "first"' in result.output
+    assert 'in the namespace "second"' in result.output
+
+
 async def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     result = await run("release")
     assert (result.exit_code, "-A/--all-namespaces, or -n" in result.output) == (2, True)

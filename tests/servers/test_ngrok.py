@@ -182,6 +182,23 @@ async def test_an_absent_executable_is_told_of(standin: StandIn, fn: Recorder) -
             pass
 
 
+async def test_a_line_of_any_length_in_the_log_of_the_agent_does_not_end_the_server(
+    fn: Recorder, tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent"
+    code = (
+        "import json, time",
+        "for line in {'url': 'https://a.io'}, {'x': 'x' * 100_000}, {'url': 'https://b.io'}:",
+        "    print(json.dumps({'msg': 'started tunnel', **line}), flush=True)",
+        "time.sleep(60)",
+    )
+    agent.write_text("\n".join((f"#!{sys.executable}", *code)))
+    agent.chmod(0o755)
+    async with collect(webop.WebhookNgrokTunnel(port=0, binary=agent), fn) as configs:
+        async with asyncio.timeout(10):
+            assert [(await configs.get())["url"] for _ in "ab"] == ["https://a.io", "https://b.io"]
+
+
 async def test_a_file_that_is_no_program_is_told_of(
     standin: StandIn, fn: Recorder, tmp_path: Path
 ) -> None:

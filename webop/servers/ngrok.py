@@ -84,7 +84,7 @@ class WebhookNgrokTunnel(WebhookTunnel):
         complaint = ""
         assert agent.stdout is not None  # noqa: S101 - for the type checker
         try:
-            async for line in agent.stdout:
+            while line := await _read_line(agent.stdout):
                 logger.debug("ngrok: %s", hide_secrets(line.decode(errors="replace").rstrip()))
                 record = _parse(line)
                 if record.get("msg") == "started tunnel" and record.get("url"):
@@ -137,6 +137,14 @@ def _find_agent(binary: str | os.PathLike[str] | None) -> str:
     except (exception.PyngrokError, OSError) as error:
         raise ConfigurationError(f"{error} Install ngrok and set binary= to it.") from error
     return config.ngrok_path
+
+
+async def _read_line(log: asyncio.StreamReader) -> bytes:
+    """Return the next line; of one that is too long (64 KiB), only its end."""
+    try:
+        return await log.readline()
+    except ValueError:
+        return b"\n"
 
 
 def _parse(line: bytes) -> dict[str, Any]:
