@@ -270,6 +270,22 @@ async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_see
         await lifespan.task
 
 
+async def test_a_webhook_server_that_yields_something_else_than_a_config_is_told_of(
+    registry: webop.OperatorRegistry,
+) -> None:
+    async def serve_text(fn: webop.WebhookFn) -> Any:
+        yield "https://somewhere"
+
+    settings = webop.OperatorSettings()
+    settings.admission.server = serve_text
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    lifespan = Lifespan(webop.create_app(registry=registry, settings=settings))
+    await lifespan.pass_through("startup")
+    await lifespan.pass_through("shutdown")
+    with pytest.raises(webop.ConfigurationError, match=r"WebhookClientConfig, got 'https:"):
+        await lifespan.task
+
+
 # ---- options
 
 

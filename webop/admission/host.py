@@ -121,6 +121,9 @@ class WebhookHost:
         async with _enter(self._get_server()) as server:
             configs: AsyncIterator[WebhookClientConfig] = server(self.review)
             async for config in configs:
+                if not isinstance(config, dict):
+                    what = "A webhook server must yield a webop.WebhookClientConfig"  # type: ignore[unreachable]
+                    raise ConfigurationError(f"{what}, got {config!r}.")
                 where = config.get("url") or config.get("service")
                 log = logger.debug if self._is_listening else logger.info
                 log("Webhooks are served at %s.", where)
