@@ -243,6 +243,7 @@ def list_missing(report: Report) -> set[str]:
     return {text.partition(" in ")[0] for text in texts}
 
 
+@pytest.mark.timeout(300)  # 27 operators at once: ten seconds of CPU, on a busy machine minutes
 async def test_each_right_that_the_doctor_finds_missing_is_one_that_the_operator_fails_for(
     webop_cluster: LocalCluster, client: Client, doctor: Doctor, caplog: pytest.LogCaptureFixture
 ) -> None:
