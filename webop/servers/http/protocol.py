@@ -275,14 +275,14 @@ class _Transport:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self.write = transport.write
+        self.write, self.is_closing = transport.write, transport.is_closing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def close(self) -> None:
         """Close it, unless that has begun."""
-        if not self._transport.is_closing():
+        if not self.is_closing():
             self._transport.close()
 
 
