@@ -104,7 +104,7 @@ class AdmissionService:
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
-        cause = self._build_cause(review, resource, headers or {}, sslpeer)
+        cause = self._build_cause(review, resource, {} if headers is None else headers, sslpeer)
         chosen: Sequence[WebhookHandler] = ()
         entered: Iterable[str] | None = None
         errors: list[Any] = []
