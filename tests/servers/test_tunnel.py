@@ -16,6 +16,7 @@ import webop
 from tests.docs.pages import find_snippets
 from tests.servers.reviewing import RESPONSE, Recorder, get_url, post, serve, until
 from webop.errors import ConfigurationError
+from webop.servers.base import BaseWebhookServer
 from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
@@ -181,3 +182,27 @@ async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None
         await ending.wait()
     assert ends == ["closed"]
     await closing
+
+
+async def test_a_server_ends_also_if_a_timeout_inside_of_it_expires_at_that_moment() -> None:
+    class Server(BaseWebhookServer):
+        limit: asyncio.Timeout
+
+        async def serve(self, fn: webop.WebhookFn) -> Any:
+            yield webop.WebhookClientConfig(url="https://x")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None) as self.limit:
+                    await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+    server = Server()
+    configs = server(Recorder())
+    await anext(configs)
+    step = asyncio.ensure_future(anext(configs))
+    await until(lambda: hasattr(server, "limit"))
+    server.limit.reschedule(asyncio.get_running_loop().time())
+    await asyncio.sleep(0)  # it has expired now, and the task of the server does not know yet
+    async with asyncio.timeout(5):
+        await server.__aexit__(None, None, None)
+    with contextlib.suppress(StopAsyncIteration):
+        await step

@@ -105,6 +105,7 @@ class BaseWebhookServer(abc.ABC):
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()  # those that were cancelled
 
     @abc.abstractmethod
     def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
@@ -135,7 +136,7 @@ class BaseWebhookServer(abc.ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await _stop(self._tasks)
+        await self._stop(set(self._tasks))
 
     async def _run(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         configs: asyncio.Queue[WebhookClientConfig | None] = asyncio.Queue()
@@ -158,14 +159,18 @@ class BaseWebhookServer(abc.ABC):
             if not task.cancelled():
                 task.result()
         finally:
-            await _stop({task})
+            await self._stop({task})
             self._tasks.discard(task)
+            self._ending.discard(task)
 
+    async def _stop(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Cancel each task once, as a second time would cut its cleaning up; wait for their ends.
 
-async def _stop(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel each task once, as a second time would cut its cleaning up; wait for their ends."""
-    for task in tasks:
-        if not task.cancelling():
+        What was cancelled is remembered here: ``cancelling()`` is also true while a timeout inside
+        of the task expires.
+        """
+        for task in tasks - self._ending:
+            self._ending.add(task)
             task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+        if tasks:
+            await asyncio.wait(tasks)
