@@ -40,6 +40,7 @@ from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.hosting import Hosting
+from webop.servers.http.answers import RETRY, build_refusal
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
@@ -393,11 +394,10 @@ def _refuse(reason: str) -> Response:
 
     They try again while they have time.
     """
-    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}
-    response = _respond({**status, "message": reason}, 503)
-    response.headers["Retry-After"] = "1"
-    response.headers["Connection"] = "close"  # the next attempt may find another replica
-    return response
+    # It closes, as the next attempt may find another replica.
+    answer = build_refusal(503, reason, headers=RETRY, closes=True)
+    headers = {name.decode(): value.decode() for name, value in answer.list_headers()}
+    return Response(answer.body, answer.status, headers)
 
 
 app = create_app()

@@ -45,12 +45,11 @@ def escape(text: str, *, keep: str = "") -> str:
     if text.isprintable():  # as most texts are
         return text
     return _CONTROLS.sub(
-        lambda found: found[0] if found[0] in keep else _escape_one(found[0]), text
+        lambda found: (
+            found[0] if found[0] in keep else _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+        ),
+        text,
     )
-
-
-def _escape_one(character: str) -> str:
-    return _SHORT.get(character) or f"\\u{ord(character):04x}"
 
 
 def hide_secrets(text: str) -> str:

@@ -256,7 +256,7 @@ def test_the_manifests_of_an_operator_agree_with_each_other(folder: Path) -> Non
     assert f"docker build -t {container['image']} ." in dockerfile
     assert variables["WEBOP_LEADERSHIP__LEASE_NAME"] == name
 
-    # What it may do is what it is told to do, and its account is bound to just these roles.
+    # Its account is bound to just these roles, and they allow just what it does.
     roles = [*find(documents, "Role"), *find(documents, "ClusterRole")]
     bindings = [*find(documents, "RoleBinding"), *find(documents, "ClusterRoleBinding")]
     assert sorted(role["metadata"]["name"] for role in roles) == sorted(

@@ -103,6 +103,26 @@ async def serve(
             break
 
 
+@contextlib.asynccontextmanager
+async def collect(
+    server: webop.WebhookServerProtocol, fn: webop.WebhookFn
+) -> AsyncIterator[asyncio.Queue[webop.WebhookClientConfig]]:
+    """Run a server as an operator does: in a task that is cancelled at the end."""
+    configs: asyncio.Queue[webop.WebhookClientConfig] = asyncio.Queue()
+
+    async def iterate() -> None:
+        async for config in server(fn):
+            configs.put_nowait(config)
+
+    task = asyncio.create_task(iterate())
+    try:
+        yield configs
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 def get_url(config: webop.WebhookClientConfig) -> str:
     assert config["url"] is not None
     return config["url"]

@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pyngrok import installer
 import webop
 from tests.commands import find_free_port
 from tests.servers.ngrok_standin import GOOD_TOKEN
-from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, get_url, post, serve, until
+from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, collect, get_url, post, serve, until
 from tests.servers.tunneling import StandIn, prepare, review
 from webop.errors import ConfigurationError
 
@@ -38,26 +38,6 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
 @pytest.fixture
 def fn() -> Recorder:
     return Recorder()
-
-
-@contextlib.asynccontextmanager
-async def collect(
-    server: webop.WebhookServerProtocol, fn: webop.WebhookFn
-) -> AsyncIterator[asyncio.Queue[webop.WebhookClientConfig]]:
-    """Run a server as an operator does: in a task that is cancelled at the end."""
-    configs: asyncio.Queue[webop.WebhookClientConfig] = asyncio.Queue()
-
-    async def iterate() -> None:
-        async for config in server(fn):
-            configs.put_nowait(config)
-
-    task = asyncio.create_task(iterate())
-    try:
-        yield configs
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 # The way of a review.

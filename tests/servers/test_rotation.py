@@ -36,7 +36,7 @@ FOREIGN = replace(STABLE, is_foreign=True, renew_at=None)
 
 
 def remember(leaf: Leaf | None, cas: tuple[bytes, ...] = (), **known: Any) -> Rotation:
-    """Build what a replica knows that was told long ago to trust its bundle."""
+    """Build what a replica knows whose bundle has long been trusted."""
     values: dict[str, Any] = {
         "names": ("svc.ns.svc",),
         "lifetime": LIFETIME,

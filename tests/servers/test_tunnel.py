@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 import webop
 from tests.docs.pages import find_snippets
-from tests.servers.reviewing import RESPONSE, Recorder, get_url, post, serve, until
+from tests.servers.reviewing import RESPONSE, Recorder, collect, get_url, post, serve, until
 from webop.errors import ConfigurationError
 from webop.servers.base import BaseWebhookServer
 from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
@@ -34,22 +34,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
-
-
-@contextlib.asynccontextmanager
-async def collect(server: Any, fn: Recorder) -> AsyncIterator[asyncio.Queue[Any]]:
-    configs: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def iterate() -> None:
-        async for config in server(fn):
-            configs.put_nowait(config)
-
-    task = asyncio.create_task(iterate())
-    try:
-        yield configs
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 def build_documented(**options: Any) -> Any:

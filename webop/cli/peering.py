@@ -190,7 +190,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 @logging_options
 def resume(request: Request) -> None:
     """Let the operators of a peering go on, which were paused by 'webop freeze'."""
-    from webop.coordination.peers import parse_peers  # noqa: PLC0415  --help is to be quick
+    from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
         try:
@@ -214,7 +214,7 @@ async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
     """Do something to each peering object that is meant, and say where that has failed."""
-    from webop.command_client import connect  # noqa: PLC0415  --help is to be quick
+    from webop.command_client import connect  # noqa: PLC0415  keeps --help quick
     from webop.coordination.peers import build_creation_command  # noqa: PLC0415
 
     async with connect() as client:
@@ -287,7 +287,7 @@ async def _patch(
 
 def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
     """Say who is paused by a record, and who is not."""
-    from webop.coordination.peers import parse_peers  # noqa: PLC0415  --help is to be quick
+    from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
 
     peers = parse_peers(body.get("status"))[0].values()
     others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]

@@ -28,7 +28,7 @@ class AdmissionResult:
     code: int | None = None  # the HTTP status of the refusal
     reason: str = ""  # the machine-readable reason of the refusal
     causes: tuple[AdmissionCause, ...] = ()  # what is wrong with which fields
-    warnings: list[str] = field(default_factory=list)  # what the user is told
+    warnings: list[str] = field(default_factory=list)  # shown to the user
     patch: list[Json] = field(default_factory=list)  # the JSON patches of all mutating handlers
     object: Json | None = None  # with these patches applied; None on deletions
     audit_annotations: dict[str, str] = field(default_factory=dict)

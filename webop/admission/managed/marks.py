@@ -74,7 +74,7 @@ class Mark:
         return (now - self.renewed).total_seconds() <= self.lifetime
 
     def retire(self) -> Mark:
-        """Return what is left when no calls are to come any more: who is to be trusted."""
+        """Return the mark of a replica that takes no more calls: only whom to trust."""
         return replace(self, address={}, served={}, definitions={})
 
     def get_targets(self, path: str) -> frozenset[str]:

@@ -70,7 +70,7 @@ class Rotation:
     Attributes:
         leaf: the certificate that this replica serves; None at first.
         cas: the CA certificates that it has advertised last.
-        trusted_since: when API servers were told to trust all of these; None if not yet.
+        trusted_since: when API servers began to trust all of these; None if not yet.
         uid: of the Secret from which the leaf is.
         was_foreign: whether somebody else was in charge of the Secret.
     """
@@ -91,9 +91,9 @@ class Rotation:
     _last_look: float = 0.0
 
     def __post_init__(self) -> None:
-        # Replicas may still apply the bundle of before for a few polls.
+        # Replicas may still apply the previous bundle for a few polls.
         self.promotion = 3 * self.poll + self.settle
-        # No replica serves the certificate of before any more.
+        # No replica serves the previous certificate any more.
         self.retirement = max(self.overlap, self.promotion + self.settle)
         # How long newcomers leave it to others to restore the Secret from what they serve.
         self.absence = 1.5 * self.poll

@@ -78,7 +78,7 @@ def parse_secret(document: Mapping[str, Any]) -> Shared:
     is_foreign = mark is None or (leaf is not None and mark != _digest(leaf.cert))
     if is_foreign and leaf is not None:
         chain = certs.split_certificates(leaf.cert)
-        # It is its own CA; also if the bundle is that of the certificate of before.
+        # It is its own CA; also if the bundle is that of the previous certificate.
         if not any(certs.is_signed_by(pem, ca) for pem in chain for ca in cas):
             cas = (*chain, *cas)
     else:  # nobody would trust the others

@@ -15,6 +15,9 @@ SSLPEER_EXTENSION = "webop.sslpeer"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+#: For clients that should try again soon.
+RETRY: Headers = ((b"retry-after", b"1"),)
+
 _JSON = (b"content-type", b"application/json")
 
 

@@ -24,7 +24,7 @@ from webop.errors import ReviewError
 from webop.pacing import Once
 from webop.servers.decoding import decode_review
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.answers import SSLPEER_EXTENSION, Answer, build_refusal
+from webop.servers.http.answers import RETRY, SSLPEER_EXTENSION, Answer, build_refusal
 from webop.servers.http.deadlines import compute_budget, read_timeout
 from webop.servers.http.headers import RequestHeaders
 
@@ -103,7 +103,7 @@ class ReviewEndpoint:
                 if not self._hosting.is_stopping:
                     raise
                 reason = "The operator is stopping, and the review has taken too long."
-                answer = build_refusal(503, reason, headers=_RETRY, closes=True)
+                answer = build_refusal(503, reason, headers=RETRY, closes=True)
         except Exception as error:
             if not exchange.is_expired:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
@@ -265,9 +265,6 @@ class _Exchange:
         if send_at_once is None or not send_at_once(status, headers, body):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
-
-
-_RETRY = ((b"retry-after", b"1"),)
 
 
 def build_too_large(size: int, limit: int) -> ReviewError:

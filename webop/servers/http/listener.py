@@ -154,24 +154,22 @@ class Listener:
             state.is_stopping = True  # type: ignore[attr-defined]
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
-            finally:  # uvicorn would wait for TLS handshakes, too, since Python 3.12
-                for server in self._server.servers:
-                    server.close()
-                self._server.servers = []
-            await self._server.shutdown(list(self._sockets))
+            finally:
+                self._close_sockets()
+            await self._server.shutdown()
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
                     await asyncio.sleep(0.01)
         except TimeoutError:
             logger.debug("Some clients have not closed their connections.")
         finally:
-            self._close_sockets()  # uvicorn has, unless this was cancelled before
             for connection in list(state.connections):
                 connection.transport.abort()
 
     def _close_sockets(self) -> None:
         for server in getattr(self._server, "servers", ()):
             server.close()
+        self._server.servers = []  # else uvicorn waits for TLS handshakes, since Python 3.12
         for sock in self._sockets:
             sock.close()
 

@@ -6,7 +6,8 @@
 
 Flow: uvicorn's ``HttpToolsProtocol`` parses requests and runs the app for each of them. Here are
 the limits that it does not have, the verified client certificate in the scope, and the joining of
-the head and the body of an answer, which saves a third of the CPU of a review under TLS.
+the head and the body of an answer. Up to a fifth of the CPU of a review is saved by that and by the
+read buffer.
 
 Guarantees:
     - Heads, trailers, pipelined requests and connections are limited in number and in bytes.
@@ -62,7 +63,7 @@ class HTTPProtocol(asyncio.BufferedProtocol):
     """One connection. The arguments are those that uvicorn gives to its protocols.
 
     It reads into a buffer of its own: for other protocols, asyncio and uvloop allocate 256 KiB
-    twice for each piece of a TLS connection, which costs more than the rest of a request.
+    twice for each piece of a TLS connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
