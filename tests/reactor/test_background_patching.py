@@ -347,7 +347,7 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
             leftovers.append(bool(patch))
         await stopped.wait()
 
-    webop.daemon(objects.kind.plural, registry=registry, id="fn")(
+    webop.daemon(objects.kind.plural, registry=registry, id="writer")(
         run_sync if is_sync else run_async
     )
     caplog.set_level("DEBUG", "webop")
@@ -357,7 +357,7 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
         said = [record.message for record in caplog.records if record.levelname != "DEBUG"]
     assert leftovers == [False] * 3
     assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
-    assert not [text for text in said if "fn" in text or "atch" in text], said
+    assert not [text for text in said if "writer" in text or "atch" in text], said
 
 
 async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
