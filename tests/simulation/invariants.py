@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.plans import HandlerPlan
-from tests.simulation.replicas import LABEL, PLURAL, Call, ReplicaProcess, get_essence
+from tests.simulation.replicas import GROUP, LABEL, PLURAL, Call, ReplicaProcess, get_essence
 
 if TYPE_CHECKING:
     from tests.simulation import cluster as servers
@@ -62,12 +62,13 @@ class Judge:
         if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
             return
         active = self._active[call.uid]
-        for other in active:
+        is_event = call.plan.kind == "event"  # they do not wait for the others
+        for other in (other for other in active if (other.plan.kind == "event") == is_event):
             is_excused = other.process.is_paused or self.world.plan.mode != "lease"
             if other.process is call.process or not is_excused:
                 self.complain(f"overlap: {call} while {other}")
         active.append(call)
-        if call.plan.kind == "event":
+        if is_event:
             return
         key = call.handler, call.uid, call.reason, call.essence
         last, self._last[key] = self._last.get(key), call
@@ -93,7 +94,7 @@ class Judge:
 
     def judge_change(self, change: servers.Change) -> None:
         """What is written, and to whom; what is gone."""
-        if change.resource.plural != PLURAL:
+        if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new
         if new is None:
@@ -101,7 +102,7 @@ class Judge:
                 self._judge_deletion(old)
             return
         self._judge_owner(new)
-        if self._writes is not None and change.request.user != "user":
+        if self._writes is not None and change.request is not None:
             self._writes[change.request.user] += 1
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before

@@ -186,8 +186,7 @@ class VirtualThreads(Executor):
         """Call a function."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        spent = [0.0]
-        token = _spent.set(spent)
+        _spent.append(0.0)
         try:
             result = fn(*args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - the caller gets it
@@ -195,17 +194,17 @@ class VirtualThreads(Executor):
         else:
             end = partial(future.set_result, result)
         finally:
-            _spent.reset(token)
-        asyncio.get_running_loop().call_later(spent[0], end)
+            spent = _spent.pop()
+        asyncio.get_running_loop().call_later(spent, end)
         return future
 
 
-_spent: contextvars.ContextVar[list[float]] = contextvars.ContextVar("spent")
+_spent: list[float] = []  # by the calls that run, the innermost one last
 
 
 def block(seconds: float) -> None:
     """Let the present call in a thread take some time more."""
-    _spent.get()[0] += seconds
+    _spent[-1] += seconds
 
 
 class _Moments(type):
@@ -251,7 +250,7 @@ def virtual_time(
             "time.monotonic": loop.time,
             "time.clock_gettime": read_clock,
             "datetime.datetime": _Datetime,
-            "threading.Thread.start": begin_thread,
+            "threading.Thread.start": lambda thread: begin_thread(thread),  # noqa: PLW0108 - a method
         }.items():
             stack.enter_context(mock.patch(target, fake))
         try:

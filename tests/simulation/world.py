@@ -83,7 +83,7 @@ class World:
         self._requests = 0
         self._digest = hashlib.sha256()
         self._threads: list[threading.Thread] = []
-        self.cluster.add_kind(GROUP, "v1", PLURAL, "Thing")
+        self.cluster.add_kind(GROUP, PLURAL, "Thing")
         self.cluster.observers.append(self.judge.judge_change)
 
     async def live(self) -> None:
@@ -142,7 +142,8 @@ class World:
         self._disturb(0.0)
         for call in self.calls:
             if call.process is process and call.end is None:
-                call.end, call.outcome = self.loop.time(), "killed"
+                call.outcome = "killed"
+                self.end_call(call)
 
     def begin_call(self, call: Call) -> Call:
         """Note that a handler is called."""
