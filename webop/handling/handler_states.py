@@ -7,9 +7,9 @@ or Kopf, can continue from them.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from webop.handling.handlers import Handler
@@ -25,9 +25,9 @@ def build_mark(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
-def now() -> datetime:
+def now() -> dt.datetime:
     """Return the current moment, in UTC."""
-    return datetime.now(UTC)
+    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class HandlerState:
     (D-67). It is the only part of the records that Kopf does not know; Kopf ignores it.
     """
 
-    started: datetime
+    started: dt.datetime
     purpose: str | None = None
-    stopped: datetime | None = None
-    delayed: datetime | None = None
+    stopped: dt.datetime | None = None
+    delayed: dt.datetime | None = None
     retries: int = 0
     success: bool = False
     failure: bool = False
@@ -95,7 +95,7 @@ class HandlerState:
         """Whether the record on the object is the same."""
         return _without_nones(self.build_record()) == self.stored
 
-    def is_due(self, moment: datetime) -> bool:
+    def is_due(self, moment: dt.datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
 
@@ -110,7 +110,9 @@ class HandlerState:
         return replace(
             self,
             stopped=moment if outcome.final else None,
-            delayed=None if outcome.final or delay is None else moment + timedelta(seconds=delay),
+            delayed=(
+                None if outcome.final or delay is None else moment + dt.timedelta(seconds=delay)
+            ),
             retries=self.retries + 1,
             success=outcome.final and not failed,
             failure=outcome.final and failed,
@@ -254,13 +256,13 @@ def _without_nones(record: ProgressRecord) -> dict[str, object]:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def _format_time(moment: datetime | None) -> str | None:
+def _format_time(moment: dt.datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="microseconds")
 
 
-def _parse_time(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> dt.datetime | None:
     """Parse ISO 8601; older records have no time zone, and are in UTC."""
     if not text:
         return None
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
