@@ -32,11 +32,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutant", help="put a mended bug back (tests/simulation/mutants.py)")
     parser.add_argument("--keep-going", action="store_true", help="after a violation")
+    parser.add_argument("--shrink", action="store_true", help="shorten the history of --seed")
     parser.add_argument("--no-shrink", action="store_true", help="print the history as it is")
     options = parser.parse_args()
     if options.seed is not None or options.plan is not None:
         _prepare(options.mutant)
-        return _replay(options)
+        return _replay(options, shrinks=options.shrink)
     return _run_many(options)
 
 
@@ -131,7 +132,7 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
         logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
     verdict = run(plan)
     print(plans.describe(plan))
-    print("\n".join(verdict.story))
+    print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
     print("\n".join(f"VIOLATION: {problem}" for problem in verdict.violations) or "All is well.")
     return 1 if verdict.violations else 0

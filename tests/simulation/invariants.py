@@ -36,6 +36,7 @@ _CYCLE_KINDS = {"create", "update", "delete", "resume", "field"}
 _FAILED = {"temporary", "error"}
 _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
+_SETTLING = 100.0  # seconds in which dead peers are forgotten, and silent watches given up
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
 
@@ -149,6 +150,7 @@ class Judge:
             self.complain(f"no convergence: {problem}")
         if self.violations:
             return
+        await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
         self._writes = Counter()
         calls = len(self.world.calls)
         await asyncio.sleep(_QUIET)
