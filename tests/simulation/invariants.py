@@ -52,10 +52,11 @@ class Judge:
         self.world = world
         self.violations: list[str] = []
         self._active: dict[str, list[Call]] = defaultdict(list)
-        self._last: dict[tuple[str, str, str, str], Call] = {}
+        self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
+        self._gone: set[str] = set()
         self._writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
@@ -79,9 +80,11 @@ class Judge:
         active.append(call)
         if is_event:
             return
-        key = call.handler, call.uid, call.reason, call.essence
+        key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
-        if last is None or last.end is None:
+        if last is None or last.end is None or last.essence != call.essence:
+            return
+        if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
         if last.process is call.process or not self.world.was_disturbed(
             last.begin - _AFTERMATH, call.begin
@@ -256,6 +259,7 @@ class Judge:
     def _judge_deletion(self, body: Json) -> None:
         """An object goes only after its deletion was handled, if it was guarded."""
         uid = body["metadata"]["uid"]
+        self._gone.add(uid)
         if uid not in self._guarded:
             return
         done = self._finals[uid]

@@ -124,6 +124,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
+        self._disturb(0.0)
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
