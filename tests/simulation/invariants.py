@@ -86,9 +86,9 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
-        if last.process is call.process or not self.world.was_disturbed(
-            last.begin - _AFTERMATH, call.begin
-        ):
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
+        is_alone = self.world.plan.mode == "alone"  # nobody else can take over
+        if not is_disturbed or (is_alone and last.process is call.process):
             if last.outcome in _FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in _FAILED and call.retry != last.retry + 1:
