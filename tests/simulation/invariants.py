@@ -135,7 +135,7 @@ class Judge:
 
     def list_unfinished(self) -> list[str]:
         """Say what has not converged yet."""
-        problems = [f"{calls[0]} still runs" for calls in self._active.values() if calls]
+        problems = [f"endless: {calls[0]} still runs" for calls in self._active.values() if calls]
         objects = self.world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:
@@ -150,7 +150,7 @@ class Judge:
     async def judge_calm(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""
         for problem in self.list_unfinished():
-            self.complain(f"no convergence: {problem}")
+            self.complain(problem)
         if self.violations:
             return
         await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
@@ -177,10 +177,10 @@ class Judge:
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
         if progress:
-            problems.append(f"{name}: progress is left over: {progress}")
+            problems.append(f"progress: {name} has some left over: {progress}")
         is_guarded = any(plan.kind in {"delete", "daemon", "timer"} for plan in plans)
         if is_guarded != (_FINALIZER in meta.get("finalizers", [])):
-            problems.append(f"{name} ({uid}): finalizer wanted: {is_guarded}")
+            problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
     def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
@@ -191,7 +191,7 @@ class Judge:
         uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
         before, handled = self._cycles.get(uid, (None, {}))
         if get_essence(handled) != essence:
-            return [f"{name} ({uid}): {essence} is not handled, but {get_essence(handled)}"]
+            return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
         calls = [
             call
             for call in self.world.calls
@@ -205,7 +205,7 @@ class Judge:
             wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
             done |= {call.handler for call in calls if call.plan.kind == "create"}
         missed = wanted - done
-        return [f"{name} ({uid}): {essence} was never handled by {missed}"] if missed else []
+        return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
 
     def _judge_daemons(self, objects: Json) -> list[str]:
         """Daemons run for the objects that match, once, and for no others."""
@@ -220,9 +220,9 @@ class Judge:
             for body in objects.values()
             if self._wants(plan, body)
         }
-        problems = [f"daemon {key} does not run" for key in sorted(wanted - running.keys())]
+        problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [
-            f"daemon {key} runs {count} times, {int(key in wanted)} wanted"
+            f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
             for key, count in sorted(running.items())
             if count != (key in wanted)
         ]
@@ -242,7 +242,7 @@ class Judge:
                     if self._wants(plan, body)
                 }
                 if seen != wanted:
-                    problems.append(f"index {plan.id} of {process}: {seen}, not {wanted}")
+                    problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")
         return problems
 
     def _wants(self, plan: HandlerPlan, body: Json) -> bool:
