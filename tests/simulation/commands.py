@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+KEPT = Path(__file__).with_name("kept")
+
 _REPORT = 5.0  # seconds between lines of progress
 
 
@@ -31,13 +33,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long, without a count")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutant", help="put a mended bug back (tests/simulation/mutants.py)")
+    parser.add_argument(
+        "--mutants", action="store_true", help="how many histories find each of the mended bugs"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="run the histories that were kept as tests"
+    )
     parser.add_argument("--keep-going", action="store_true", help="after a violation")
+    parser.add_argument("--shrink", action="store_true", help="shorten the history of --seed")
     parser.add_argument("--no-shrink", action="store_true", help="print the history as it is")
     options = parser.parse_args()
     if options.seed is not None or options.plan is not None:
         _prepare(options.mutant)
-        return _replay(options)
-    return _run_many(options)
+        return _replay(options, shrinks=options.shrink)
+    if options.kept:
+        return _run_kept()
+    return _hunt_mutants(options) if options.mutants else _run_many(options)
 
 
 def _prepare(mutant: str | None) -> None:
@@ -91,6 +102,43 @@ def _run_many(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def _hunt_mutants(options: argparse.Namespace) -> int:
+    """Tell for each bug that is put back how many histories find it."""
+    from tests.simulation import mutants  # noqa: PLC0415
+
+    first, missed = options.first or 0, []
+    for name in mutants.MUTANTS:
+        chosen = argparse.Namespace(**{**vars(options), "mutant": name})
+        seeds = itertools.islice(itertools.count(first), options.count or 2000)
+        found = min(
+            itertools.islice(
+                ((seed, v.violations[0]) for seed, v in _work(seeds, chosen, 0) if v.violations), 1
+            ),
+            default=None,
+        )
+        if found is None:
+            missed.append(name)
+            print(f"{name:24} not found", flush=True)
+        else:
+            print(f"{name:24} {found[0] - first + 1:5}  {found[1]:.90}", flush=True)
+    print(f"{len(mutants.MUTANTS) - len(missed)} of {len(mutants.MUTANTS)} were found")
+    return 1 if missed else 0
+
+
+def _run_kept() -> int:
+    """Run what was kept; print what goes wrong again."""
+    from tests.simulation import plans  # noqa: PLC0415
+    from tests.simulation.world import run  # noqa: PLC0415
+
+    _prepare(None)
+    bad = 0
+    for path in sorted(KEPT.glob("*.json")):
+        verdict = run(plans.load(json.loads(path.read_text())))
+        bad += bool(verdict.violations)
+        print(f"{path.stem}: {verdict.violations[0] if verdict.violations else 'well'}")
+    return 1 if bad else 0
+
+
 def _work(
     seeds: Iterator[int], options: argparse.Namespace, began: float
 ) -> Iterator[tuple[int, Any]]:
@@ -100,7 +148,7 @@ def _work(
         running: set[cf.Future[tuple[int, Any]]] = set()
         try:
             while True:
-                if options.count is None and time.monotonic() - began > options.seconds:
+                if options.count is None and began and time.monotonic() - began > options.seconds:
                     seeds = iter(())
                 new = itertools.islice(seeds, 4 * options.jobs - len(running))
                 running |= {pool.submit(_run_seed, seed) for seed in new}
@@ -131,7 +179,7 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
         logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
     verdict = run(plan)
     print(plans.describe(plan))
-    print("\n".join(verdict.story))
+    print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
     print("\n".join(f"VIOLATION: {problem}" for problem in verdict.violations) or "All is well.")
     return 1 if verdict.violations else 0

@@ -13,7 +13,15 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.plans import HandlerPlan
-from tests.simulation.replicas import GROUP, LABEL, PLURAL, Call, ReplicaProcess, get_essence
+from tests.simulation.replicas import (
+    GROUP,
+    LABEL,
+    PLURAL,
+    Call,
+    ReplicaProcess,
+    get_essence,
+    get_wish,
+)
 
 if TYPE_CHECKING:
     from tests.simulation import cluster as servers
@@ -28,6 +36,7 @@ _CYCLE_KINDS = {"create", "update", "delete", "resume", "field"}
 _FAILED = {"temporary", "error"}
 _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
+_SETTLING = 100.0  # seconds in which dead peers are forgotten, and silent watches given up
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
 
@@ -43,10 +52,11 @@ class Judge:
         self.world = world
         self.violations: list[str] = []
         self._active: dict[str, list[Call]] = defaultdict(list)
-        self._last: dict[tuple[str, str, str, str], Call] = {}
-        self._finals: dict[str, set[tuple[str, str]]] = defaultdict(set)  # handlers and essences
+        self._last: dict[tuple[str, str, str], Call] = {}
+        self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
+        self._gone: set[str] = set()
         self._writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
@@ -70,9 +80,11 @@ class Judge:
         active.append(call)
         if is_event:
             return
-        key = call.handler, call.uid, call.reason, call.essence
+        key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
-        if last is None or last.end is None:
+        if last is None or last.end is None or last.essence != call.essence:
+            return
+        if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
         if last.process is call.process or not self.world.was_disturbed(
             last.begin - _AFTERMATH, call.begin
@@ -90,7 +102,7 @@ class Judge:
         if call in self._active[call.uid]:
             self._active[call.uid].remove(call)
         if call.outcome in _FINAL:
-            self._finals[call.uid].add((call.handler, call.essence))
+            self._finals[call.uid].add(call.handler)
 
     def judge_change(self, change: servers.Change) -> None:
         """What is written, and to whom; what is gone."""
@@ -141,6 +153,7 @@ class Judge:
             self.complain(f"no convergence: {problem}")
         if self.violations:
             return
+        await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
         self._writes = Counter()
         calls = len(self.world.calls)
         await asyncio.sleep(_QUIET)
@@ -171,15 +184,27 @@ class Judge:
         return problems
 
     def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
-        uid = body["metadata"]["uid"]
-        essence = get_essence(body)
+        """Handlers of updates and fields see the last state, if it is another than at first (D-67).
+
+        Handlers of creations are called once, for whatever the state is then.
+        """
+        uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
         before, handled = self._cycles.get(uid, (None, {}))
         if get_essence(handled) != essence:
             return [f"{name} ({uid}): {essence} is not handled, but {get_essence(handled)}"]
-        wanted = {plan.id for plan in plans if plan.kind == ("update" if before else "create")}
-        if before is None or before.get("spec") != handled.get("spec"):
-            wanted |= {plan.id for plan in plans if plan.kind == "field"}
-        missed = {handler for handler in wanted if (handler, essence) not in self._finals[uid]}
+        calls = [
+            call
+            for call in self.world.calls
+            if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
+        ]
+        first = get_wish(before) if before else min((call.wish for call in calls), default=wish)
+        wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
+        wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
+        done = {call.handler for call in calls if call.wish[0] == wish[0]}
+        if before is None:
+            wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
+            done |= {call.handler for call in calls if call.plan.kind == "create"}
+        missed = wanted - done
         return [f"{name} ({uid}): {essence} was never handled by {missed}"] if missed else []
 
     def _judge_daemons(self, objects: Json) -> list[str]:
@@ -234,9 +259,10 @@ class Judge:
     def _judge_deletion(self, body: Json) -> None:
         """An object goes only after its deletion was handled, if it was guarded."""
         uid = body["metadata"]["uid"]
+        self._gone.add(uid)
         if uid not in self._guarded:
             return
-        done = {handler for handler, _ in self._finals[uid]}
+        done = self._finals[uid]
         wanted = {p.id for p in self.world.plan.handlers if p.kind == "delete" and not p.is_choosy}
         if wanted - done:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")

@@ -38,12 +38,19 @@ def get_essence(body: Mapping[str, Any]) -> str:
     return json.dumps({**body.get("spec", {}), **labels}, sort_keys=True)
 
 
+def get_wish(body: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return what users have made of an object: what handlers leave alone."""
+    labels = body.get("metadata", {}).get("labels", {})
+    return body.get("spec", {}).get("value", 0), labels.get(LABEL) == "yes"
+
+
 @dataclass(eq=False)
 class Call:
     """One call of a handler.
 
     Attributes:
-        essence: the state that it is called for; each change of a user makes another one.
+        essence: the state that it is called for.
+        wish: the part of it that users make; each of their changes makes another one.
         end: when it ended; None until then.
         outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
         delay: until the next attempt, as the handler wants it.
@@ -55,6 +62,7 @@ class Call:
     uid: str
     name: str
     essence: str
+    wish: tuple[int, bool]
     retry: int
     reason: str
     begin: float
@@ -159,6 +167,7 @@ class _Act:
     plan: HandlerPlan
     handler: str
     kwargs: Mapping[str, Any]
+    is_in_thread: bool = False
     call: Call = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,6 +180,7 @@ class _Act:
                 kwargs["uid"],
                 kwargs["name"],
                 get_essence(kwargs["body"]),
+                get_wish(kwargs["body"]),
                 kwargs.get("retry", 0) or 0,
                 str(kwargs.get("reason") or kwargs.get("type") or ""),
                 self.world.loop.time(),
@@ -229,7 +239,7 @@ class _Act:
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
         self.call.outcome = outcome
-        if self.plan.is_sync:
+        if self.is_in_thread:
             self.world.network.later(self.plan.seconds, self.world.end_call, self.call)
         else:
             self.world.end_call(self.call)
@@ -284,6 +294,7 @@ async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
 
 def _run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
     doing = act(plan.id, kwargs)
+    doing.is_in_thread = True
     block(plan.seconds)
     with doing.recording():
         doing.decide()

@@ -95,6 +95,10 @@ class HandlerState:
         """Whether the record on the object is the same."""
         return _without_nones(self.build_record()) == self.stored
 
+    def is_outdated(self, mark: str) -> bool:
+        """Tell whether it is known to have finished with another state of the object."""
+        return self.is_finished and self.seen not in (None, mark)
+
     def is_due(self, moment: dt.datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
@@ -193,15 +197,9 @@ class Progress(Mapping[str, HandlerState]):
             if self._states[key].is_finished:
                 self._states[key] = replace(self._states[key], seen=mark)
 
-    def find_outdated(self, mark: str) -> list[str]:
-        """Return the handlers that are known to have finished with another state of the object."""
-        return [
-            key for key, s in self._states.items() if s.is_finished and s.seen not in (None, mark)
-        ]
-
     def renew(self, mark: str) -> None:
         """Restart the handlers that have finished with another state of the object (D-67)."""
-        for key in self.find_outdated(mark):
+        for key in [key for key, state in self._states.items() if state.is_outdated(mark)]:
             self.restart(key)
 
     def restart(self, key: str) -> None:
@@ -224,15 +222,18 @@ class Progress(Mapping[str, HandlerState]):
         self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
     ) -> None:
         """Remove the records of these handlers and of all of their sub-handlers."""
-        doomed = dict.fromkeys(keys)
+        doomed: dict[str, None] = {}
+        for key in keys:  # also those that match no more; their sub-handlers are in their records
+            record = None if key in self._states else storage.fetch(key=key, body=body)
+            doomed |= dict.fromkeys((key, *sorted((record or {}).get("subrefs") or ())))
         for key, state in self._states.items():
             doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
         for key in doomed:
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
-    def count(self, *, body: Body, storage: ProgressStorage) -> tuple[int, int]:
-        """Return how many handlers have succeeded and how many have failed, with sub-handlers.
+    def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
+        """Return the states of the handlers and of their sub-handlers.
 
         Args:
             body: the object, with the records of the sub-handlers.
@@ -241,8 +242,7 @@ class Progress(Mapping[str, HandlerState]):
         states = list(self._states.values())
         children = {key for state in states for key in state.subrefs}
         records = (storage.fetch(key=key, body=body) for key in sorted(children))
-        states += [HandlerState.from_record(record) for record in records if record]
-        return sum(s.success for s in states), sum(s.failure for s in states)
+        return states + [HandlerState.from_record(record) for record in records if record]
 
 
 def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
