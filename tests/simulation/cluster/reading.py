@@ -21,7 +21,7 @@ from .messages import (
     refuse_options,
     refuse_version,
 )
-from .selectors import build_predicate, check_fields
+from .selectors import build_predicate, check_fields, requires_name
 from .store import Store, Table, Watch
 
 _MATCHES = {"", "Exact", "NotOlderThan"}
@@ -46,7 +46,10 @@ def list_objects(
         Refusal: the parameters contradict each other, or the version is gone, or not there yet.
     """
     is_selected = build_predicate(query)
-    page = _choose_page(store, table, prefix, query)
+    # One object that is known by its key is not listed, but read.
+    is_single = requires_name(query) and bool(prefix or not kind.namespaced)
+    page = _choose_page(store, table, prefix, query, is_single=is_single)
+    check_fields(query, namespaced=kind.namespaced)
     keys = [key for key in sorted(page.objects) if key.startswith(prefix) and key >= page.start]
     items: list[Json] = []
     count = 0
@@ -84,7 +87,7 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
     """
     is_selected = build_predicate(query)
     is_streaming = _parse_streaming(query)
-    check_fields(query)
+    check_fields(query, namespaced=kind.namespaced)
     version = _parse_version(query.get("resourceVersion", ""), is_watch=True)
     bookmark = {"kind": kind.kind, "apiVersion": kind.api_version}
     wants_bookmarks = query.get("allowWatchBookmarks") in {"true", "1"}
@@ -122,7 +125,9 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
     return watch
 
 
-def _choose_page(store: Store, table: Table, prefix: str, query: dict[str, str]) -> _Page:
+def _choose_page(
+    store: Store, table: Table, prefix: str, query: dict[str, str], *, is_single: bool
+) -> _Page:
     match = query.get("resourceVersionMatch", "")
     text = query.get("resourceVersion", "")
     token = query.get("continue", "")
@@ -130,7 +135,6 @@ def _choose_page(store: Store, table: Table, prefix: str, query: dict[str, str])
     if query.get("sendInitialEvents"):
         raise refuse_options("sendInitialEvents: Forbidden: it is forbidden for list")
     _check_match(match, text, token)
-    check_fields(query)
     version = _parse_version(text)
     if token:
         wanted, start = _parse_token(token)
@@ -142,7 +146,7 @@ def _choose_page(store: Store, table: Table, prefix: str, query: dict[str, str])
         return _Page(table.objects, store.version, "", limit)
     if version > store.version:
         raise refuse_version(text, store.version)
-    if match == "Exact" or (version and limit and not match):
+    if match == "Exact" or (version and limit and not match and not is_single):
         return _Page(_get_objects_at(store, table, version, ""), version, "", limit)
     table.advance_to(version)
     cached = table.get_cached_version(store.version)

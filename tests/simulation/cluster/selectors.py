@@ -37,7 +37,7 @@ def build_predicate(query: dict[str, str]) -> Predicate | None:
     return is_selected
 
 
-def check_fields(query: dict[str, str]) -> None:
+def check_fields(query: dict[str, str], *, namespaced: bool) -> None:
     """Refuse selectors of fields that objects cannot be selected by.
 
     Raises:
@@ -45,8 +45,14 @@ def check_fields(query: dict[str, str]) -> None:
     """
     for term in _split(query.get("fieldSelector", "")):
         name = re.split("[=!]", term)[0]
-        if name not in {"metadata.name", "metadata.namespace"}:
+        if name != "metadata.name" and not (namespaced and name == "metadata.namespace"):
             raise refuse_body(f"field label not supported: {name}")
+
+
+def requires_name(query: dict[str, str]) -> bool:
+    """Tell whether only one name is selected."""
+    terms = _split(query.get("fieldSelector", ""))
+    return any(re.match("metadata.name==?[^=]", term) for term in terms)
 
 
 def matches_label_selector(selector: Json | None, labels: dict[str, str]) -> bool:

@@ -196,9 +196,15 @@ class Writer:
             raise target.refuse_absent()
         _check_preconditions(target, old, options)
         new = self._mark_deleted(kind, old, options)
-        # A namespace is marked first, in any case; the next request ends it.
-        is_first = kind.resource == NAMESPACES and "deletionTimestamp" not in old["metadata"]
-        if is_finished(kind, new) and not is_first:
+        is_over = is_finished(kind, new)
+        is_written = new != old and not is_over
+        if kind.resource == NAMESPACES:
+            # It is marked first, in any case; the next request writes once more, and ends it.
+            is_over = is_over and "deletionTimestamp" in old["metadata"]
+            is_written = new != old or is_over
+        if is_written and not is_dry:
+            self._store.commit(table, target.key, new, target.request)
+        if is_over:
             if not is_dry:
                 self._store.commit(table, target.key, None, target.request)
             if kind.returns_deleted:
@@ -206,8 +212,6 @@ class Writer:
             details = {**target.build_details(), "uid": old["metadata"]["uid"]}
             status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
             return Response(200, {**status, "details": details})
-        if new != old and not is_dry:
-            self._store.commit(table, target.key, new, target.request)
         return Response(200, kind.show(new))
 
     def stamp(self) -> str:
@@ -229,6 +233,7 @@ class Writer:
             made = {**made, "metadata": _decode_metadata(target, made, is_patch=is_patch)}
             if is_patch:
                 _check_same_name(target, made["metadata"])
+            self._get_namespace(target)
             mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made)
             assert mutated is not None
             new = self._prepare_update(target, old, mutated, is_patch=is_patch)
@@ -301,16 +306,21 @@ class Writer:
         name: str = metadata.get("name", "")
         return name
 
-    def _check_namespace(self, target: Target, name: str) -> None:
-        """See to it that the namespace takes new objects."""
+    def _get_namespace(self, target: Target) -> Json | None:
+        """Return the namespace that an object is in; it must be there."""
         if not target.namespace:
-            return
+            return None
         namespace = self._store.tables[NAMESPACES].objects.get(target.namespace)
         if namespace is None:
             message = f'namespaces "{target.namespace}" not found'
-            details = {"name": target.namespace, "kind": "namespaces"}
-            raise Refusal(404, "NotFound", message, details)
-        if "deletionTimestamp" in namespace["metadata"]:
+            about = {"name": target.namespace, "kind": "namespaces"}
+            raise Refusal(404, "NotFound", message, about)
+        return namespace
+
+    def _check_namespace(self, target: Target, name: str) -> None:
+        """See to it that the namespace takes new objects."""
+        namespace = self._get_namespace(target)
+        if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
             problem = (
                 f"unable to create new content in namespace {target.namespace} because it is "
                 "being terminated"

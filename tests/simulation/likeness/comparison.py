@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class Likeness:
         self.simulated = SimulatedSide(seed)
         self.differences: list[Difference] = []
         self.requests = self.events = self.watches = 0
+        self.trace: str | None = None
         run = f"like-{time.time_ns() // 1_000_000:x}"
         self._namespaces = (f"{run}-1", f"{run}-2")
         self._drawing = Drawing(random.Random(seed), self._namespaces)
@@ -120,8 +122,15 @@ class Likeness:
                 metadata = raw["metadata"]
                 path = place.build_path(metadata.get("namespace", ""), metadata["name"])
                 if metadata.get("finalizers"):
+                    # In a namespace that is gone, nothing can be patched.
+                    self._create_namespace(metadata.get("namespace", "default"))
                     self.real.send(Request("PATCH", path, {}, headers, release))
                 self.real.send(Request("DELETE", path))
+
+    def _create_namespace(self, name: str) -> None:
+        body = orjson.dumps({"metadata": {"name": name}})
+        headers = {"content-type": "application/json"}
+        self.real.send(Request("POST", "/api/v1/namespaces", {}, headers, body))
 
     def _send(self, drawn: Drawn) -> None:
         if drawn.needs_cache:
@@ -182,6 +191,8 @@ class Likeness:
         self.real.send(Request("GET", drawn.path))
 
     def _compare(self, number: int, request: Any, real: Any, simulated: Any) -> None:
+        if self.trace and self.trace in str(request):
+            sys.stdout.write(f"#{number} {request}\n   {real}\n")
         if real != simulated:
             self.differences.append(Difference(number, request, real, simulated))
 

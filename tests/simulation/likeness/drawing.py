@@ -303,7 +303,8 @@ class Drawing:
 
     def _draw_version(self) -> str:
         past = f"$past:{self._rng.randrange(10_000)}"
-        return self._rng.choice((past, past, past, "0", "99999999", "x"))
+        # For one that is not there yet, the real server waits for seconds.
+        return self._rng.choices((past, "0", "x", "99999999"), (60, 20, 19, 1))[0]
 
     def _list(self) -> Drawn:
         place, namespace, _ = self._choose()
