@@ -117,7 +117,8 @@ class Writer:
             raise _refuse_other_name(metadata["name"], target.name)
         if kind.is_terminating:
             message = "create not allowed while custom resource definition is terminating"
-            raise Refusal(405, "MethodNotAllowed", message, target.build_details())
+            details = target.build_details(name=metadata.get("name", ""))
+            raise Refusal(403, "Forbidden", message, details)
         new: Json | None = {**raw, "metadata": metadata}
         operation = target.describe("CREATE", {"kind": "CreateOptions"})
         new = yield from webhooks.mutate(self._store, self._rng, operation, None, new)
