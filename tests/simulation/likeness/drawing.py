@@ -46,10 +46,10 @@ class Place:
         return "/".join(filter(None, (path, self.plural, name, sub)))
 
 
-WIDGETS = Place("widgets", "Widget")
-GADGETS = Place("gadgets", "Gadget", has_status=True)
-GIZMOS = Place("gizmos", "Gizmo", has_status=True)
-ZONES = Place("zones", "Zone", is_namespaced=False)
+OAKS = Place("oaks", "Oak")
+ELMS = Place("elms", "Elm", has_status=True)
+FIRS = Place("firs", "Fir", has_status=True)
+LAKES = Place("lakes", "Lake", is_namespaced=False)
 CONFIG_MAPS = Place("configmaps", "ConfigMap", "")
 SECRETS = Place("secrets", "Secret", "")
 EVENTS = Place("events", "Event", "")
@@ -61,7 +61,7 @@ HOOKS = Place(
     "admissionregistration.k8s.io",
     is_namespaced=False,
 )
-CUSTOM = (WIDGETS, GADGETS, GIZMOS, ZONES)
+CUSTOM = (OAKS, ELMS, FIRS, LAKES)
 
 _FREE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRICT: Json = {
@@ -78,8 +78,8 @@ _STRICT: Json = {
 
 def build_crd(place: Place) -> Json:
     """Return the definition of one of the custom kinds."""
-    spec = _STRICT if place is GIZMOS else _FREE
-    properties = {"spec": spec} if place is ZONES else {"spec": spec, "status": _FREE}
+    spec = _STRICT if place is FIRS else _FREE
+    properties = {"spec": spec} if place is LAKES else {"spec": spec, "status": _FREE}
     version: Json = {"name": "v1", "served": True, "storage": True}
     version["schema"] = {"openAPIV3Schema": {"type": "object", "properties": properties}}
     if place.has_status:
@@ -312,9 +312,9 @@ class Drawing:
         # A token is of the list that it came from: of the same path, that is.
         query = self._draw_query()
         if "continue" in query:
-            place, path = WIDGETS, WIDGETS.build_path("")
+            place, path = OAKS, OAKS.build_path("")
         elif self._rng.random() < 0.3:
-            place, path = WIDGETS, WIDGETS.build_path("")
+            place, path = OAKS, OAKS.build_path("")
             query["limit"] = "2"
         return Drawn("GET", path, place.plural, query=query)
 
@@ -566,7 +566,7 @@ class Drawing:
         namespace = self._rng.choice(self._namespaces)
         body: Json = {
             "metadata": {"generateName": f"ev-{self._count}-", "namespace": namespace},
-            "involvedObject": {"kind": "Widget", "name": "a", "namespace": namespace},
+            "involvedObject": {"kind": "Oak", "name": "a", "namespace": namespace},
             "type": "Normal",
             "reason": "Tested",
             "message": "text",
