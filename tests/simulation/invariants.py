@@ -197,7 +197,8 @@ class Judge:
             for call in self.world.calls
             if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
         ]
-        first = get_wish(before) if before else min((call.wish for call in calls), default=wish)
+        known = (call.wish for call in calls if not call.process.is_dead)  # to the last process
+        first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
         done = {call.handler for call in calls if call.wish[0] == wish[0]}
