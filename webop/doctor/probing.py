@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 
 from webop.client.calls import JSON, MERGE_PATCH
-from webop.doctor.findings import RENEW, Finding, approve, fail, note, warn
-from webop.doctor.records import Record
+from webop.doctor.findings import Finding, approve, fail, note, warn
+from webop.doctor.records import has_required
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError, APIStatusError
 from webop.handling.handlers import WebhookType
@@ -34,35 +32,33 @@ _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNot
 _TEXT_LIMIT = 250  # characters of a reason
 
 _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
-_UNCALLED = re.compile(r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)')
+_UNCALLED = re.compile(r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.+)')
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
-LabelSelector = Mapping[str, Any] | None  # meta/v1; None and an empty one select everything
+RENEW = (
+    "The operator writes its own within a minute of its start: start it, or look into its log. "
+    "With certificates of your own, give cafile= to the webhook server."
+)
+# What to do about errors that are not about webhooks.
+_REMEDIES = {
+    403: "Run the doctor with an account that may do this, or with --no-probe.",
+    422: "Create an object of this kind to try it on, and run the doctor again.",
+}
+_OTHER_REMEDY = "Try the same by kubectl --dry-run=server, and see what the API server says."
+
+Webhook = tuple[WebhookType, Json]  # as it is in a configuration of a kind
 Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the body, and what it is
 # A resource, a subresource; whether a webhook is called for updates, and for creations.
 Target = tuple[Resource, str | None, bool, bool]
 
 
-class Outcome(enum.Enum):
-    """How a dry run has ended; if it says nothing about webhooks, with what to do."""
+class Answer(NamedTuple):
+    """How a dry run has ended; without a culprit and a reason, it has gone through."""
 
-    ALLOWED = enum.auto()
-    DENIED = enum.auto()  # by a webhook
-    UNCALLED = enum.auto()  # a webhook could not be called
-    # By the schema, after mutating webhooks and before validating ones; by RBAC, before all.
-    INVALID = "Create an object of this kind to try it on, and run the doctor again."
-    FORBIDDEN = "Run the doctor with an account that may do this, or with --no-probe."
-    OTHER = "Try the same by kubectl --dry-run=server, and see what the API server says."
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a dry run."""
-
-    description: str
-    outcome: Outcome
-    culprit: str = ""
+    what: str
+    culprit: str = ""  # the webhook that has denied it; or, with a reason, could not be called
     reason: str = ""
+    status: int = 0  # of HTTP, of an error that is not about webhooks
 
 
 # Reasons, what they mean, what to do; the first that is found counts. The texts are those of
@@ -108,112 +104,90 @@ _CAUSES = (
 )  # fmt: skip
 
 
-def read_answer(description: str, error: APIError | None) -> Answer:
-    """Return how a dry run has ended, by the error that it has ended with, if any."""
-    if error is None:
-        return Answer(description, Outcome.ALLOWED)
+def read_answer(what: str, error: APIError) -> Answer:
+    """Return how a dry run has ended, by the error that it has ended with."""
     text = " ".join(str(error).split())
     if found := _UNCALLED.search(text):
-        return Answer(description, Outcome.UNCALLED, found[1], found[2][:_TEXT_LIMIT])
+        return Answer(what, found[1], found[2][:_TEXT_LIMIT])
     if found := _DENIED.search(text):
-        return Answer(description, Outcome.DENIED, found[1])
+        return Answer(what, found[1])
     status = error.status if isinstance(error, APIStatusError) else 0
-    outcome = {403: Outcome.FORBIDDEN, 422: Outcome.INVALID}.get(status, Outcome.OTHER)
-    return Answer(description, outcome, reason=text[:_TEXT_LIMIT])
-
-
-def classify(reason: str) -> tuple[str, str]:
-    """Return why a webhook cannot be called, by the API server's words, and what to do."""
-    found = (cause for cause in _CAUSES if re.search(cause[0], reason, re.IGNORECASE))
-    return next(found)[1:]
+    return Answer(what, reason=text[:_TEXT_LIMIT], status=status)
 
 
 def judge(
-    record: Record, own: Answer | str, everything: Iterable[Answer], username: str | None
+    webhook: Webhook, own: Answer | str, everything: Iterable[Answer], username: str | None
 ) -> Finding:
     """Say whether the API server can call a webhook: any answer can name it, its own or another."""
-    name, about = record.name, [one for one in everything if one.culprit == record.name]
-    if uncalled := [one for one in about if one.outcome is Outcome.UNCALLED]:
-        what, remedy = classify(uncalled[0].reason)
-        return fail(name, f"{what}: {uncalled[0].reason}", remedy)
+    reason, body = webhook
+    name = str(body["name"])
+    about = [one for one in everything if one.culprit == name]
+    if trouble := next((one.reason for one in about if one.reason), ""):
+        causes = (cause for cause in _CAUSES if re.search(cause[0], trouble, re.IGNORECASE))
+        _, what, remedy = next(causes)
+        return fail(name, f"{what}: {trouble}", remedy)
     if about:
-        return approve(name, f"reached: it has denied {about[0].description}")
+        return approve(name, f"reached: it has denied {about[0].what}")
     if isinstance(own, str):
         return note(name, f"not tried: {own}")
-    what = own.description
-    if own.outcome is Outcome.DENIED:
-        return note(name, f"not tried: {own.culprit} has denied {what}")
-    if own.outcome is Outcome.UNCALLED:
+    what = own.what
+    if own.culprit and own.reason:
         text = f"unknown: {what} has failed at another webhook, {own.culprit}"
         return warn(name, text, "Repair that one first, and run the doctor again.")
+    if own.culprit:
+        return note(name, f"not tried: {own.culprit} has denied {what}")
     # The schema is checked between the mutating and the validating webhooks.
-    is_late = own.outcome is Outcome.INVALID and record.reason is WebhookType.MUTATING
-    if own.outcome is not Outcome.ALLOWED and not is_late:
+    is_late = own.status == 422 and reason is WebhookType.MUTATING
+    if own.reason and not is_late:
         text = f"unknown: {what} failed before this check: {own.reason}"
-        return warn(name, text, str(own.outcome.value))
-    return _judge_passed(record, what, username)
+        return warn(name, text, _REMEDIES.get(own.status, _OTHER_REMEDY))
+    # Of conditions, only the one that exempts another account, the operator, is surely fulfilled.
+    mine = f'request.userInfo.username != "{username}"'
+    conditions = [one["expression"] for one in body.get("matchConditions") or ()]
+    is_exempt = any(one == mine or not _REFUSING_USERNAME.fullmatch(one) for one in conditions)
+    if not has_required([body]):
+        why = "passes anyway (failurePolicy Ignore)"
+    elif is_exempt or (conditions and username is None):
+        why = "has passed, but matchConditions may have exempted it"
+    else:
+        return approve(name, f"reached by {what}")
+    return note(name, f"unknown: {what} {why}")
 
 
-def _judge_passed(record: Record, what: str, username: str | None) -> Finding:
-    """Judge a webhook by a request that has gone through: was it called?"""
-    if not record.is_required:
-        return note(record.name, f"unknown: {what} passes anyway (failurePolicy Ignore)")
-    for condition in record.webhook.get("matchConditions") or ():
-        # Known to be fulfilled is only the one that exempts the operator.
-        found = _REFUSING_USERNAME.fullmatch(condition.get("expression", ""))
-        if not found or username is None or found[1] == f'"{username}"':
-            text = f"unknown: {what} has passed, but matchConditions may have exempted it"
-            return note(record.name, text)
-    return approve(record.name, f"reached by {what}")
+def parse_selector(selector: Json | None) -> tuple[str, dict[str, str]]:
+    """Return a label selector (meta/v1) as that of a query, and labels that it selects."""
+    labels = (selector or {}).get("matchLabels") or {}
+    others = (selector or {}).get("matchExpressions") or ()
+    needs = [(key, "In", [value]) for key, value in labels.items()]
+    needs += [(one["key"], one["operator"], one.get("values") or [""]) for one in others]
+    query = ",".join(_FORMS[form].format(key, ",".join(values)) for key, form, values in needs)
+    forms = ("Exists", "In")  # in this order, as values for a key count more
+    return query, {key: v[0] for wanted in forms for key, form, v in needs if form == wanted}
 
 
-def _list_requirements(selector: LabelSelector) -> Iterator[tuple[str, str, list[str]]]:
-    for key, value in ((selector or {}).get("matchLabels") or {}).items():
-        yield key, "In", [value]
-    for item in (selector or {}).get("matchExpressions") or ():
-        yield item["key"], item["operator"], list(item.get("values") or ())
-
-
-def build_query(selector: LabelSelector) -> str:
-    """Return a selector as the ``labelSelector`` of a query."""
-    needs = _list_requirements(selector)
-    return ",".join(_FORMS[form].format(key, ",".join(values)) for key, form, values in needs)
-
-
-def build_labels(selector: LabelSelector) -> dict[str, str]:
-    """Return labels that a selector selects; for one that contradicts itself, just any."""
-    needs = list(_list_requirements(selector))
-    present = {key: "" for key, form, _ in needs if form == "Exists"}
-    return present | {key: values[0] for key, form, values in needs if form == "In"}
-
-
-def list_targets(record: Record, resources: Collection[Resource]) -> Iterator[Target]:
+def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Target]:
     """Return what a webhook can be tried with, of the resources of the cluster.
 
     Only main bodies and their status can: the operations on other subresources do something else.
     """
-    for rule in record.webhook.get("rules") or ():
-        groups, versions, operations = (
-            set(rule.get(key) or ()) for key in ("apiGroups", "apiVersions", "operations")
-        )
-        updates, creates = (not operations.isdisjoint({"*", one}) for one in ("UPDATE", "CREATE"))
-        chosen = [
-            resource
-            for resource in sorted(resources, key=lambda resource: resource.name)
-            if {"list", "patch"} <= resource.verbs
-            and not groups.isdisjoint({"*", resource.group})
-            and not versions.isdisjoint({"*", resource.version})
-            and rule.get("scope", "*") in ("*", "Namespaced" if resource.namespaced else "Cluster")
-        ]
-        for resource, name in product(chosen, rule.get("resources") or ()):
-            plural, _, part = name.partition("/")
-            is_there = not part or (part == "status" and part in resource.subresources)
-            if (
-                plural in ("*", resource.plural)
-                and is_there
-                and (updates or (creates and not part))
-            ):
-                yield resource, part or None, updates, creates and not part
+    tryable = (resource for resource in resources if {"list", "patch"} <= resource.verbs)
+    known = sorted(tryable, key=lambda resource: resource.name)
+    for rule, resource in product(webhook.get("rules") or (), known):
+        group, version, plural, names = *resource, set(rule["resources"])
+        scope = "Namespaced" if resource.namespaced else "Cluster"
+        if (
+            {"*", group}.isdisjoint(rule["apiGroups"])
+            or {"*", version}.isdisjoint(rule["apiVersions"])
+            or rule.get("scope", "*") not in ("*", scope)
+        ):
+            continue
+        updates = not {"*", "UPDATE"}.isdisjoint(rule["operations"])
+        creates = not {"*", "CREATE"}.isdisjoint(rule["operations"])
+        if (updates or creates) and names & {"*", "*/*", plural}:
+            yield resource, None, updates, creates
+        forms = {"*/*", "*/status", f"{plural}/*", f"{plural}/status"}
+        if updates and names & forms and "status" in resource.subresources:
+            yield resource, "status", True, False
 
 
 def build_update(resource: Resource, subresource: str | None, body: Json) -> Attempt:
@@ -227,97 +201,83 @@ def build_update(resource: Resource, subresource: str | None, body: Json) -> Att
 
 
 def build_creation(
-    resource: Resource, namespace: str | None, selector: LabelSelector, model: Json | None
+    resource: Resource, namespace: str | None, labels: Mapping[str, str], model: Json | None
 ) -> Attempt:
     """Return a creation of an object, which resembles the model if there is one."""
-    metadata = (model or {}).get("metadata") or {}
-    labels = {**build_labels(selector), **(metadata.get("labels") or {})}
-    annotations = metadata.get("annotations") or {}
-    kept = {"generateName": "webop-doctor-", "labels": labels, "annotations": annotations}
     made = {key: value for key, value in (model or {}).items() if key != "status"}
+    metadata = made.get("metadata") or {}
+    kept = {key: metadata.get(key) or {} for key in ("labels", "annotations")}
+    kept |= {"generateName": "webop-doctor-", "labels": {**labels, **kept["labels"]}}
     made |= {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": kept}
     where = f" in {namespace}" if namespace else ""
     path = resource.get_url(namespace=namespace)
     return "POST", path, made, f"a CREATE of {resource.plural}{where}"
 
 
-async def probe(visit: Visit, records: Collection[Record]) -> list[Finding]:
+async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
     """Make the API server call webhooks, if that is wished; return a finding for each."""
     if not visit.is_probing:
         return []
-    attempts = await asyncio.gather(*(_prepare(visit, record) for record in records))
-    requests = {orjson.dumps(one): one for one in attempts if not isinstance(one, str)}
     gate = asyncio.Semaphore(_AT_ONCE)
-    sent = await asyncio.gather(*(_send(visit, one, gate) for one in requests.values()))
-    answers = dict(zip(requests, sent, strict=True))
+
+    async def send(method: str, path: str, body: Json, what: str) -> Answer:
+        form, params = JSON if method == "POST" else MERGE_PATCH, {"dryRun": "All"}
+        request = visit.client.request
+        async with gate:
+            try:
+                await request(method, path, params=params, body=body, content_type=form)
+            except APIError as exc:
+                return read_answer(what, exc)
+        return Answer(what)
+
+    attempts = await asyncio.gather(*(_prepare(visit, body) for _, body in webhooks))
+    unique = {orjson.dumps(one): one for one in attempts if not isinstance(one, str)}
+    sent = await asyncio.gather(*(send(*one) for one in unique.values()))
+    answers = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else answers[orjson.dumps(one)] for one in attempts]
-    judged = zip(records, own, strict=True)
-    return [judge(record, answer, sent, visit.username) for record, answer in judged]
+    judged = zip(webhooks, own, strict=True)
+    return [judge(webhook, answer, sent, visit.username) for webhook, answer in judged]
 
 
-async def _prepare(visit: Visit, record: Record) -> Attempt | str:
+async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
     """Return a request that a webhook is called for; or say why there is none."""
-    if (effects := record.webhook.get("sideEffects")) not in ("None", "NoneOnDryRun"):
+    if (effects := webhook.get("sideEffects")) not in ("None", "NoneOnDryRun"):
         return f"it may have side effects even in a dry run (sideEffects {effects})"
     places: list[str] | None = None  # the namespaces that it is called for; None for all
-    if query := build_query(record.webhook.get("namespaceSelector")):
+    if query := parse_selector(webhook.get("namespaceSelector"))[0]:
         try:
-            found = await visit.read("/api/v1/namespaces", labelSelector=query) or {}
+            listed = await visit.read("/api/v1/namespaces", labelSelector=query)
         except APIForbiddenError:
             return "its namespaces are unknown: this account may not list namespaces"
-        places = [item["metadata"]["name"] for item in found.get("items") or ()]
-    targets = list(list_targets(record, visit.resources))
-    for target in targets[:_TRIED_TARGETS]:
-        if attempt := await _build(visit, record, target, places):
-            return attempt
+        places = [item["metadata"]["name"] for item in listed["items"]]
+    query, labels = parse_selector(webhook.get("objectSelector"))
+    targets = list(list_targets(webhook, visit.resources))
+    for resource, subresource, updates, creates in targets[:_TRIED_TARGETS]:
+        found = await _find_object(visit, resource, query, places)
+        if found is not None and updates:
+            return build_update(resource, subresource, found)
+        present = found and found["metadata"].get("namespace")
+        known = (present, *(visit.namespaces or (visit.namespace, *(places or ()))))
+        served = [name for name in known if name and (places is None or name in places)]
+        if creates and (served or not resource.namespaced):
+            place = served[0] if resource.namespaced else None
+            return build_creation(resource, place, labels, found)
     if names := ", ".join(dict.fromkeys(resource.plural for resource, *_ in targets)):
         return f"there is no object of {names} that it is called for, and no place for one"
     return "it is called only for what a dry run cannot try, or is not in the cluster"
 
 
-async def _build(
-    visit: Visit, record: Record, target: Target, places: list[str] | None
-) -> Attempt | None:
-    """Return what to send about a kind of objects; None if there is no way."""
-    selector = record.webhook.get("objectSelector")
-    resource, subresource, updates, creates = target
-    found = await _find_object(visit, resource, selector, places)
-    if found is not None and updates:
-        return build_update(resource, subresource, found)
-    if not creates or not resource.namespaced:
-        return build_creation(resource, None, selector, found) if creates else None
-    present = found["metadata"].get("namespace") if found else None
-    for name in (present, *(visit.namespaces or (visit.namespace, *(places or ())))):
-        if name and (places is None or name in places):
-            return build_creation(resource, name, selector, found)
-    return None
-
-
 async def _find_object(
-    visit: Visit, resource: Resource, selector: LabelSelector, places: list[str] | None
+    visit: Visit, resource: Resource, query: str, places: list[str] | None
 ) -> Json | None:
     """Return an object that the webhook is called for, if there is one that can be read."""
-    where: Iterable[str | None] = (None,)  # the whole cluster
-    if resource.namespaced:
-        where = visit.namespaces or (None, visit.namespace)
-    query = {"limit": _LOOKED_AT, "labelSelector": build_query(selector)}
-    for place in where:
+    where = visit.namespaces or (None, visit.namespace)  # None is the whole cluster
+    for path in dict.fromkeys(resource.get_url(namespace=place) for place in where):
         with contextlib.suppress(APIForbiddenError):
-            answer: Json = await visit.read(resource.get_url(namespace=place), **query) or {}
-            for item in answer.get("items") or ():
+            listed = await visit.read(path, limit=_LOOKED_AT, labelSelector=query)
+            for item in listed.get("items") or ():
                 namespace = item["metadata"].get("namespace")  # without, it is called always
                 is_served = places is None or namespace is None or namespace in places
                 if is_served and "deletionTimestamp" not in item["metadata"]:
                     return dict(item)
     return None
-
-
-async def _send(visit: Visit, attempt: Attempt, gate: asyncio.Semaphore) -> Answer:
-    method, path, body, what = attempt
-    form, params = JSON if method == "POST" else MERGE_PATCH, {"dryRun": "All"}
-    async with gate:
-        try:
-            await visit.client.request(method, path, params=params, body=body, content_type=form)
-        except APIError as exc:
-            return read_answer(what, exc)
-    return read_answer(what, None)

@@ -11,29 +11,21 @@ import asyncio
 import base64
 import datetime as dt
 import os
+import re
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from webop.doctor.findings import (
-    RENEW,
-    Finding,
-    approve,
-    describe_seconds,
-    fail,
-    join_names,
-    note,
-    warn,
-)
-from webop.doctor.records import Record, has_required
-from webop.doctor.visit import Visit
+from webop.doctor.findings import Finding, approve, describe_seconds, fail, note, warn
+from webop.doctor.probing import RENEW
+from webop.doctor.records import has_required
+from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError
 from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
 from webop.servers.local import WebhookServer
-from webop.servers.service import WebhookServiceServer
 
 _TIMEOUT = 5.0  # seconds
 
@@ -51,35 +43,23 @@ class Route(NamedTuple):
         return f"https://{self.host}:{self.port}"
 
 
-def parse_route(config: Mapping[str, Any]) -> Route | None:
-    """Read a ``clientConfig``; None if it leads nowhere."""
+def parse_route(config: Json) -> Route:
+    """Read a ``clientConfig``; API servers take none that is wrong, but for ports out of range."""
     if service := config.get("service"):
         namespace, name = str(service["namespace"]), str(service["name"])
         return Route(f"{name}.{namespace}.svc", service.get("port") or 443, (namespace, name))
-    try:
-        parts = urlsplit(str(config.get("url") or ""))
-        return Route(parts.hostname, parts.port or 443) if parts.hostname else None
-    except ValueError:
-        return None
+    parts = urlsplit(config["url"])
+    port = re.search(r":(\d+)$", parts.netloc)
+    return Route(parts.hostname or "", int(port[1]) if port else 443)
 
 
-async def check_trust(visit: Visit, records: Iterable[Record]) -> list[Finding]:
+async def check_trust(visit: Visit, webhooks: Sequence[Json]) -> list[Finding]:
     """Check all addresses of the webhooks of a configuration."""
-    grouped: dict[tuple[Route | None, str], list[Record]] = {}
-    for record in records:
-        config = record.webhook.get("clientConfig") or {}
-        key = parse_route(config), config.get("caBundle") or ""
-        grouped.setdefault(key, []).append(record)
+    configs = [webhook["clientConfig"] for webhook in webhooks]
     findings: list[Finding] = []
-    for (route, bundle), sharing in grouped.items():
-        if route is None:
-            why = f"it leads nowhere: {join_names(record.name for record in sharing)}"
-            remedy = "Start the operator, which writes its address there; or remove the webhooks."
-            found = [fail("address", why, remedy)]
-        else:
-            found = [check_bundle(bundle, visit.now), *await _check_route(visit, route, bundle)]
-        findings += [one.soften(is_required=has_required(sharing)) for one in found]
-    return findings
+    for route, bundle in {(parse_route(one), one.get("caBundle") or ""): 0 for one in configs}:
+        findings += [check_bundle(bundle, visit.now), *await _check_route(visit, route, bundle)]
+    return [one.soften(is_required=has_required(webhooks)) for one in findings]
 
 
 def check_bundle(text: str, now: dt.datetime) -> Finding:
@@ -112,23 +92,23 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
 async def _check_route(visit: Visit, route: Route, bundle: str) -> list[Finding]:
     """Connect to a server if that is possible from here, and check the certificate it shows."""
     host = route.host
-    if route.service is not None:
-        namespace, name = route.service
-        service = await visit.look("address", f"/api/v1/namespaces/{namespace}/services/{name}")
-        if isinstance(service, Finding):
-            return [service]
-        if service is None:
-            remedy = "Create it; or correct service= and namespace= of the webhook server."
-            return [fail("address", f"{route}: there is no such Service", remedy)]
-        host = service["spec"].get("externalName") or host
-        # Only a pod is sure to resolve the names of Services: elsewhere, they can lead anywhere.
-        if host == route.host and "KUBERNETES_SERVICE_HOST" not in os.environ:
-            text = f"{route} exists, but cannot be connected to from here"
-            remedy = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
-            return [note("address", text, remedy)]
     try:
+        if route.service is not None:
+            namespace, name = route.service
+            service = await visit.read(f"/api/v1/namespaces/{namespace}/services/{name}")
+            if not service:
+                remedy = "Create it; or correct service= and namespace= of the webhook server."
+                return [fail("address", f"{route}: there is no such Service", remedy)]
+            host = service["spec"].get("externalName") or host
+            # Only a pod is sure to resolve the names of Services: elsewhere, they lead anywhere.
+            if host == route.host and "KUBERNETES_SERVICE_HOST" not in os.environ:
+                text = f"{route} exists, but cannot be connected to from here"
+                remedy = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
+                return [note("address", text, remedy)]
         shown = await _shake_hands(route, host, bundle)
-    except (OSError, ValueError) as exc:
+    except APIForbiddenError as exc:
+        return [note("address", f"unknown: {exc}")]
+    except (OSError, ValueError, OverflowError) as exc:
         return [_explain(route, exc)]
     serial = read_serial(shown)
     what = f"that for {route.host}, serial number {serial},"
@@ -165,22 +145,16 @@ async def _fetch_wanted(visit: Visit, route: Route) -> tuple[str, bytes | None]:
     server = visit.settings.admission.server
     try:
         if isinstance(server, WebhookServer) and server.certfile:
-            data = await asyncio.to_thread(Path(server.certfile).read_bytes)
-            return str(server.certfile), split_certificates(data)[0]
-        namespace, service = route.service or ("", "")
-        name = find_secret(server, service)
-        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-        secret = (await visit.read(path) if service else None) or {}
-        data = base64.b64decode((secret.get("data") or {}).get("tls.crt") or "")
-        return f"the Secret {name}", split_certificates(data)[0]
-    except (OSError, ValueError, APIForbiddenError):
+            source = str(server.certfile)
+            data = await asyncio.to_thread(Path(source).read_bytes)
+        elif route.service:
+            name, secret = await visit.read_secret(*route.service)
+            source, data = f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
+        else:
+            return "", None
+        return source, split_certificates(data)[0]
+    except (OSError, ValueError, LookupError, TypeError):
         return "", None
-
-
-def find_secret(server: object, service: str) -> str:
-    """Return the name of the Secret in which :class:`webop.WebhookServiceServer` keeps it."""
-    named = server.secret if isinstance(server, WebhookServiceServer) else None
-    return named or f"{service}-webhook-certs"
 
 
 def _explain(route: Route, exc: Exception) -> Finding:
