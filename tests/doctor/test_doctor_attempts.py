@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.doctor.probing import (
+from webop.doctor.reachability import (
     Target,
     build_creation,
     build_update,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.probing import Answer, Webhook, judge, read_answer
+from webop.doctor.reachability import Answer, Webhook, judge, read_answer
 from webop.errors import APIConnectionError, APIError, APIStatusError
 from webop.handling.handlers import WebhookType
 

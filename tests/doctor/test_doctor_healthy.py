@@ -131,6 +131,11 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
     assert (line.level, "an account that may do this" in line.remedy) == ("warning", True)
     assert report.find("mutatingwebhookconfigurations", f"Permissions of {user}").level == "ok"
     assert "--managed NAME" in unnamed.find("configurations").remedy
+    options = ("--managed", site.name, "--no-probe", "--as", "jane")
+    line = (await doctor.examine(*options, KUBECONFIG=kubeconfig)).find(
+        "unknown", "Permissions of jane"
+    )
+    assert (line.level, "subjectaccessreviews" in line.text) == ("note", True)
 
 
 async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(

@@ -264,7 +264,7 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
         f"resources: [patients], verbs: [{verbs}]}}",
     }
     warnings = [line.subject for line in report.of("warning", title)]
-    assert warnings == ["patients", "patients", "customresourcedefinitions", "events"]
+    assert warnings == ["patients", "customresourcedefinitions", "events"]
 
 
 async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:

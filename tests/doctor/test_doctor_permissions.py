@@ -65,8 +65,7 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
         ("nodes", ("watch",), "failure"),
         ("nodes", ("list",), "warning"),
         ("pods", ("watch", "patch"), "failure"),
-        ("pods", ("list",), "warning"),
-        ("pods", ("get",), "warning"),
+        ("pods", ("list", "get"), "warning"),
         ("customresourcedefinitions", ("list", "watch"), "warning"),
         ("events", ("create", "patch"), "warning"),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.trust import Route, check_bundle, judge_life, parse_route
+from webop.doctor.reachability import Route, check_bundle, judge_life, parse_route
 from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_validity
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ whom they trust, whether the API server can call them → the handlers → who a
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 
 from webop.admission.managed.clock import ServerClock
@@ -16,9 +16,8 @@ from webop.client.discovery import discover
 from webop.command_client import connect
 from webop.doctor import records
 from webop.doctor.findings import Finding, Report, approve, fail, note
-from webop.doctor.permissions import check_permissions
-from webop.doctor.probing import probe
-from webop.doctor.trust import check_trust
+from webop.doctor.permissions import check_permissions, list_unknown
+from webop.doctor.reachability import check_trust, probe
 from webop.doctor.visit import Visit, call_startup
 from webop.errors import APIError, APIForbiddenError, LoginError
 
@@ -52,7 +51,7 @@ async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]
     login = approve("login", clock.username or "the API server does not say who this is")
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
     visit.resources = (await discover(client)).resources
-    names, found, findings = await records.find_configurations(visit)
+    found, findings = await records.find_configurations(visit)
     yield "Webhook configurations", findings
     webhooks = [(reason, one) for (_, reason), held in found.items() for one in held.webhooks]
     probed = iter(await probe(visit, webhooks))
@@ -60,21 +59,22 @@ async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]
         removal = f"kubectl delete {KINDS[reason].plural} {name}"
         findings = [*records.check_replicas(held, removal, visit.now)]
         findings += [*await check_trust(visit, held.webhooks), *islice(probed, len(held.webhooks))]
-        if visit.registry and len(names) == 1:
+        if visit.registry and len(visit.names) == 1:
             findings += records.check_handlers(visit, name, reason, held)
         title = f"{KINDS[reason].kind} {name}"
         yield title, findings or [approve("webhooks", "none")]
     marks = [mark for held in found.values() for mark in held.marks.values()]
-    replicas = {mark.identity for mark in marks if mark.is_alive(visit.now)}
-    yield "Coordination", await _try("Lease", records.check_lease(visit, replicas))
-    yield "Coordination", await _try("peering", records.check_peering(visit))
-    yield "Coordination", await records.check_finalizers(visit)
-    whose = visit.account or visit.username or "this account"
-    yield f"Permissions of {whose}", await check_permissions(visit, names)
-
-
-async def _try(subject: str, check: Coroutine[None, None, list[Finding]]) -> list[Finding]:
-    try:
-        return await check
-    except APIForbiddenError as exc:
-        return [note(subject, f"unknown: {exc}")]
+    visit.replicas = {mark.identity for mark in marks if mark.is_alive(visit.now)}
+    whose = f"Permissions of {visit.account or visit.username or 'this account'}"
+    for title, check in (
+        ("Coordination", records.check_lease),
+        ("Coordination", records.check_peering),
+        ("Coordination", records.check_finalizers),
+        (whose, check_permissions),
+    ):
+        try:
+            findings = await check(visit)
+        except APIForbiddenError as exc:
+            findings = [note("unknown", str(exc))]
+        yield title, findings
+    yield whose, list_unknown(visit)

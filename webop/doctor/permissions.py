@@ -17,12 +17,15 @@ from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
 from webop.doctor.visit import Json, Visit
-from webop.errors import APIForbiddenError
 from webop.handling.handlers import BackgroundHandler, ChangeHandler
 from webop.objects.resources import Resource
 from webop.servers.service import WebhookServiceServer
 
 _API = "authorization.k8s.io"
+_AT_TIMES = (
+    "list is needed if the API server has no streaming lists, or cannot give one at the moment; "
+    "get, if others change an object at the same time: patches conflict then"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +95,8 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
         where = namespaces if resource.namespaced else ()
         verbs = ("watch", "patch") if is_patched[resource] else ("watch",)
         yield Need(group, plural, verbs, where)
-        use = "needed if the API server has no streaming lists, or cannot give one at the moment"
-        yield _weak(group, plural, ("list",), where, use=use)
-        if is_patched[resource]:
-            use = "needed when others change an object at the same time: patches conflict then"
-            yield _weak(group, plural, ("get",), where, use=use)
+        verbs = ("list", "get") if is_patched[resource] else ("list",)
+        yield _weak(group, plural, verbs, where, use=_AT_TIMES)
         if is_patched[resource] and "status" in resource.subresources:
             use = "needed for results, and what handlers write there"
             yield _weak(group, f"{plural}/status", ("patch",), where, use=use)
@@ -127,11 +127,10 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
         yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
 
 
-async def _list_needs(visit: Visit, names: Iterable[str]) -> list[Need]:
-    """Return all that the operator needs, whose webhook configurations have these names."""
+async def _list_needs(visit: Visit) -> list[Need]:
     needs = [
         Need(GROUP, kind.plural, ("create", "patch"), name=name)
-        for name, kind in product(names, KINDS.values())
+        for name, kind in product(visit.names, KINDS.values())
     ]
     server = visit.settings.admission.server if visit.registry.select_webhooks() else None
     if isinstance(server, WebhookServiceServer) and not server.certfile:
@@ -161,8 +160,8 @@ def build_review(attributes: Json, account: str | None, home: str) -> tuple[str,
     return f"/apis/{_API}/v1/{kind.lower()}s", body
 
 
-async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]:
-    """Ask the API server about all needs; the names are those of the webhook configurations."""
+async def check_permissions(visit: Visit) -> list[Finding]:
+    """Ask the API server about all that the operator needs."""
 
     async def check(need: Need) -> Finding:
         missing = []
@@ -173,18 +172,10 @@ async def check_permissions(visit: Visit, names: Iterable[str]) -> list[Finding]
                 missing.append(attributes)
         return need.judge(missing)
 
-    needs = await _list_needs(visit, names)
-    try:
-        findings = await asyncio.gather(*map(check, needs))
-    except APIForbiddenError:
-        rule = build_rule(_API, "subjectaccessreviews", ["create"])
-        remedy = f"Ask as somebody who may: {rule}; or run it as the account itself."
-        text = "this account may not ask about the permissions of others"
-        findings = [warn("--as", text, remedy)]
-    return [*findings, *_list_unknown(visit)]
+    return await asyncio.gather(*map(check, await _list_needs(visit)))
 
 
-def _list_unknown(visit: Visit) -> Iterator[Finding]:
+def list_unknown(visit: Visit) -> Iterator[Finding]:
     """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
     for selector in sorted(visit.registry.collect_selectors(), key=str):
         if not selector.is_specific or selector.select(visit.resources):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from webop.admission.managed.configurations import KINDS, build_configuration
 from webop.admission.managed.marks import PREFIX
@@ -29,22 +29,20 @@ def has_required(webhooks: Iterable[Json]) -> bool:
     return any(webhook.get("failurePolicy") != "Ignore" for webhook in webhooks)
 
 
-async def find_configurations(visit: Visit) -> tuple[list[str], Found, list[Finding]]:
-    """Return the names of the operator's configurations, these, and what is wrong with them."""
+async def find_configurations(visit: Visit) -> tuple[Found, list[Finding]]:
+    """Return the operator's configurations, and what is wrong with them; set their names."""
     subject, found, findings = "configurations", Found(), list[Finding]()
     if visit.registry and not visit.registry.select_webhooks() and not visit.managed:
-        return [], found, [note(subject, "none, and these handlers have no webhooks")]
-    names = list(filter(None, [visit.managed or visit.settings.admission.managed]))
+        return found, [note(subject, "none, and these handlers have no webhooks")]
     try:
-        names = names or await _list_names(visit)
+        visit.names = await _list_names(visit)
     except APIForbiddenError:
         remedy = "Name them: --managed NAME, as in settings.admission.managed."
-        return [], found, [warn(subject, "this account may not list them", remedy)]
-    if not names:
+        return found, [warn(subject, "this account may not list them", remedy)]
+    if not visit.names:
         remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
-        text = "no replica of webop keeps any in this cluster"
-        return [], found, [warn(subject, text, remedy)]
-    for name in names:
+        return found, [warn(subject, "no replica of webop keeps any in this cluster", remedy)]
+    for name in visit.names:
         try:
             both = {(name, kind): await _fetch(visit, kind, name) for kind in KINDS}
         except APIForbiddenError as exc:
@@ -57,20 +55,19 @@ async def find_configurations(visit: Visit) -> tuple[list[str], Found, list[Find
             remedy = "Start the operator, or see its log. Other names: --managed NAME."
             missing = fail("existence", text, remedy)
             findings.append(missing.soften(is_required=bool(visit.managed)))
-    if visit.registry and len(names) > 1:
-        text = f"there are several operators in the cluster: {join_names(names)}"
+    if visit.registry and len(visit.names) > 1:
+        text = f"there are several operators in the cluster: {join_names(visit.names)}"
         findings.append(warn("handlers", text, "Say which one has these: --managed NAME."))
-    return names, found, findings
+    return found, findings
 
 
-async def _list_names(visit: Visit) -> list[str]:
-    """Return the names of all configurations that webop keeps."""
-    names: dict[str, None] = {}
-    for kind in KINDS.values():
-        for body in (await visit.read(kind.get_url())).get("items") or ():
-            if any(key.startswith(PREFIX) for key in body["metadata"].get("annotations") or ()):
-                names[body["metadata"]["name"]] = None
-    return list(names)
+async def _list_names(visit: Visit) -> Sequence[str]:
+    if name := visit.managed or visit.settings.admission.managed:
+        return [name]
+    lists = [await visit.read(kind.get_url()) for kind in KINDS.values()]
+    everything = [body["metadata"] for listed in lists for body in listed.get("items") or ()]
+    kept = (one for one in everything if PREFIX in " ".join(one.get("annotations") or ()))
+    return list(dict.fromkeys(one["name"] for one in kept))
 
 
 async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Configuration:
@@ -143,14 +140,14 @@ def check_handlers(
         yield warn("handlers", text, remedy)
 
 
-async def check_lease(visit: Visit, replicas: Collection[str]) -> list[Finding]:
+async def check_lease(visit: Visit) -> list[Finding]:
     """Check that a live replica holds the Lease, if the operator has one."""
     leadership = visit.settings.leadership
     if leadership.lease_name is None:
         return []
     where, name = leadership.lease_namespace or visit.namespace, leadership.lease_name
     raw = await visit.read(LEASES.get_url(namespace=where, name=name))
-    return [judge_lease(f"Lease {where}/{name}", raw, visit.now, replicas)]
+    return [judge_lease(f"Lease {where}/{name}", raw, visit.now, visit.replicas)]
 
 
 def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[str]) -> Finding:
@@ -190,9 +187,7 @@ async def check_peering(visit: Visit) -> list[Finding]:
         if peering.mandatory and not found:
             remedy = build_creation_command(ours, namespace, peering.name)
             if not paths:
-                remedy = (
-                    f"kubectl apply -f manifests/peering.yaml, from webop's repository; {remedy}"
-                )
+                remedy = f"kubectl apply -f manifests/peering.yaml (of webop), and {remedy}"
             place = f" in {namespace}" if namespace else ""
             findings.append(fail(subject, f"there is none{place}: the operator pauses", remedy))
     return findings

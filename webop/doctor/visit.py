@@ -11,8 +11,9 @@ import datetime as dt
 import logging
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,6 +56,8 @@ class Visit:
     resources: Collection[Resource] = ()
     now: dt.datetime = field(init=False)
     username: str | None = None
+    names: Sequence[str] = ()  # of the webhook configurations
+    replicas: Collection[str] = ()  # those that are alive, by their marks
 
     @property
     def home(self) -> str:
@@ -89,16 +92,6 @@ class Visit:
         return name, {}
 
 
-class _LastError(logging.Handler):
-    """Keeps the last message about a handler that fails and is called again."""
-
-    text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.text = f"; the last error: {record.getMessage()}"
-
-
 async def call_startup(visit: Visit, server: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
@@ -113,8 +106,9 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
     scope = Scope(not visit.namespaces, visit.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
     settings.execution.executor = threads = OwnThreads("webop-startup")
-    done, last = list[Finding](), _LastError()
-    logger = logging.getLogger("webop.activities.startup")
+    logger, log = logging.getLogger("webop.activities.startup"), BufferingHandler(sys.maxsize)
+    log.setLevel(logging.WARNING)
+    done = list[Finding]()
 
     async def call() -> None:
         async with asyncio.timeout(limit):
@@ -123,21 +117,20 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
             with contextlib.suppress(ActivityError):
                 await run_activity(operator, Activity.CLEANUP)
 
-    is_posing = bool(visit.home) and _POD_VARIABLE not in os.environ
-    if is_posing:
-        os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
-    logger.addHandler(last)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
-            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait({ended}, timeout=limit + 0.1)
-    finally:
-        logger.removeHandler(last)
-        if is_posing:
-            del os.environ[_POD_VARIABLE]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        logger.addHandler(log)
+        stack.callback(logger.removeHandler, log)
+        if visit.home and _POD_VARIABLE not in os.environ:
+            os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
+            stack.callback(os.environ.pop, _POD_VARIABLE)
+        ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
+        ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({ended}, timeout=limit + 0.1)
     exc = ended.exception() if ended.done() else None
-    why = f"they have not ended in {limit:g} s{last.text}"
+    why = f"they have not ended in {limit:g} s"
+    if log.buffer:
+        why += f"; the last error: {log.buffer[-1].getMessage()}"
     if exc is not None and not isinstance(exc, TimeoutError):
         why = str(exc) or type(exc).__name__
     return done or [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]
