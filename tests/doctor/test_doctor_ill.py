@@ -211,6 +211,16 @@ async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) 
     assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
 
 
+async def test_a_port_that_no_server_can_have_is_found_though_the_cluster_takes_it(
+    site: Site, doctor: Doctor
+) -> None:
+    await configure(site, {"url": "https://localhost:99999/hook"})
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert "cannot be reached from here: Port out of range" in report.find("address").text
+    assert report.find(f"check.{site.name}").level == "failure"
+
+
 async def test_a_service_without_pods_is_found_from_there_and_not_from_outside(
     site: Site, doctor: Doctor
 ) -> None:

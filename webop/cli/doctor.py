@@ -17,10 +17,6 @@ _option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
 
 
-def _paint(text: str, level: str) -> str:
-    return click.style(text, fg=_COLOURS[level])
-
-
 def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
     """Refuse what looks like a service account, but is none."""
     parts = (account or "").split(":")
@@ -107,6 +103,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
         settings.peering.name, settings.peering.mandatory = name, True
     visit = Visit(settings=settings, namespaces=namespaces, registry=registry, **options)
     found = asyncio.run(examine(visit))
-    text = build_json(found) if form == "json" else build_text(found, _paint)
-    click.echo(text)  # which drops colours if this is no terminal
+    # click drops colours if this is no terminal.
+    text = build_text(found, lambda text, level: click.style(text, fg=_COLOURS[level]))
+    click.echo(build_json(found) if form == "json" else text)
     ctx.exit(1 if count_levels(found)[Level.FAILURE] else 0)

@@ -66,29 +66,6 @@ Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the bod
 Target = tuple[Resource, str | None, bool, bool]
 
 
-class Route(NamedTuple):
-    """Where the API server connects to: a Service by its namespace and name, or else a URL."""
-
-    host: str
-    port: int
-    service: tuple[str, str] | None = None
-
-    def __str__(self) -> str:
-        if self.service is not None:
-            return f"Service {'/'.join(self.service)} port {self.port}"
-        return f"https://{self.host}:{self.port}"
-
-
-def parse_route(config: Json) -> Route:
-    """Read a ``clientConfig``; API servers take none that is wrong, but for ports out of range."""
-    if service := config.get("service"):
-        namespace, name = str(service["namespace"]), str(service["name"])
-        return Route(f"{name}.{namespace}.svc", service.get("port") or 443, (namespace, name))
-    parts = urlsplit(config["url"])
-    port = re.search(r":(\d+)$", parts.netloc)
-    return Route(parts.hostname or "", int(port[1]) if port else 443)
-
-
 class Answer(NamedTuple):
     """How a dry run has ended; without a culprit and a reason, it has gone through."""
 
@@ -142,11 +119,17 @@ _CAUSES = (
 
 
 async def check_trust(visit: Visit, webhooks: Sequence[Json]) -> list[Finding]:
-    """Check all addresses of the webhooks of a configuration."""
-    configs = [webhook["clientConfig"] for webhook in webhooks]
+    """Check where the webhooks of a configuration lead: usually, all to the same address."""
+    addresses: dict[tuple[str, str], Json | None] = {}
+    for config in (webhook["clientConfig"] for webhook in webhooks):
+        service, address = config.get("service"), urlsplit(config.get("url") or "").netloc
+        if service:
+            address = f"{service['name']}.{service['namespace']}.svc:{service.get('port', 443)}"
+        addresses[address, config.get("caBundle") or ""] = service
     findings: list[Finding] = []
-    for route, bundle in {(parse_route(one), one.get("caBundle") or ""): 0 for one in configs}:
-        findings += [check_bundle(bundle, visit.now), *await _check_route(visit, route, bundle)]
+    for (address, bundle), service in addresses.items():
+        findings.append(check_bundle(bundle, visit.now))
+        findings += await _check_address(visit, f"https://{address}", service, bundle)
     return [one.soften(is_required=has_required(webhooks)) for one in findings]
 
 
@@ -177,40 +160,43 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
     return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_route(visit: Visit, route: Route, bundle: str) -> list[Finding]:
+async def _check_address(
+    visit: Visit, url: str, service: Json | None, bundle: str
+) -> list[Finding]:
     """Connect to a server if that is possible from here, and check the certificate it shows."""
-    host = route.host
+    parts, place = urlsplit(url), None
+    name = str(parts.hostname)
     try:
-        if route.service is not None:
-            namespace, name = route.service
-            service = await visit.read(f"/api/v1/namespaces/{namespace}/services/{name}")
-            if not service:
+        if service:
+            path = f"/api/v1/namespaces/{service['namespace']}/services/{service['name']}"
+            found = await visit.read(path)
+            if not found:
                 remedy = "Create it; or correct service= and namespace= of the webhook server."
-                return [fail("address", f"{route}: there is no such Service", remedy)]
-            host = service["spec"].get("externalName") or host
+                return [fail("address", f"{url}: there is no such Service", remedy)]
+            place = found["spec"].get("externalName")
             # Only a pod is sure to resolve the names of Services: elsewhere, they lead anywhere.
-            if host == route.host and "KUBERNETES_SERVICE_HOST" not in os.environ:
-                text = f"{route} exists, but cannot be connected to from here"
+            if not place and "KUBERNETES_SERVICE_HOST" not in os.environ:
+                text = f"{url} is a Service, which cannot be connected to from here"
                 remedy = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
                 return [note("address", text, remedy)]
-        shown = await _shake_hands(route, host, bundle)
+        shown = await _shake_hands(place or name, parts.port or 443, name, bundle)
     except APIForbiddenError as exc:
         return [note("address", f"unknown: {exc}")]
     except ssl.SSLCertVerificationError as exc:
-        why = f"the caBundle does not trust that for {route.host}: {exc.verify_message or exc}"
-        return [fail("certificate", why, f"{RENEW} It must have {route.host} as subjectAltName.")]
-    except (OSError, ValueError, OverflowError) as exc:
+        why = f"the caBundle does not trust that for {name}: {exc.verify_message or exc}"
+        return [fail("certificate", why, f"{RENEW} It must have {name} as subjectAltName.")]
+    except (OSError, ValueError) as exc:
         is_refused = isinstance(exc, ConnectionRefusedError)
         reason = "connection refused" if is_refused else str(exc) or "no answer in time"
-        text = f"{route} cannot be reached from here: {reason}"
+        text = f"{url} cannot be reached from here: {reason}"
         if isinstance(exc, socket.gaierror | ValueError):  # a bad bundle has its own finding
             return [note("address", text, "See below whether API servers reach it; else, host=.")]
         remedy = "Start the operator. If it runs, check the port, and who can reach it."
         return [warn("address", text, remedy)]
     serial = read_serial(shown)
-    what = f"that for {route.host}, serial number {serial},"
+    what = f"that for {name}, serial number {serial},"
     findings = [judge_life("certificate", what, shown, visit.now)]
-    source, wanted = await _fetch_wanted(visit, route)
+    source, wanted = await _fetch_wanted(visit, service)
     if wanted not in (None, shown):
         text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
         remedy = "Wait a minute for the replicas to follow; else restart them, and see their log."
@@ -218,8 +204,8 @@ async def _check_route(visit: Visit, route: Route, bundle: str) -> list[Finding]
     return findings
 
 
-async def _shake_hands(route: Route, host: str, bundle: str) -> bytes:
-    """Return the certificate that a server shows, if it is trusted."""
+async def _shake_hands(host: str, port: int, name: str, bundle: str) -> bytes:
+    """Return the certificate that a server of a name shows, if it is trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.hostname_checks_common_name = False
     # As for Go, whatever is in the bundle is trusted, not only what is its own CA.
@@ -229,23 +215,21 @@ async def _shake_hands(route: Route, host: str, bundle: str) -> bytes:
     else:
         context.load_default_certs()
     async with asyncio.timeout(_TIMEOUT):
-        _, writer = await asyncio.open_connection(
-            host, route.port, ssl=context, server_hostname=route.host
-        )
+        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Visit, route: Route) -> tuple[str, bytes | None]:
+async def _fetch_wanted(visit: Visit, service: Json | None) -> tuple[str, bytes | None]:
     """Return where the operator has its certificate from, and that; None if it is unknown."""
     server = visit.settings.admission.server
     try:
         if isinstance(server, WebhookServer) and server.certfile:
             source = str(server.certfile)
             data = await asyncio.to_thread(Path(source).read_bytes)
-        elif route.service:
-            name, secret = await visit.read_secret(*route.service)
+        elif service:
+            name, secret = await visit.read_secret(service["namespace"], service["name"])
             source, data = f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
         else:
             return "", None
