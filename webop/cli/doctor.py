@@ -87,14 +87,13 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
-    paths, modules = options.pop("paths"), options.pop("modules")
+    sources = options.pop("paths"), options.pop("modules")
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the report is all of the output
-            registry = load_handlers(paths, modules, controls.registry)
+            registry = load_handlers(*sources, controls.registry)
         check_registry(registry)
         settings = controls.settings or OperatorSettings.from_environment()
-        where = options.pop("clusterwide"), options.pop("namespaces")
-        _, namespaces = choose_scope(ctx, *where)
+        _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
     settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name

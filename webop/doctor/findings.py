@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
@@ -29,11 +29,6 @@ class Finding:
     subject: str
     text: str
     remedy: str = ""
-
-    def soften(self, *, is_required: bool) -> Finding:
-        """Return a failure as a warning if nobody depends on what does not work."""
-        is_soft = self.level is Level.FAILURE and not is_required
-        return replace(self, level=Level.WARNING) if is_soft else self
 
 
 approve, note = partial(Finding, Level.OK), partial(Finding, Level.NOTE)

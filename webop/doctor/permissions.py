@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -17,8 +17,6 @@ from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
 from webop.doctor.visit import Json, Visit
-from webop.handling.handlers import BackgroundHandler, ChangeHandler
-from webop.objects.resources import Resource
 from webop.servers.service import WebhookServiceServer
 
 _API = "authorization.k8s.io"
@@ -61,13 +59,13 @@ class Need:
             role = f"Role in {' and '.join(self.namespaces)}"
         if self.use:
             text += f"; {self.use}"
+        group = self.group or '""'
+        what = f"apiGroups: [{group}], resources: [{self.resource}]"
         named = [verb for verb in self.verbs if self.name and verb != "create"]
         others = [verb for verb in self.verbs if verb not in named]
-        rules = [
-            build_rule(self.group, self.resource, verbs, name)
-            for verbs, name in ((others, ""), (named, self.name))
-            if verbs
-        ]
+        rules = [f"{{{what}, verbs: [{', '.join(others)}]}}"] if others else []
+        if named:
+            rules.append(f"{{{what}, resourceNames: [{self.name}], verbs: [{', '.join(named)}]}}")
         return Finding(self.level, self.resource, text, f"Add to the {role}: {', '.join(rules)}")
 
 
@@ -75,21 +73,9 @@ _weak = partial(Need, level=Level.WARNING)
 _optional = partial(Need, level=Level.NOTE)
 
 
-def build_rule(group: str, resource: str, verbs: Iterable[str], name: str = "") -> str:
-    """Return a rule of a role, in YAML; limited to the object of a name, if there is one."""
-    named = f"resourceNames: [{name}], " if name else ""
-    what = f"resources: [{resource}], {named}verbs: [{', '.join(verbs)}]"
-    return f"{{apiGroups: [{group or repr('')}], {what}}}"
-
-
 def list_object_needs(visit: Visit) -> Iterator[Need]:
     """Yield what it takes to serve objects (chapter "Deployment", RBAC)."""
-    settings, namespaces = visit.settings, visit.namespaces
-    is_patched: dict[Resource, bool] = {}
-    for handler in visit.registry.select_resource_handlers():
-        for resource in handler.selector.select(visit.resources) if handler.selector else ():
-            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler)
-            is_patched[resource] = is_patched.get(resource, False) or is_writing
+    settings, namespaces, is_patched = visit.settings, visit.namespaces, visit.handled
     for resource in sorted(is_patched, key=lambda resource: resource.name):
         plural, group = resource.plural, resource.group
         where = namespaces if resource.namespaced else ()
@@ -101,8 +87,8 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
             use = "needed for results, and what handlers write there"
             yield _weak(group, f"{plural}/status", ("patch",), where, use=use)
     if not settings.scanning.disabled:
-        verbs, kind = ("list", "watch"), "customresourcedefinitions"
-        yield _weak("apiextensions.k8s.io", kind, verbs, use="needed to notice new kinds")
+        use, verbs = "needed to notice new kinds", ("list", "watch")
+        yield _weak("apiextensions.k8s.io", "customresourcedefinitions", verbs, use=use)
         if namespaces:
             use = "optional, as the namespaces are named"
             yield _optional("", "namespaces", verbs, use=use)

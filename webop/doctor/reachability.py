@@ -1,13 +1,11 @@
 """Whether API servers reach the webhooks of a configuration, and trust who answers there.
 
-First from here: the handshake is the one of the API server, with the same CAs, and no others, and
-the same server name, in the subjectAltName (of a Service, ``<service>.<namespace>.svc``).
+First from here, by the handshake of the API server: the same CAs, and no others; the same name.
 
-Then from there: dry runs make the API server call the webhooks. They go all the way but for the
-store (Kubernetes API concepts: "Dry-run"). For each webhook, find something that it is called for,
-an object or a place for one; send the request. The API server names the webhook that has denied
-it, or could not be called. A webhook whose answer is required must have given one if the request
-goes through.
+Then from there: dry runs (Kubernetes API concepts) make the API server call the webhooks. For each
+one, find something that it is called for, an object or a place for one; send the request. The API
+server names the webhook that has denied it, or could not be called. A webhook whose answer is
+required must have given one if the request goes through.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import re
 import socket
 import ssl
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -28,8 +27,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from webop.client.calls import JSON, MERGE_PATCH
-from webop.doctor.findings import Finding, approve, describe_seconds, fail, note, warn
+from webop.client.calls import JSON, MERGE_PATCH, Call, encode_body
+from webop.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
 from webop.doctor.records import has_required
 from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError, APIStatusError
@@ -45,8 +44,10 @@ _TRIED_TARGETS = 5  # kinds of objects for one webhook
 _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
 _TEXT_LIMIT = 250  # characters of a reason
 
-_DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
-_UNCALLED = re.compile(r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.+)')
+_CULPRIT = re.compile(
+    r'(?:admission|failed calling) webhook "([^"]+)"'
+    r"(?: denied the request|: (?:failed to call webhook: )?(.+))"
+)
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
 RENEW = (
@@ -120,9 +121,9 @@ _CAUSES = (
 
 async def check_trust(visit: Visit, webhooks: Sequence[Json]) -> list[Finding]:
     """Check where the webhooks of a configuration lead: usually, all to the same address."""
-    addresses: dict[tuple[str, str], Json | None] = {}
+    addresses: dict[tuple[str, str], Json] = {}
     for config in (webhook["clientConfig"] for webhook in webhooks):
-        service, address = config.get("service"), urlsplit(config.get("url") or "").netloc
+        service, address = config.get("service") or {}, urlsplit(config.get("url") or "").netloc
         if service:
             address = f"{service['name']}.{service['namespace']}.svc:{service.get('port', 443)}"
         addresses[address, config.get("caBundle") or ""] = service
@@ -130,7 +131,11 @@ async def check_trust(visit: Visit, webhooks: Sequence[Json]) -> list[Finding]:
     for (address, bundle), service in addresses.items():
         findings.append(check_bundle(bundle, visit.now))
         findings += await _check_address(visit, f"https://{address}", service, bundle)
-    return [one.soften(is_required=has_required(webhooks)) for one in findings]
+    is_soft = not has_required(webhooks)
+    return [
+        replace(one, level=Level.WARNING) if is_soft and one.level is Level.FAILURE else one
+        for one in findings
+    ]
 
 
 def check_bundle(text: str, now: dt.datetime) -> Finding:
@@ -160,9 +165,7 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
     return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_address(
-    visit: Visit, url: str, service: Json | None, bundle: str
-) -> list[Finding]:
+async def _check_address(visit: Visit, url: str, service: Json, bundle: str) -> list[Finding]:
     """Connect to a server if that is possible from here, and check the certificate it shows."""
     parts, place = urlsplit(url), None
     name = str(parts.hostname)
@@ -196,11 +199,12 @@ async def _check_address(
     serial = read_serial(shown)
     what = f"that for {name}, serial number {serial},"
     findings = [judge_life("certificate", what, shown, visit.now)]
-    source, wanted = await _fetch_wanted(visit, service)
-    if wanted not in (None, shown):
-        text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
-        remedy = "Wait a minute for the replicas to follow; else restart them, and see their log."
-        findings.append(warn("certificate", text, remedy))
+    with contextlib.suppress(OSError, ValueError, LookupError):  # it cannot be read from here
+        source, wanted = await _fetch_wanted(visit, service)
+        if split_certificates(wanted)[0] != shown:
+            text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
+            remedy = "Wait a minute for replicas to follow; else restart them, and see their log."
+            findings.append(warn("certificate", text, remedy))
     return findings
 
 
@@ -221,30 +225,20 @@ async def _shake_hands(host: str, port: int, name: str, bundle: str) -> bytes:
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Visit, service: Json | None) -> tuple[str, bytes | None]:
-    """Return where the operator has its certificate from, and that; None if it is unknown."""
+async def _fetch_wanted(visit: Visit, service: Json) -> tuple[str, bytes]:
+    """Return where the operator has its certificate from, and that."""
     server = visit.settings.admission.server
-    try:
-        if isinstance(server, WebhookServer) and server.certfile:
-            source = str(server.certfile)
-            data = await asyncio.to_thread(Path(source).read_bytes)
-        elif service:
-            name, secret = await visit.read_secret(service["namespace"], service["name"])
-            source, data = f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
-        else:
-            return "", None
-        return source, split_certificates(data)[0]
-    except (OSError, ValueError, LookupError, TypeError):
-        return "", None
+    if isinstance(server, WebhookServer) and server.certfile:
+        return str(server.certfile), await asyncio.to_thread(Path(server.certfile).read_bytes)
+    name, secret = await visit.read_secret(service["namespace"], service["name"])
+    return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 
 
 def read_answer(what: str, error: APIError) -> Answer:
     """Return how a dry run has ended, by the error that it has ended with."""
     text = " ".join(str(error).split())
-    if found := _UNCALLED.search(text):
-        return Answer(what, found[1], found[2][:_TEXT_LIMIT])
-    if found := _DENIED.search(text):
-        return Answer(what, found[1])
+    if found := _CULPRIT.search(text):
+        return Answer(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
     status = error.status if isinstance(error, APIStatusError) else 0
     return Answer(what, reason=text[:_TEXT_LIMIT], status=status)
 
@@ -309,11 +303,9 @@ def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Targe
     for rule, resource in product(webhook.get("rules") or (), known):
         group, version, plural, names = *resource, set(rule["resources"])
         scope = "Namespaced" if resource.namespaced else "Cluster"
-        if (
-            {"*", group}.isdisjoint(rule["apiGroups"])
-            or {"*", version}.isdisjoint(rule["apiVersions"])
-            or rule.get("scope", "*") not in ("*", scope)
-        ):
+        given = rule["apiGroups"], rule["apiVersions"], [rule.get("scope", "*")]
+        own = group, version, scope
+        if any({"*", one}.isdisjoint(some) for one, some in zip(own, given, strict=True)):
             continue
         updates = not {"*", "UPDATE"}.isdisjoint(rule["operations"])
         creates = not {"*", "CREATE"}.isdisjoint(rule["operations"])
@@ -349,17 +341,15 @@ def build_creation(
 
 
 async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
-    """Make the API server call webhooks, if that is wished; return a finding for each."""
-    if not visit.is_probing:
-        return []
+    """Make the API server call webhooks; return a finding for each."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def send(method: str, path: str, body: Json, what: str) -> Answer:
-        form, params = JSON if method == "POST" else MERGE_PATCH, {"dryRun": "All"}
-        request = visit.client.request
+        form = JSON if method == "POST" else MERGE_PATCH
+        call = Call(method, path, {"dryRun": "All"}, encode_body(body), form)
         async with gate:
             try:
-                await request(method, path, params=params, body=body, content_type=form)
+                await visit.client.perform(call)
             except APIError as exc:
                 return read_answer(what, exc)
         return Answer(what)

@@ -53,8 +53,7 @@ async def find_configurations(visit: Visit) -> tuple[Found, list[Finding]]:
         if all(one.version is None for one in both.values()):
             text = f"there are no webhook configurations {name}: nothing is checked"
             remedy = "Start the operator, or see its log. Other names: --managed NAME."
-            missing = fail("existence", text, remedy)
-            findings.append(missing.soften(is_required=bool(visit.managed)))
+            findings.append((fail if visit.managed else warn)("existence", text, remedy))
     if visit.registry and len(visit.names) > 1:
         text = f"there are several operators in the cluster: {join_names(visit.names)}"
         findings.append(warn("handlers", text, "Say which one has these: --managed NAME."))
@@ -71,10 +70,7 @@ async def _list_names(visit: Visit) -> Sequence[str]:
 
 
 async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Configuration:
-    """Read a configuration as somebody who may get it; or, as operators, may patch it.
-
-    An empty patch changes nothing, and returns the object.
-    """
+    """Read it; for operators, who may only patch it, an empty patch returns it."""
     try:
         body = await visit.read(KINDS[reason].get_url(name=name)) or None
     except APIForbiddenError:
@@ -84,11 +80,10 @@ async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Configuration:
 
 def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iterator[Finding]:
     """Check that webhooks are kept by live replicas, all of them by all alike; or be removed."""
-    subject, marks = "replicas", list(found.marks.values())
+    subject, remedy = "replicas", f"If nobody needs it: {command}"
+    marks, is_required = list(found.marks.values()), has_required(found.webhooks)
     alive = [mark for mark in marks if mark.is_alive(now)]
-    remedy = f"If nobody needs it: {command}"
-    is_required = has_required(found.webhooks)
-    if not marks and found.webhooks:
+    if found.webhooks and not marks:
         text = "none keeps it: it was made by hand, or left by an operator that has ended"
         yield warn(subject, text, remedy)
     elif marks and not alive and not found.webhooks:
@@ -98,7 +93,7 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
         age = describe_seconds((now - last).total_seconds())
         effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
         text = f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
-        yield fail(subject, text, f"Start the operator. {remedy}").soften(is_required=is_required)
+        yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not alive:
         return
     names = join_names(sorted(mark.identity for mark in alive))
@@ -111,7 +106,7 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
     if orphans := [webhook for webhook in found.webhooks if webhook["name"] not in served]:
         text = f"served by no live replica: {join_names(one['name'] for one in orphans)}"
         remedy = "Wait a minute until the replicas correct it, else restart them."
-        yield fail("orphans", text, remedy).soften(is_required=has_required(orphans))
+        yield (fail if has_required(orphans) else warn)("orphans", text, remedy)
     if waiting := sorted(served - {webhook["name"] for webhook in found.webhooks}):
         yield note("waiting", f"not enabled until all replicas serve it: {join_names(waiting)}")
 
@@ -177,19 +172,19 @@ async def check_peering(visit: Visit) -> list[Finding]:
     peering, findings = visit.settings.peering, list[Finding]()
     if peering.standalone:
         return []
-    subject, (ours, *_) = f"peering {peering.name}", build_kinds(clusterwide=not visit.namespaces)
+    subject, ours = f"peering {peering.name}", build_kinds(clusterwide=not visit.namespaces)[0]
     for namespace in visit.namespaces or (None,):
         paths = [one.get_url(namespace=namespace, name=peering.name) for one in visit.peerings]
         found = [raw for path in paths if (raw := await visit.read(path))]
-        resume = f"webop resume {f'-n {namespace}' if namespace else '-A'} --peering {peering.name}"
+        where = f"-n {namespace}" if namespace else "-A"
+        resume = f"webop resume {where} --peering {peering.name}"
         for raw in found:
             findings += judge_peers(subject, raw, peering.priority, visit.now, resume)
         if peering.mandatory and not found:
             remedy = build_creation_command(ours, namespace, peering.name)
             if not paths:
                 remedy = f"kubectl apply -f manifests/peering.yaml (of webop), and {remedy}"
-            place = f" in {namespace}" if namespace else ""
-            findings.append(fail(subject, f"there is none{place}: the operator pauses", remedy))
+            findings.append(fail(subject, f"there is none ({where}): the operator pauses", remedy))
     return findings
 
 
@@ -216,24 +211,24 @@ def judge_peers(
 
 async def check_finalizers(visit: Visit) -> list[Finding]:
     """Find objects that cannot go because of the finalizer, of custom and of handled kinds."""
-    finalizer, known = visit.settings.persistence.finalizer, visit.resources
-    selectors = [one.selector for one in visit.registry.select_resource_handlers() if one.selector]
-    handled = {one for selector in selectors for one in selector.select(known)}
-    custom = [one for one in known if one.preferred and "." in one.group]
+    finalizer = visit.settings.persistence.finalizer
+    custom = [one for one in visit.resources if one.preferred and "." in one.group]
     kinds = [one for one in custom if not one.group.endswith(".k8s.io")]
-    kinds = [one for one in (*kinds, *handled) if "list" in one.verbs]
+    kinds = [one for one in (*kinds, *visit.handled) if "list" in one.verbs]
+    handled = visit.handled if visit.registry else kinds  # maybe, if the handlers are not known
     search = await find_held(visit.client, kinds, visit.namespaces, finalizer)
     stuck: dict[str, list[Held]] = {}
     for one in search.held:
-        is_orphan = bool(visit.registry) and one.resource not in handled
-        if one.deleted_at and (is_orphan or visit.now - one.deleted_at > _TOO_LONG):
+        age = visit.now - (one.deleted_at or visit.now)
+        if one.deleted_at and (age > _TOO_LONG or one.resource not in handled):
             stuck.setdefault(one.kind, []).append(one)
     findings = []
     for kind, held in stuck.items():
-        age = describe_seconds((visit.now - (held[0].deleted_at or visit.now)).total_seconds())
+        age = visit.now - (held[0].deleted_at or visit.now)
         names = join_names((one.path for one in held), 3)
-        text = f"being deleted for {age}, held by {finalizer}: {names}"
-        if visit.registry and held[0].resource not in handled:
+        since = describe_seconds(age.total_seconds())
+        text = f"being deleted for {since}, held by {finalizer}: {names}"
+        if held[0].resource not in handled:
             text += "; no handler in these files is for this kind"
         where = " ".join(f"-n {name}" for name in visit.namespaces) or "-A"
         remedy = "Start the operator, or see its log. If no operator handles it any more: "

@@ -22,7 +22,7 @@ from webop.coordination.peers import build_kinds
 from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
 from webop.handling.activities import run_activity
-from webop.handling.handlers import Activity
+from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.own_threads import OwnThreads
@@ -75,6 +75,16 @@ class Visit:
         """The peering kinds that the cluster has for such an operator."""
         kinds = build_kinds(clusterwide=not self.namespaces)
         return [kind for kind in self.resources if kind in kinds]
+
+    @property
+    def handled(self) -> dict[Resource, bool]:
+        """The resources that there are handlers for, and whether these change objects."""
+        found: dict[Resource, bool] = {}
+        for handler in self.registry.select_resource_handlers():
+            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler)
+            for one in handler.selector.select(self.resources) if handler.selector else ():
+                found[one] = found.get(one, False) or is_writing
+        return found
 
     async def read(self, path: str, **params: str) -> Json:
         """Read an object or a list; nothing if there is none."""
