@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def test_an_update_changes_an_annotation_only() -> None:
     assert build_update(PODS, None, body) == (
         "PATCH",
         "/api/v1/namespaces/ns/pods/one",
-        {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}},
+        b'{"metadata":{"annotations":{"webop.dev/doctor":"probe"}}}',
         "an UPDATE of pods ns/one",
     )
     _, path, _, description = build_update(PODS, "status", body)
@@ -107,7 +108,7 @@ def test_a_new_object_is_made_like_one_that_is_there() -> None:
     model = {"kind": "Pod", "metadata": metadata, "spec": {"x": 1}, "status": {"y": 2}}
     method, path, made, _ = build_creation(PODS, "ns", {}, model)
     assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods")
-    assert made == {
+    assert json.loads(made) == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "webop-doctor-", "labels": {"a": "1"}, "annotations": {}},
@@ -119,7 +120,7 @@ def test_a_new_object_has_the_labels_that_are_asked_for() -> None:
     model = {"metadata": {"labels": {"b": "2"}}}
     _, path, made, _ = build_creation(NODES, None, {"a": "1"}, model)
     assert path == "/api/v1/nodes"
-    assert made["metadata"]["labels"] == {"a": "1", "b": "2"}
+    assert json.loads(made)["metadata"]["labels"] == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize(("selector", "query", "labels"), SELECTORS)

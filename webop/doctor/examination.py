@@ -29,12 +29,10 @@ async def examine(visit: Visit) -> Report:
         async with connect() as visit.client:
             async for title, findings in _examine(visit):
                 report.setdefault(title, []).extend(findings)
-    except LoginError as exc:
-        remedy = "Provide a kubeconfig (KUBECONFIG, ~/.kube/config), or run it in a pod."
-        report["Login"] = [fail("login", str(exc), remedy)]
-    except APIError as exc:
-        remedy = "Check that the cluster runs, and the kubeconfig: kubectl cluster-info."
-        report.setdefault("API server", []).append(fail("server", str(exc), remedy))
+    except (LoginError, APIError) as exc:
+        subject = "login" if isinstance(exc, LoginError) else "server"
+        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), and kubectl cluster-info."
+        report.setdefault("API server", []).append(fail(subject, str(exc), remedy))
     return {title: findings for title, findings in report.items() if findings}
 
 

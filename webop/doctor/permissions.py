@@ -20,10 +20,7 @@ from webop.doctor.visit import Json, Visit
 from webop.servers.service import WebhookServiceServer
 
 _API = "authorization.k8s.io"
-_AT_TIMES = (
-    "list is needed if the API server has no streaming lists, or cannot give one at the moment; "
-    "get, if others change an object at the same time: patches conflict then"
-)
+_AT_TIMES = "list is needed without streaming lists; get, if others change objects at the same time"
 
 
 @dataclass(frozen=True, slots=True)

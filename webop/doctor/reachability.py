@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import orjson
-
 from webop.client.calls import JSON, MERGE_PATCH, Call, encode_body
 from webop.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
 from webop.doctor.records import has_required
@@ -43,11 +41,7 @@ _LOOKED_AT = "50"  # objects of a kind
 _TRIED_TARGETS = 5  # kinds of objects for one webhook
 _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
 _TEXT_LIMIT = 250  # characters of a reason
-
-_CULPRIT = re.compile(
-    r'(?:admission|failed calling) webhook "([^"]+)"'
-    r"(?: denied the request|: (?:failed to call webhook: )?(.+))"
-)
+_CULPRIT = re.compile(r'webhook "(\S+)"(?: denied the request|: (?:failed to call webhook: )?(.+))')
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
 RENEW = (
@@ -62,7 +56,7 @@ _REMEDIES = {
 }
 
 Webhook = tuple[WebhookType, Json]  # as it is in a configuration of a kind
-Attempt = tuple[str, str, Json, str]  # a dry run: the method, the path, the body, and what it is
+Attempt = tuple[str, str, bytes, str]  # a dry run: the method, the path, the body, and what it is
 # A resource, a subresource; whether a webhook is called for updates, and for creations.
 Target = tuple[Resource, str | None, bool, bool]
 
@@ -323,7 +317,7 @@ def build_update(resource: Resource, subresource: str | None, body: Json) -> Att
     change: Json = {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}}
     what = "/".join(filter(None, (resource.plural, subresource)))
     where = "/".join(filter(None, (namespace, name)))
-    return "PATCH", path, change, f"an UPDATE of {what} {where}"
+    return "PATCH", path, encode_body(change), f"an UPDATE of {what} {where}"
 
 
 def build_creation(
@@ -337,36 +331,33 @@ def build_creation(
     made |= {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": kept}
     where = f" in {namespace}" if namespace else ""
     path = resource.get_url(namespace=namespace)
-    return "POST", path, made, f"a CREATE of {resource.plural}{where}"
+    return "POST", path, encode_body(made), f"a CREATE of {resource.plural}{where}"
 
 
 async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
     """Make the API server call webhooks; return a finding for each."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def send(method: str, path: str, body: Json, what: str) -> Answer:
+    async def send(method: str, path: str, body: bytes, what: str) -> Answer:
         form = JSON if method == "POST" else MERGE_PATCH
-        call = Call(method, path, {"dryRun": "All"}, encode_body(body), form)
         async with gate:
             try:
-                await visit.client.perform(call)
+                await visit.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
             except APIError as exc:
                 return read_answer(what, exc)
         return Answer(what)
 
     attempts = await asyncio.gather(*(_prepare(visit, body) for _, body in webhooks))
-    unique = {orjson.dumps(one): one for one in attempts if not isinstance(one, str)}
-    sent = await asyncio.gather(*(send(*one) for one in unique.values()))
+    unique = dict.fromkeys(one for one in attempts if not isinstance(one, str))
+    sent = await asyncio.gather(*(send(*one) for one in unique))
     answers = dict(zip(unique, sent, strict=True))
-    own = [one if isinstance(one, str) else answers[orjson.dumps(one)] for one in attempts]
+    own = [one if isinstance(one, str) else answers[one] for one in attempts]
     judged = zip(webhooks, own, strict=True)
     return [judge(webhook, answer, sent, visit.username) for webhook, answer in judged]
 
 
 async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
     """Return a request that a webhook is called for; or say why there is none."""
-    if (effects := webhook.get("sideEffects")) not in ("None", "NoneOnDryRun"):
-        return f"it may have side effects even in a dry run (sideEffects {effects})"
     places: list[str] | None = None  # the namespaces that it is called for; None for all
     if query := parse_selector(webhook.get("namespaceSelector"))[0]:
         try:

@@ -17,7 +17,6 @@ from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError
 from webop.finalizers import Held, find_held
 from webop.handling.handlers import WebhookType
-from webop.servers.base import WebhookClientConfig
 
 _TOO_LONG = dt.timedelta(seconds=60)  # of a deletion; handlers need some time
 
@@ -120,7 +119,7 @@ def check_handlers(
         name=name,
         handlers=visit.registry.select_webhooks(),
         resources=visit.resources,
-        client_config=WebhookClientConfig(url="https://localhost"),
+        client_config={"url": "https://localhost"},
     )
     expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {webhook["name"] for webhook in found.webhooks}

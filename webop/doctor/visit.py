@@ -34,10 +34,7 @@ from webop.settings import OperatorSettings
 Json = dict[str, Any]
 
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # by which programs recognise that they run in a pod
-_REMEDY = (
-    "What they set is not known here. Say it by options, as --managed, --lease and --peering, and "
-    "by variables, as WEBOP_POSTING__ENABLED=false."
-)
+_REMEDY = "Say what they set by --managed, --lease, --peering, or variables: WEBOP_<GROUP>__<NAME>."
 
 
 @dataclass(kw_only=True)
