@@ -18,7 +18,6 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"
 
 
 def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
-    """Refuse what looks like a service account, but is none."""
     parts = (account or "").split(":")
     if parts[:2] == ["system", "serviceaccount"] and (len(parts) != 4 or not all(parts)):
         raise click.BadParameter("a service account is system:serviceaccount:NAMESPACE:NAME.")

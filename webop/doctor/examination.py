@@ -1,7 +1,6 @@
 """The whole examination, in order: each step needs what those before it have found out.
 
-Flow: credentials → the API server → the webhook configurations of the operator: who keeps them,
-whom they trust, whether the API server can call them → the handlers → who acts → RBAC.
+Flow: credentials → startup handlers → webhook configurations and calls → who acts → RBAC.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ async def examine(visit: Visit) -> Report:
 
 
 async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
-    """Yield the findings about one thing after the other, with a title."""
     client, server = visit.client, (await visit.client.vault.get()).server
     if not visit.registry or visit.registry.select_webhooks():
         visit.managed = visit.managed or visit.settings.admission.managed
@@ -59,10 +57,8 @@ async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]
         findings += [*await check_trust(visit, held.webhooks), *islice(probed, len(held.webhooks))]
         if visit.registry and len(visit.names) == 1:
             findings += records.check_handlers(visit, name, reason, held)
-        title = f"{KINDS[reason].kind} {name}"
-        yield title, findings or [approve("webhooks", "none")]
-    marks = [mark for held in found.values() for mark in held.marks.values()]
-    visit.replicas = {mark.identity for mark in marks if mark.is_alive(visit.now)}
+        yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
+        visit.replicas |= {one.identity for one in held.marks.values() if one.is_alive(visit.now)}
     whose = f"Permissions of {visit.account or visit.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),

@@ -1,8 +1,4 @@
-"""Whether RBAC lets an operator do what it must.
-
-What is needed follows from the handlers and the settings; the API server is asked by Self- or
-SubjectAccessReview (Kubernetes API, authorization.k8s.io/v1).
-"""
+"""Whether RBAC permits what the handlers and the settings need: the API server is asked."""
 
 from __future__ import annotations
 
@@ -67,7 +63,6 @@ class Need:
 
 
 _weak = partial(Need, level=Level.WARNING)
-_optional = partial(Need, level=Level.NOTE)
 
 
 def list_object_needs(visit: Visit) -> Iterator[Need]:
@@ -76,8 +71,7 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
     for resource in sorted(is_patched, key=lambda resource: resource.name):
         plural, group = resource.plural, resource.group
         where = namespaces if resource.namespaced else ()
-        verbs = ("watch", "patch") if is_patched[resource] else ("watch",)
-        yield Need(group, plural, verbs, where)
+        yield Need(group, plural, ("watch", "patch") if is_patched[resource] else ("watch",), where)
         verbs = ("list", "get") if is_patched[resource] else ("list",)
         yield _weak(group, plural, verbs, where, use=_AT_TIMES)
         if is_patched[resource] and "status" in resource.subresources:
@@ -88,7 +82,7 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
         yield _weak("apiextensions.k8s.io", "customresourcedefinitions", verbs, use=use)
         if namespaces:
             use = "optional, as the namespaces are named"
-            yield _optional("", "namespaces", verbs, use=use)
+            yield Need("", "namespaces", verbs, level=Level.NOTE, use=use)
     if settings.posting.enabled:
         if namespaces and not all(resource.namespaced for resource in is_patched):
             namespaces = tuple(dict.fromkeys((*namespaces, "default")))
@@ -96,13 +90,12 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
 
 
 def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
-    """Yield what the Lease and the peering need, if there are any."""
     leadership, peering = visit.settings.leadership, visit.settings.peering
     if (name := leadership.lease_name) is not None:
         where = (leadership.lease_namespace or visit.namespace,)
         yield Need(LEASES.group, LEASES.plural, ("get", "create", "update"), where, name)
         use = "optional: with it, replicas take over more quickly"
-        yield _optional(LEASES.group, LEASES.plural, ("list", "watch"), where, name, use=use)
+        yield Need(LEASES.group, LEASES.plural, ("list", "watch"), where, name, Level.NOTE, use)
     need = Need if peering.mandatory else _weak
     for kind in [] if peering.standalone else visit.peerings:
         yield need(kind.group, kind.plural, ("list", "watch"), visit.namespaces, peering.name)
@@ -111,10 +104,8 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
 
 
 async def _list_needs(visit: Visit) -> list[Need]:
-    needs = [
-        Need(GROUP, kind.plural, ("create", "patch"), name=name)
-        for name, kind in product(visit.names, KINDS.values())
-    ]
+    kept = product(visit.names, KINDS.values())
+    needs = [Need(GROUP, kind.plural, ("create", "patch"), name=name) for name, kind in kept]
     server = visit.settings.admission.server if visit.registry.select_webhooks() else None
     if isinstance(server, WebhookServiceServer) and not server.certfile:
         where = server.namespace or visit.namespace

@@ -29,7 +29,7 @@ from webop.client.calls import JSON, MERGE_PATCH, Call, encode_body
 from webop.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
 from webop.doctor.records import has_required
 from webop.doctor.visit import Json, Visit
-from webop.errors import APIError, APIForbiddenError, APIStatusError
+from webop.errors import APIError, APIForbiddenError
 from webop.handling.handlers import WebhookType
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
@@ -57,8 +57,7 @@ _REMEDIES = {
 
 Webhook = tuple[WebhookType, Json]  # as it is in a configuration of a kind
 Attempt = tuple[str, str, bytes, str]  # a dry run: the method, the path, the body, and what it is
-# A resource, a subresource; whether a webhook is called for updates, and for creations.
-Target = tuple[Resource, str | None, bool, bool]
+Target = tuple[Resource, str | None, bool, bool]  # resource, subresource; updates, creations
 
 
 class Answer(NamedTuple):
@@ -233,8 +232,7 @@ def read_answer(what: str, error: APIError) -> Answer:
     text = " ".join(str(error).split())
     if found := _CULPRIT.search(text):
         return Answer(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
-    status = error.status if isinstance(error, APIStatusError) else 0
-    return Answer(what, reason=text[:_TEXT_LIMIT], status=status)
+    return Answer(what, "", text[:_TEXT_LIMIT], getattr(error, "status", 0))
 
 
 def judge(
@@ -301,8 +299,8 @@ def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Targe
         own = group, version, scope
         if any({"*", one}.isdisjoint(some) for one, some in zip(own, given, strict=True)):
             continue
-        updates = not {"*", "UPDATE"}.isdisjoint(rule["operations"])
-        creates = not {"*", "CREATE"}.isdisjoint(rule["operations"])
+        verbs = set(rule["operations"])
+        updates, creates = (bool(verbs & {"*", one}) for one in ("UPDATE", "CREATE"))
         if (updates or creates) and names & {"*", "*/*", plural}:
             yield resource, None, updates, creates
         forms = {"*/*", "*/status", f"{plural}/*", f"{plural}/status"}
@@ -329,7 +327,7 @@ def build_creation(
     kept = {key: metadata.get(key) or {} for key in ("labels", "annotations")}
     kept |= {"generateName": "webop-doctor-", "labels": {**labels, **kept["labels"]}}
     made |= {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": kept}
-    where = f" in {namespace}" if namespace else ""
+    where = f" in {namespace}" if resource.namespaced else ""
     path = resource.get_url(namespace=namespace)
     return "POST", path, encode_body(made), f"a CREATE of {resource.plural}{where}"
 
@@ -375,8 +373,7 @@ async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
         known = (present, *(visit.namespaces or (visit.namespace, *(places or ()))))
         served = [name for name in known if name and (places is None or name in places)]
         if creates and (served or not resource.namespaced):
-            place = served[0] if resource.namespaced else None
-            return build_creation(resource, place, labels, found)
+            return build_creation(resource, served[0] if served else None, labels, found)
     if names := ", ".join(dict.fromkeys(resource.plural for resource, *_ in targets)):
         return f"there is no object of {names} that it is called for, and no place for one"
     return "it is called only for what a dry run cannot try, or is not in the cluster"

@@ -96,11 +96,9 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
     if not alive:
         return
     names = join_names(sorted(mark.identity for mark in alive))
-    if len({frozenset(mark.served.items()) for mark in alive}) > 1:
-        text = f"{len(alive)} alive, with different handlers: a rollout is under way ({names})"
-        yield note(subject, text)
-    else:
-        yield approve(subject, f"{len(alive)} alive ({names})")
+    is_changing = len({frozenset(mark.served.items()) for mark in alive}) > 1
+    how = ", with different handlers: a rollout is under way" if is_changing else ""
+    yield (note if is_changing else approve)(subject, f"{len(alive)} alive{how} ({names})")
     served = {name for mark in alive for name in mark.served}
     if orphans := [webhook for webhook in found.webhooks if webhook["name"] not in served]:
         text = f"served by no live replica: {join_names(one['name'] for one in orphans)}"

@@ -1,7 +1,4 @@
-"""What every check needs: the client, whom it is for, and the settings as the operator sets them.
-
-Without the startup handlers, nobody knows what the operator must be permitted.
-"""
+"""What every check needs: the client, whom it is for, the settings as the operator sets them."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class Visit:
     now: dt.datetime = field(init=False)
     username: str | None = None
     names: Sequence[str] = ()  # of the webhook configurations
-    replicas: Collection[str] = ()  # those that are alive, by their marks
+    replicas: set[str] = field(default_factory=set)  # those that are alive, by their marks
 
     @property
     def home(self) -> str:
@@ -134,10 +131,9 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
         ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait({ended}, timeout=limit + 0.1)
-    exc = ended.exception() if ended.done() else None
     why = f"they have not ended in {limit:g} s"
     if log.buffer:
         why += f"; the last error: {log.buffer[-1].getMessage()}"
-    if exc is not None and not isinstance(exc, TimeoutError):
+    if ended.done() and not isinstance(exc := ended.exception(), TimeoutError):
         why = str(exc) or type(exc).__name__
     return done or [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]
