@@ -70,6 +70,10 @@ def build_webhook(**rule: Any) -> Json:
         ({"resources": ["pods"]}, [(PODS, None, True, True)]),
         ({"resources": ["pods/status"]}, [(PODS, "status", True, False)]),
         ({"resources": ["pods/exec"]}, []),
+        (
+            {"resources": ["*/*"]},
+            [(NODES, None, True, True), (PODS, None, True, True), (PODS, "status", True, False)],
+        ),
         ({"resources": ["pods/*"]}, [(PODS, "status", True, False)]),
         ({"resources": ["pods", "pods/*"], "operations": ["CREATE"]}, [(PODS, None, False, True)]),
         ({"resources": ["nodes/status"]}, []),

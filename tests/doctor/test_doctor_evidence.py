@@ -29,6 +29,10 @@ def build_error(text: str, status: int = 500) -> APIStatusError:
             build_error('admission webhook "check.auto" denied the request: No.', 403),
             Answer("a CREATE", "check.auto"),
         ),
+        (  # what a webhook says of others is not about them
+            build_error('admission webhook "a.b" denied the request: webhook "c.d": EOF', 403),
+            Answer("a CREATE", "a.b"),
+        ),
         (
             build_error(
                 'Internal error occurred: failed calling webhook "check.auto": failed to call '
