@@ -68,6 +68,12 @@ class Judge:
 
     # All the time.
 
+    def complain_of_workers(self, problem: str) -> None:
+        """Note what is wrong with requests, unless daemons or timers may have sent them."""
+        kinds = {plan.kind for plan in self.world.plan.handlers}
+        if not kinds & {"daemon", "timer"}:
+            self.complain(problem)
+
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
         if call.plan.kind == "timer":

@@ -75,8 +75,10 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
-        self.network = Network(loop, self.cluster, self.rng, self._note_request)
         self.judge = Judge(self)
+        self.network = Network(
+            loop, self.cluster, self.rng, self._note_request, self.judge.complain_of_workers
+        )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
         self.processes: list[ReplicaProcess] = []
