@@ -109,7 +109,7 @@ async def attempt(
     """Call one handler once, in the loop or in a thread; return the verdict; log both."""
     standing = state.as_attempt()
     invocation = Invocation(handler, cause, options, state)
-    cause.logger.debug("%s is invoked.", handler)
+    cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
