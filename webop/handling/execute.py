@@ -157,9 +157,9 @@ def _build_kwargs(
     kwargs["retry"] = standing.retries
     kwargs["started"] = state.started
     kwargs["runtime"] = timedelta(seconds=standing.runtime)
-    if isinstance(handler, ResourceHandler) and isinstance(cause, DiffCause):
-        path = handler.field or getattr(handler, "inherited_field", ())
-        if path:
+    if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
+        inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
+        if path := handler.field or inherited:
             kwargs.update(cause.build_field_kwargs(path))
     return kwargs
 
