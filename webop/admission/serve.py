@@ -138,7 +138,7 @@ class AdmissionService:
                 warnings=cause.warnings,
                 audit_annotations=cause.audit_annotations,
                 patch_ops=patch_ops,
-                error=rank_errors(errors),
+                error=rank_errors(errors) if errors else None,
             )
             log_answer(cause.logger, review, answer["response"], refusing)
             return answer

@@ -247,7 +247,7 @@ class _Connection(HttpToolsProtocol):
 
     def _start(self, cycle: _Cycle) -> None:
         context = contextvars.Context() if self._can_reset else None
-        self.tasks.add(self.loop.create_task(cycle.run(self.tasks), context=context))
+        self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
 
     def _stop_parsing(self, refusal: Answer | None) -> None:
         """Take no more requests; answer those that are complete, and then close.
@@ -341,15 +341,16 @@ class _Cycle(RequestResponseCycle):
         self.on_response = connection.on_response_complete
         self.keep_alive = keep_alive
 
-    async def run(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Run the app; the present task is one of these until its end.
+    async def run(self, connection: _Connection) -> None:
+        """Run the app, and forget the task: a callback of it would cost one more turn of the loop.
 
-        uvicorn has a callback of the task for that, which costs one more turn of the loop.
+        Args:
+            connection: which knows the task.
         """
         try:
             await self.run_asgi(self._call_app)
         finally:
-            tasks.discard(asyncio.current_task())
+            connection.tasks.discard(asyncio.current_task(connection.loop))
 
     def _call_app(self, scope: Any, receive: Any, _: Any) -> Any:
         return self.app(scope, receive, self)
