@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from webop.handling.handlers import Handler
-from webop.handling.policy import Attempt, Outcome
+from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
@@ -100,10 +100,6 @@ class HandlerState:
     def is_due(self, moment: datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
-
-    def as_attempt(self) -> Attempt:
-        """Return what the policy of errors needs."""
-        return Attempt(self.retries, (now() - self.started).total_seconds())
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the state after one more attempt."""
