@@ -9,11 +9,12 @@ import logging
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -423,9 +424,15 @@ async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alo
     assert len(fn.calls) == 4
 
 
-async def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
-    fn: Recorder,
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
+    fn: Recorder, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(keep_silent(fn))
+
+
+async def keep_silent(fn: Recorder) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     hosting = Hosting(DefaultLimits(max_connections=3))
     async with contextlib.AsyncExitStack() as stack:
