@@ -19,8 +19,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.servers.foreign import run_uvicorn
-from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, post, read_head, until
+from tests.servers.reviewing import (
+    RESPONSE,
+    REVIEW,
+    Recorder,
+    connect,
+    post,
+    read_head,
+    trust,
+    until,
+)
 from webop.errors import ReviewError
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
@@ -453,6 +464,23 @@ async def keep_silent(fn: Recorder) -> None:
                     with contextlib.suppress(ConnectionError):
                         assert await asyncio.wait_for(reader.read(), 0.2) == b""
             pytest.fail("Connections are refused when the others have gone.")
+
+
+async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:
+    pair = build_certificate_self_signed(["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, pair.cert, pair.key)
+    client = trust(pair.cert)
+    async with contextlib.AsyncExitStack() as stack:
+        listener = Listener(ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context)
+        port = (await stack.enter_async_context(listener)).port
+        await stack.enter_async_context(connect(port, client))
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(20):
+            await stack.enter_async_context(connect(port, client))
+        # Both sides are counted here, and the buffers of a client are as large.
+        assert tracemalloc.get_traced_memory()[0] < 20 * 2 * 100 * 1024
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ for TLS handshakes, and a stop that leaves nothing behind. Signals are not handl
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import errno
 import logging
@@ -37,6 +38,7 @@ _HANDSHAKE_SECONDS = 10.0
 _CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # for what has come, but is not read or accepted yet
 _FREE_PORT_ATTEMPTS = 10
+_TLS_BUFFER = 64 * 1024  # bytes
 _ACCEPT_PAUSE = 1.0  # seconds after a failure
 
 # A name such as "localhost" resolves to IPv6 addresses also where there is no IPv6.
@@ -155,6 +157,8 @@ class _Server(uvicorn.Server):
         self._accepted: list[socket.socket] = []  # those that are open, and some that were
         self._tls: dict[str, Any] = {}
         if get_context is not None:
+            # For each TLS connection, asyncio keeps a buffer of so many bytes: 256 KiB by default.
+            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
             self._tls = {
                 "ssl": _build_front(get_context),
                 "ssl_handshake_timeout": _HANDSHAKE_SECONDS,

@@ -62,13 +62,17 @@ class _RefusedError(Exception):
 class HTTPProtocol(asyncio.BufferedProtocol):
     """One connection. The arguments are those that uvicorn gives to its protocols.
 
-    It reads into a buffer of its own: for other protocols, asyncio and uvloop allocate 256 KiB
-    twice for each piece of a TLS connection.
+    It reads into a buffer that all connections of the server share, as each read is parsed at
+    once: for other protocols, asyncio and uvloop allocate 256 KiB twice for each piece of a TLS
+    connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._connection = connection = _Connection(*args, **kwargs)
-        self._buffer = memoryview(bytearray(_READ_SIZE))
+        state: Any = connection.server_state
+        if not hasattr(state, "read_buffer"):
+            state.read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._buffer: memoryview = state.read_buffer
         self.connection_made = connection.connection_made  # type: ignore[assignment,method-assign]
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
