@@ -14,7 +14,6 @@ import contextlib
 import functools
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ class ReviewEndpoint:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is served here, not {scope['type']!r}.")
-        exchange = _Exchange(send, self._hosting)
+        exchange = _Exchange(send, self._hosting, self._logged)
         answer: Answer | None = None
         try:
             webhook = self._find_webhook(scope)
@@ -133,8 +132,7 @@ class ReviewEndpoint:
 
     def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
         # Whoever reaches the port can send garbage: one line a minute for each status.
-        is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
-        level = logging.WARNING if is_new else logging.DEBUG
+        level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
         logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
         headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -165,7 +163,8 @@ class _Exchange:
     cancellation, the client is answered in time.
     """
 
-    def __init__(self, send: Send, hosting: Hosting) -> None:
+    def __init__(self, send: Send, hosting: Hosting, logged: Once) -> None:
+        self._logged = logged
         self._send = send
         self._hosting = hosting
         self._task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
@@ -246,7 +245,8 @@ class _Exchange:
             reason = (
                 f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
             )
-            logger.warning("%s Its handlers are cancelled.", reason)
+            level = self._logged.choose_level(504)  # anybody can send short timeouts
+            logger.log(level, "%s Its handlers are cancelled.", reason)
             answer = build_refusal(504, reason)
         else:
             seconds = min(self._budget, limits.read_timeout)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -366,10 +365,9 @@ class _JoinedSend:
 
 
 def report_full(limits: ServingLimits) -> None:
-    """Log, once a minute, that a connection is refused."""
-    if _logged.is_new("connections", int(time.monotonic() // 60)):
-        limit = limits.max_connections
-        logger.warning("Refused a connection: there are %d (max_connections).", limit)
+    """Log that a connection is refused."""
+    level, limit = _logged.choose_level("connections"), limits.max_connections
+    logger.log(level, "Refused a connection: there are %d (max_connections).", limit)
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:
