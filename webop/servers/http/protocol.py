@@ -50,11 +50,11 @@ _logged = Once()
 
 
 class _RefusedError(Exception):
-    """A request breaks a limit or a rule; the argument is the answer."""
+    """A request breaks a limit or a rule; the argument is the answer, if there is one."""
 
     @property
-    def answer(self) -> Answer:
-        answer: Answer = self.args[0]
+    def answer(self) -> Answer | None:
+        answer: Answer | None = self.args[0]
         return answer
 
 
@@ -97,7 +97,7 @@ class _Connection(HttpToolsProtocol):
         self._head_size = 0
         self._received = 0  # bytes since the begin of the head, or since the last of the body
         self._is_in_head = False
-        self._has_host = self._has_body = False
+        self._hosts, self._has_body = 0, False
         self._arrival: float | None = None  # of a request that is not complete
         self._idle_since = self.loop.time()
         self._progress = self.loop.time()  # when the client took something of an answer
@@ -155,11 +155,11 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         if len(self.pipeline) >= _MAX_PIPELINED:
-            raise _RefusedError(build_refusal(429, "Too many pipelined requests."))
+            raise _RefusedError(None)  # the others are answered
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
-        self._has_host = self._has_body = False
+        self._hosts, self._has_body = 0, False
         self._is_in_head = True
         self._arrival = self.loop.time()
 
@@ -178,7 +178,7 @@ class _Connection(HttpToolsProtocol):
         if self._is_in_head:
             name = name.lower()
             if name == b"host":
-                self._has_host = True
+                self._hosts += 1
             elif name in (b"content-length", b"transfer-encoding"):
                 self._has_body = True
             elif name == b"expect" and value.lower() == b"100-continue":
@@ -188,8 +188,9 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
         version = self.parser.get_http_version()
-        if version == "1.1" and not self._has_host:
-            raise _RefusedError(build_refusal(400, "The header Host is missing."))
+        if self._hosts > 1 or (version == "1.1" and not self._hosts):  # RFC 9112, 3.2
+            reason = f"There must be one header Host, got {self._hosts}."
+            raise _RefusedError(build_refusal(400, reason))
         if version not in _VERSIONS:
             raise _RefusedError(build_refusal(505, f"HTTP/{version} is not served here."))
         if self.parser.should_upgrade() and self._has_body:  # the parser would drop it
