@@ -188,8 +188,11 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         with sock:
             while True:
+                await asyncio.sleep(0)  # sock_accept() does not wait if a connection is there
                 try:
                     connection, _address = await loop.sock_accept(sock)
+                except ConnectionError:  # the client has gone
+                    continue
                 except OSError as error:  # such as too many open files
                     logger.warning("Cannot accept a connection: %s.", error.strerror)
                     await asyncio.sleep(_ACCEPT_PAUSE)
@@ -205,7 +208,6 @@ class _Server(uvicorn.Server):
                     task = loop.create_task(self._connect(connection))
                     self._handshakes.add(task)
                     task.add_done_callback(self._handshakes.discard)
-                await asyncio.sleep(0)  # it does not wait if the next connection is there
 
     async def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
