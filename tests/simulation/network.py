@@ -314,6 +314,8 @@ def _build_answer(response: servers.Response) -> _ContentAnswer:
 _REASONS: Mapping[int, str] = {
     401: "Unauthorized",
     403: "Forbidden",
+    409: "Conflict",
+    422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
     503: "ServiceUnavailable",

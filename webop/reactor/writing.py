@@ -83,6 +83,8 @@ async def save(
 ) -> bool:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
 
+    One after the other: what an older call could not write must not overwrite what is newer.
+
     Args:
         ctx: the context of the resource.
         obj: the object.
@@ -98,6 +100,13 @@ async def save(
         LoginError: the same, as there are no credentials.
         asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
+    while obj.saving is not None:
+        try:
+            await obj.saving.wait()
+        except asyncio.CancelledError:
+            obj.keep_pending(pending)
+            raise
+    turn = obj.saving = asyncio.Event()
     work = obj.work
     if work is not None and work.pending is not None:  # it is older: it must be written first
         pending, work.pending = work.pending.followed_by(pending), None
@@ -120,16 +129,21 @@ async def save(
                 wanted = Patch()
         return not own or await patch(ctx, obj, own)
     except (APIError, LoginError, asyncio.CancelledError) as exc:
+        work = obj.open_work()  # what is kept there by now is newer
+        newer, work.pending = work.pending, None
         obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
+        if newer is not None:
+            obj.keep_pending(newer)
         raise
+    finally:
+        obj.saving = None
+        turn.set()
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
     """Write what could not be written before; errors as in :func:`save`."""
-    work = obj.work
-    if work is not None and work.pending is not None:
-        pending, work.pending = work.pending, None
-        await save(ctx, obj, pending)
+    if obj.has_pending:
+        await save(ctx, obj, Pending(Patch(), Patch()))
 
 
 async def patch(
