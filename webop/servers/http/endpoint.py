@@ -15,7 +15,6 @@ import functools
 import logging
 import math
 import re
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ class ReviewEndpoint:
         loop, deadlines = asyncio.get_running_loop(), self._deadlines
         if deadlines is None or deadlines.loop is not loop:
             self._deadlines = deadlines = _Deadlines(loop)
-        exchange = _Exchange(send, self._hosting, deadlines)
+        exchange = _Exchange(send, self._hosting, deadlines, self._logged)
         answer: Answer | None = None
         try:
             webhook = self._find_webhook(scope)
@@ -139,8 +138,7 @@ class ReviewEndpoint:
 
     def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
         # Whoever reaches the port can send garbage: one line a minute for each status.
-        is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
-        level = logging.WARNING if is_new else logging.DEBUG
+        level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
         logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
         headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -171,7 +169,8 @@ class _Exchange:
     cancellation, the client is answered in time.
     """
 
-    def __init__(self, send: Send, hosting: Hosting, deadlines: _Deadlines) -> None:
+    def __init__(self, send: Send, hosting: Hosting, deadlines: _Deadlines, logged: Once) -> None:
+        self._logged = logged
         self._send = send
         self._hosting = hosting
         self._deadlines = deadlines
@@ -252,7 +251,8 @@ class _Exchange:
             reason = (
                 f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
             )
-            logger.warning("%s Its handlers are cancelled.", reason)
+            level = self._logged.choose_level(504)  # anybody can send short timeouts
+            logger.log(level, "%s Its handlers are cancelled.", reason)
             answer = build_refusal(504, reason)
         else:
             seconds = min(self._budget, limits.read_timeout)

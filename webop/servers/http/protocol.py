@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -55,24 +54,28 @@ _logged = Once()
 
 
 class _RefusedError(Exception):
-    """A request breaks a limit or a rule; the argument is the answer."""
+    """A request breaks a limit or a rule; the argument is the answer, if there is one."""
 
     @property
-    def answer(self) -> Answer:
-        answer: Answer = self.args[0]
+    def answer(self) -> Answer | None:
+        answer: Answer | None = self.args[0]
         return answer
 
 
 class HTTPProtocol(asyncio.BufferedProtocol):
     """One connection. The arguments are those that uvicorn gives to its protocols.
 
-    It reads into a buffer of its own: for other protocols, asyncio and uvloop allocate 256 KiB
-    twice for each piece of a TLS connection.
+    It reads into a buffer that all connections of the server share, as each read is parsed at
+    once: for other protocols, asyncio and uvloop allocate 256 KiB twice for each piece of a TLS
+    connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._connection = connection = _Connection(*args, **kwargs)
-        self._buffer = memoryview(bytearray(_READ_SIZE))
+        state: Any = connection.server_state
+        if not hasattr(state, "read_buffer"):
+            state.read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._buffer: memoryview = state.read_buffer
         self.connection_made = connection.connection_made  # type: ignore[assignment,method-assign]
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
@@ -157,7 +160,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         if len(self._unanswered) > _MAX_PIPELINED:
-            raise _RefusedError(build_refusal(429, "Too many pipelined requests."))
+            raise _RefusedError(None)  # the others are answered
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
@@ -183,8 +186,12 @@ class _Connection(HttpToolsProtocol):
         """Begin to serve a request, or let it wait for the answers to those before it."""
         parser, scope, found = self.parser, self.scope, dict(self.headers)
         version = parser.get_http_version()
-        if version == "1.1" and b"host" not in found:
-            raise _RefusedError(build_refusal(400, "The header Host is missing."))
+        hosts = int(b"host" in found)
+        if len(found) < len(self.headers):  # some come several times
+            hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (version == "1.1" and not hosts):  # RFC 9112, 3.2
+            reason = f"There must be one header Host, got {hosts}."
+            raise _RefusedError(build_refusal(400, reason))
         if version not in _VERSIONS:
             raise _RefusedError(build_refusal(505, f"HTTP/{version} is not served here."))
         if parser.should_upgrade() and not found.keys().isdisjoint(_BODY_HEADERS):
@@ -423,10 +430,9 @@ class _Cycle(RequestResponseCycle):
 
 
 def report_full(limits: ServingLimits) -> None:
-    """Log, once a minute, that a connection is refused."""
-    if _logged.is_new("connections", int(time.monotonic() // 60)):
-        limit = limits.max_connections
-        logger.warning("Refused a connection: there are %d (max_connections).", limit)
+    """Log that a connection is refused."""
+    level, limit = _logged.choose_level("connections"), limits.max_connections
+    logger.log(level, "Refused a connection: there are %d (max_connections).", limit)
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:
