@@ -165,7 +165,7 @@ class Judge:
         for task in asyncio.all_tasks(self.world.loop):
             owner = get_process(task)
             if owner is process and task is not process.task:
-                self.complain(f"leftover: {task.get_name()} of {process} after its end")
+                self.complain(f"leftover: {task.get_coro()} of {process} after its end")
 
     # In the calm.
 

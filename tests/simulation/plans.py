@@ -215,7 +215,10 @@ def _draw_handler(rng: random.Random, kind: str, name: str) -> HandlerPlan:
         name,
         kind,
         tuple(attempts),
-        seconds=rng.choice((0.0, 0.0, 0.05, 0.5, 3.0)),
+        # A replica that stands by indexes one object after the other.
+        seconds=rng.choice(
+            (0.0, 0.0, 0.05, 0.5) if kind == "index" else (0.0, 0.0, 0.05, 0.5, 3.0)
+        ),
         is_sync=rng.random() < 0.25,
         effect=rng.choice(("", "count") if kind == "timer" else effects),
         subs=rng.choice((0, 0, 0, 2)) if kind in {"create", "update"} else 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
 from webop.doctor.visit import Json, Visit
 from webop.servers.service import WebhookServiceServer
+from webop.together import run_together
 
 _API = "authorization.k8s.io"
 _AT_TIMES = "list is needed without streaming lists; get, if others change objects at the same time"
@@ -146,7 +146,7 @@ async def check_permissions(visit: Visit) -> list[Finding]:
                 missing.append(attributes)
         return need.judge(missing)
 
-    return await asyncio.gather(*map(check, await _list_needs(visit)))
+    return await run_together(map(check, await _list_needs(visit)))
 
 
 def list_unknown(visit: Visit) -> Iterator[Finding]:

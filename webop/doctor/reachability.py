@@ -34,6 +34,7 @@ from webop.handling.handlers import WebhookType
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
 from webop.servers.local import WebhookServer
+from webop.together import run_together
 
 _TIMEOUT = 5.0  # seconds; of a handshake
 _AT_ONCE = 4  # requests; a webhook that does not answer takes 30 s
@@ -345,9 +346,9 @@ async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
                 return read_answer(what, exc)
         return Answer(what)
 
-    attempts = await asyncio.gather(*(_prepare(visit, body) for _, body in webhooks))
+    attempts = await run_together(_prepare(visit, body) for _, body in webhooks)
     unique = dict.fromkeys(one for one in attempts if not isinstance(one, str))
-    sent = await asyncio.gather(*(send(*one) for one in unique))
+    sent = await run_together(send(*one) for one in unique)
     answers = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else answers[one] for one in attempts]
     judged = zip(webhooks, own, strict=True)
