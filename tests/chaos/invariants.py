@@ -126,14 +126,12 @@ class Evidence:
 
     Attributes:
         has_lease: whether one of the replicas acts, and no other.
-        is_complete: whether every state of every object was seen: the watch had no gap.
     """
 
     calls: list[Call]
     lives: dict[str, Life]
     processes: dict[str, Process]
     has_lease: bool = True
-    is_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def judge(evidence: Evidence) -> list[Violation]:
         found += find_repetitions(changes, life)
         found += find_early_retries(changes, life)
     for life in evidence.lives.values():
-        found += find_unhandled(life, by_uid.get(life.uid, []), is_complete=evidence.is_complete)
+        found += find_unhandled(life, by_uid.get(life.uid, []))
     if evidence.has_lease:
         found += find_two_leaders(evidence.calls)
     for process in evidence.processes.values():
@@ -275,14 +273,14 @@ def find_early_retries(calls: list[Call], life: Life | None) -> Iterator[Violati
             yield Violation("called again earlier than stored", text, call.uid, call.begin)
 
 
-def find_unhandled(life: Life, calls: list[Call], *, is_complete: bool) -> Iterator[Violation]:
+def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
     """Find what is left undone of an object, and what was done to it that must not be."""
     for text in life.oddities:
         yield Violation("something strange is stored", text, life.uid)
     done = {(call.handler, call.version) for call in calls if call.is_final}
     if life.gone is not None:
         was_deleted = any(handler in DELETION for handler, _ in done)
-        if life.had_finalizer and is_complete and not was_deleted:
+        if life.had_finalizer and not was_deleted:
             yield Violation("gone, and its deletion was not handled", life.name, life.uid)
         return
     if life.marked is not None:

@@ -23,6 +23,7 @@ PROCESS_FAULTS = {
     "pause": (2, (0.5, 3)),
     "long pause": (2, (10, 18)),
 }
+ENDS = ("SIGKILL", "SIGTERM")
 SERVER_FAULTS = {
     "API server killed": (3, (0, 8)),
     "API server paused": (2, (1, 8)),
@@ -30,7 +31,7 @@ SERVER_FAULTS = {
     "etcd paused": (2, (1, 8)),
     "certificates deleted": (1, (0, 0)),
 }
-_PAUSES = {"link": 5.0, "process": 15.0, "server": 45.0}  # seconds between two of them, on average
+_PAUSES = {"link": 5.0, "process": 15.0, "server": 30.0}  # seconds between two of them, on average
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,26 @@ class Fault:
     Attributes:
         at: when it begins, in seconds since the beginning.
         kind: a key of one of the tables of this module.
-        target: the number of the replica, from 0; of no meaning for the control plane.
+        target: the number of the replica, from 0; None for the one that acts. Of no meaning for the
+            control plane.
         duration: until it is mended, in seconds; or until a process is started again.
     """
 
     at: float
     kind: str
-    target: int
+    target: int | None
     duration: float
 
     def __str__(self) -> str:
-        whose = "" if self.kind in SERVER_FAULTS else f" of replica {self.target + 1}"
+        target = "the leader" if self.target is None else f"replica {self.target + 1}"
+        whose = "" if self.kind in SERVER_FAULTS else f" of {target}"
         return f"{self.at:.1f} s: {self.kind}{whose} for {self.duration:.1f} s"
 
 
 def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
     """Return the faults of a run in the order of their beginnings.
 
-    The first of several replicas is never killed nor stopped for good: its growth can be measured.
+    Half of the faults of replicas are for the one that acts.
     """
     faults = []
     for group, table in (
@@ -70,9 +73,7 @@ def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
         at = chance.expovariate(1 / _PAUSES[group])
         while at < seconds:
             kind = chance.choices(list(table), [weight for weight, _ in table.values()])[0]
-            target = chance.randrange(replicas)
-            if kind in ("SIGKILL", "SIGTERM") and replicas > 1:
-                target = chance.randrange(1, replicas)
+            target = chance.choice([None, chance.randrange(replicas)])
             duration = chance.uniform(*table[kind][1])
             faults.append(Fault(at, kind, target, duration))
             # One of the control plane ends before the next one begins.

@@ -189,6 +189,16 @@ class Place:
     surprises: list[str] = field(default_factory=list)
 
     @property
+    def identity(self) -> str:
+        """What the Lease calls it: a container that begins again in its pod has the same name."""
+        return f"replica-{self.number + 1}-{self.generation}"
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether it is never ended, so that its growth can be measured."""
+        return self.number == 0 and len(self.fleet.places) > 1
+
+    @property
     def is_up(self) -> bool:
         """Whether there is a process that nobody has ended or stopped."""
         return self.process is not None and self.expected is None and not self.is_paused
@@ -209,7 +219,7 @@ class Place:
     def end(self, number: signal.Signals, rest: float) -> None:
         """End the process; another one follows after a rest."""
         assert self.process is not None
-        # A killed container begins again in its pod, another pod comes for one that was ended.
+        # A killed container starts again in its pod; another pod replaces one that was terminated.
         self.generation += number == signal.SIGTERM
         self.expected = -number if number == signal.SIGKILL else 0
         self.rest = rest
@@ -238,7 +248,7 @@ class Place:
         options += [f"--lease={LEASE}"] if self.fleet.has_lease else []
         variables = {
             "KUBECONFIG": str(self._write_kubeconfig()),
-            "POD_ID": f"replica-{self.number + 1}-{self.generation}",
+            "POD_ID": self.identity,
             "PORT": str(self.port),
             "EVIDENCE": str(self.fleet.folder / f"{who}.lines"),
         }

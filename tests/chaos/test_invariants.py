@@ -19,7 +19,7 @@ from tests.chaos.invariants import (
     measure_growth,
     read_lines,
 )
-from tests.chaos.plan import build_plan
+from tests.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
 
 
 def call(
@@ -160,10 +160,10 @@ def test_lines_become_calls_and_a_step_that_was_stopped_ends_when_it_was() -> No
     assert (read.actor, process.samples) == (("a", 1), [(9.1, {"tasks": 1})])
 
 
-def test_a_seed_fixes_the_plan_and_spares_the_first_of_several_replicas() -> None:
+def test_a_seed_fixes_the_plan_and_half_of_it_is_for_the_leader() -> None:
     plan = build_plan(7, 1800, 3)
     assert plan == build_plan(7, 1800, 3) != build_plan(8, 1800, 3)
-    ended = {fault.target for fault in plan if fault.kind in ("SIGKILL", "SIGTERM")}
-    assert ended == {1, 2}
-    assert {fault.target for fault in plan if fault.kind == "cut"} == {0, 1, 2}
-    assert 300 < len(plan) < 700
+    targets = [fault.target for fault in plan if fault.kind not in SERVER_FAULTS]
+    assert set(targets) == {None, 0, 1, 2}
+    assert targets.count(None) == pytest.approx(len(targets) / 2, rel=0.2)
+    assert {fault.kind for fault in plan} == {*LINK_FAULTS, *PROCESS_FAULTS, *SERVER_FAULTS}

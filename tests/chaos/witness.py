@@ -23,13 +23,12 @@ class Witness:
 
     Attributes:
         lives: of all objects that ever were, by their uids.
-        is_complete: whether there was no gap.
-        missing: the webhook configurations that were seen to be absent, and when.
+        gaps: how often states were missed: an API server that is restarted forgets what was before.
     """
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self.lives: dict[str, Life] = {}
-        self.is_complete = True
+        self.gaps = -1  # the first list is none
         self._http, self._url = http, url
         self._version = ""
 
@@ -44,7 +43,7 @@ class Witness:
 
     async def _list(self) -> None:
         answer = (await self._http.get(self._url)).raise_for_status().json()
-        self.is_complete = self.is_complete and not self.lives
+        self.gaps += 1
         present = {item["metadata"]["uid"] for item in answer["items"]}
         for item in answer["items"]:
             self.note("LISTED", item)
