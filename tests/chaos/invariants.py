@@ -157,9 +157,10 @@ def read_lines(process: Process, lines: Iterable[str]) -> list[Call]:
     pauses = sorted(process.pauses)
     for line in lines:
         what, moment, fields = json.loads(line)
-        # The step in the middle of which a process is stopped ends late, whatever one does.
         if pauses and moment >= pauses[0][1]:
-            moment = pauses.pop(0)[0]
+            stopped, _ = pauses.pop(0)
+            # A step in the middle of which the process was stopped ends late, whatever one does.
+            moment = moment if what == "begin" else stopped
         if what == "sample":
             process.samples.append((moment, fields))
             continue

@@ -80,6 +80,7 @@ class Stage:
     told: list[tuple[float, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[Violation] = field(default_factory=list)
+    watching: asyncio.Task[None] = field(init=False)
 
     async def strike(self, fault: Fault) -> None:
         """Let something go wrong, and mend it."""
@@ -187,11 +188,11 @@ async def set_up(
         stage = Stage(cluster, http, fleet, users, witness)
         async with fleet.run(times.replicas if has_lease else 1, times.seed):
             await fleet.wait_ready(60)
-            watching = asyncio.create_task(witness.watch())
+            stage.watching = asyncio.create_task(witness.watch())
             try:
                 yield stage
             finally:
-                watching.cancel()
+                stage.watching.cancel()
 
 
 async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float:
@@ -199,8 +200,12 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     names = [f"crate-{number}" for number in range(times.objects)]
     stage.began = read_clock()
     acting = asyncio.create_task(stage.users.act(names, times.rate))
-    telling = asyncio.create_task(_tell_progress(stage, say))
-    checking = asyncio.create_task(_check_webhooks(stage))
+    background = [
+        acting,
+        stage.watching,
+        asyncio.create_task(_tell_progress(stage, say)),
+        asyncio.create_task(_check_webhooks(stage)),
+    ]
     async with asyncio.TaskGroup() as group:
         for fault in plan:
             await asyncio.sleep(max(0.0, stage.began + fault.at - read_clock()))
@@ -223,10 +228,10 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
         stage.problems.append(Violation("not converged in time", text, at=read_clock()))
     await asyncio.sleep(max(5.0, CALM - took))
     await _check_indexes(stage)
-    telling.cancel()
-    checking.cancel()
-    if acting.done() and not acting.cancelled() and (exc := acting.exception()):
-        raise exc
+    for task in background:
+        if task.done() and not task.cancelled():
+            task.result()
+        task.cancel()
     return took
 
 

@@ -35,7 +35,8 @@ class Witness:
     async def watch(self) -> None:
         """Follow them until this is cancelled."""
         while True:
-            with contextlib.suppress(httpx.HTTPError):
+            # A line that is cut off with its connection is no JSON.
+            with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
                 if not self._version:
                     await self._list()
                 await self._follow()
