@@ -21,7 +21,7 @@ CHANGES = (*CREATION, *UPDATE, *DELETION)
 _TOLERANCE = 0.02  # seconds; clocks are read a moment apart
 _GROWTH = 0.05
 _FLOORS = {"rss": 4e6, "descriptors": 4, "tasks": 4}  # growth by less is noise
-_MIN_SAMPLES = 10
+_MIN_SAMPLES = 30  # of a role in a quarter; there is one every five seconds
 
 
 @dataclass

@@ -31,7 +31,7 @@ SERVER_FAULTS = {
     "etcd paused": (2, (1, 8)),
     "certificates deleted": (1, (0, 0)),
 }
-_PAUSES = {"link": 5.0, "process": 15.0, "server": 30.0}  # seconds between two of them, on average
+_PAUSES = {"link": 8.0, "process": 20.0, "server": 40.0}  # seconds between two of them, on average
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_without_a_lease_another_process_may_be_at_another_object() -> None:
 
 def test_a_growth_is_found_when_it_leads_as_before_and_a_leader_may_have_more() -> None:
     def measure(first: dict[str, float], last: dict[str, float]) -> list[str]:
-        process = Process("a", samples=[(0.0, first)] * 30 + [(0.0, last)] * 30)
+        process = Process("a", samples=[(0.0, first)] * 60 + [(0.0, last)] * 60)
         return [violation.text for violation in find_growth(process)]
 
     leading: dict[str, float] = {"rss": 90e6, "descriptors": 20, "tasks": 30, "daemons": 9}
@@ -165,5 +165,5 @@ def test_a_seed_fixes_the_plan_and_half_of_it_is_for_the_leader() -> None:
     assert plan == build_plan(7, 1800, 3) != build_plan(8, 1800, 3)
     targets = [fault.target for fault in plan if fault.kind not in SERVER_FAULTS]
     assert set(targets) == {None, 0, 1, 2}
-    assert targets.count(None) == pytest.approx(len(targets) / 2, rel=0.2)
+    assert targets.count(None) == pytest.approx(len(targets) / 2, rel=0.25)
     assert {fault.kind for fault in plan} == {*LINK_FAULTS, *PROCESS_FAULTS, *SERVER_FAULTS}

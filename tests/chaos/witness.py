@@ -112,7 +112,8 @@ class Witness:
             life.recorded.setdefault((handler, result["version"]), now)
         text = get_annotations(body).get(DIFFBASE)
         if text:
-            stored = json.loads(text)["spec"]
+            # It is empty if somebody else has begun the creation, and an update must follow.
+            stored = json.loads(text).get("spec", {"birth": body["spec"]["birth"], "version": 0})
             if stored["birth"] != body["spec"]["birth"]:
                 life.oddities.append(f"{life.name} has got the state of another one: {stored}")
             life.recorded.setdefault(("all", stored["version"]), now)
