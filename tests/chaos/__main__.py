@@ -28,12 +28,13 @@ def main() -> int:
     add("--rate", type=float, default=defaults.rate, help="of changes per second (%(default)g)")
     add("--replicas", type=int, default=defaults.replicas, help="with a lease (%(default)d)")
     add("--seed", type=int, default=defaults.seed, help="of the plan of faults (%(default)d)")
+    add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
     add("--alone", action="store_true", help="one replica, and no lease")
     add("--keep", type=Path, help="a folder for logs and evidence")
-    options = parser.parse_args()
-    times = Times(options.minutes, options.objects, options.rate, options.replicas, options.seed)
-    run = partial(_run, times, has_lease=not options.alone, keep=options.keep)
-    return prove("chaos", times, run)
+    chosen = vars(parser.parse_args())
+    has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
+    times = Times(**chosen)
+    return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
 
 
 async def _run(

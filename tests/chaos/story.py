@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 KIND = Kind("chaos.webop.dev", "crates", "Crate")
-CALM = 60.0  # seconds, in which everything must converge
 _PATIENCE = 120.0  # seconds beyond that, to tell what is late from what never comes
 _PROGRESS = 15.0  # seconds between two lines
 _CONTEXT = 30.0  # seconds before a violation whose faults are told
@@ -53,13 +52,20 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfig
 
 @dataclass(frozen=True)
 class Times:
-    """How long, how much, and by which seed."""
+    """How long, how much, and by which seed.
+
+    Attributes:
+        minutes: of faults.
+        rate: what users do per second.
+        calm: the seconds after that in which everything must converge.
+    """
 
     minutes: float = 30.0
     objects: int = 2000
     rate: float = 12.0
     replicas: int = 3
     seed: int = 1
+    calm: float = 60.0
 
 
 @dataclass
@@ -218,15 +224,15 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     stage.told.append((began, "the calm begins"))
     left = ["?"]
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CALM + _PATIENCE):
+        async with asyncio.timeout(times.calm + _PATIENCE):
             while left := await _list_unsettled(stage):
                 await asyncio.sleep(1)
     took = read_clock() - began
     say(f"{len(left)} objects are unsettled after {took:.1f} s")
-    if left or took > CALM:
+    if left or took > times.calm:
         text = f"after {took:.1f} s, {len(left)} are unsettled: {', '.join(left[:10])}"
         stage.problems.append(Violation("not converged in time", text, at=read_clock()))
-    await asyncio.sleep(max(5.0, CALM - took))
+    await asyncio.sleep(max(5.0, times.calm - took))
     await _check_indexes(stage)
     for task in background:
         if task.done() and not task.cancelled():
