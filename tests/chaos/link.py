@@ -112,6 +112,12 @@ class Link:
             return
         connection = Connection(writer, upstream)
         self._connections.add(connection)
+        with contextlib.suppress(asyncio.CancelledError):  # else streams log a traceback
+            await self._pass_on(reader, back, connection)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, back: asyncio.StreamReader, connection: Connection
+    ) -> None:
         tasks = [
             asyncio.create_task(self._pass_requests(reader, connection)),
             asyncio.create_task(self._pass_answers(back, connection)),
