@@ -20,6 +20,7 @@ from webop.admission.access import ClientAccess
 from webop.admission.host import WebhookHost
 from webop.client.api import Client
 from webop.client.credentials import Vault
+from webop.client.transport import TransportFactory, build_transport
 from webop.coordination.coordinator import Coordinator
 from webop.errors import ActivityError, LoginError, WebopError
 from webop.handling.activities import run_activity
@@ -63,6 +64,7 @@ class OperatorOptions:
         is_hosted: whether an ASGI server runs the app: then webhooks are served by it, and the
             operator lives on if there is no cluster.
         services: what else is to be served while the operator runs, such as its health.
+        transport_factory: makes the connections to the API server, as in :class:`Client`.
     """
 
     registry: OperatorRegistry | None = None
@@ -74,6 +76,7 @@ class OperatorOptions:
     identity: str | None = None
     is_hosted: bool = False
     services: Collection[Callable[[Operator], AbstractAsyncContextManager[Any]]] = ()
+    transport_factory: TransportFactory = build_transport
 
 
 class Operator:
@@ -224,7 +227,10 @@ class Operator:
     async def _serve(self) -> None:
         networking = self.context.settings.networking
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(Client(self.login.vault, networking))
+            made = Client(
+                self.login.vault, networking, transport_factory=self.options.transport_factory
+            )
+            client = await stack.enter_async_context(made)
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
             manager = None

@@ -46,6 +46,7 @@ class Relay:
         self.url = ""
         self._upstream = upstream
         self._writers: set[asyncio.StreamWriter] = set()
+        self._sending: set[asyncio.Task[httpx.Response]] = set()
         self.tasks: set[asyncio.Task[None] | None] = set()
 
     def list_requests(self, method: str, name: str) -> list[httpx.Request]:
@@ -93,7 +94,7 @@ class Relay:
 
     async def pass_on(self, request: httpx.Request) -> httpx.Response:
         """Return the answer of the API server."""
-        found = await self._upstream.send(self._readdress(request))
+        found = await self._send(request)
         if request.url.path != "/apis":
             return httpx.Response(found.status_code, content=found.content)
         self.discoveries += 1
@@ -103,12 +104,27 @@ class Relay:
 
     async def pass_watch_on(self, request: httpx.Request) -> AsyncIterator[bytes]:
         """Send what the API server sends to a watch."""
-        found = await self._upstream.send(self._readdress(request), stream=True)
+        found = await self._send(request, stream=True)
         try:
             async for data in found.aiter_bytes():
                 yield data
         finally:
             await found.aclose()
+
+    async def close(self) -> None:
+        """End what goes through it."""
+        for task in [task for task in self.tasks if task is not None]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
+        """Ask the API server, to the end: a connect that is cancelled is lost by httpx."""
+        task = asyncio.create_task(self._upstream.send(self._readdress(request), stream=stream))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return await asyncio.shield(task)
 
     def _readdress(self, request: httpx.Request) -> httpx.Request:
         headers = {
@@ -137,7 +153,4 @@ async def relay(cluster: LocalCluster) -> AsyncIterator[Relay]:
             yield relayed
         finally:
             listener.close()
-            for task in [task for task in relayed.tasks if task is not None]:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await relayed.close()

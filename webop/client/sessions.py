@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import math
 import os
@@ -209,10 +210,9 @@ class SessionPool:
 
     async def aclose(self) -> None:
         """Close all connections, those in use included."""
-        sessions = list(self._sessions.values())
-        self._sessions.clear()
-        for session in sessions:
-            await session.transport.aclose()
+        async with contextlib.AsyncExitStack() as stack:  # also if it is cancelled in between
+            while self._sessions:
+                stack.push_async_callback(self._sessions.popitem()[1].transport.aclose)
 
     async def _open(self, info: ConnectionInfo) -> ConnectionInfo:
         """Open a session for credentials; if these are not even readable, return the next ones."""

@@ -18,6 +18,7 @@ from typing import Any
 from webop.client.api import Client
 from webop.client.calls import MERGE_PATCH, encode_body
 from webop.client.discovery import discover
+from webop.client.events import parse_version
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
@@ -79,6 +80,7 @@ class PeeringObject:
         self._name = peering.settings.name
         self._is_known = False
         self._uid = ""
+        self._version = 0
         self._deleted: dict[str, Peer] = {}
         self._once = Once()
 
@@ -145,10 +147,7 @@ class PeeringObject:
         backoff = Backoff(_PAUSES)
         while True:
             try:
-                pages = client.list_pages(
-                    self.kind, self.namespace, is_retried=False, name=self._name
-                )
-                objects = [raw async for page in pages for raw in page.items]
+                await self._read(client)
             except APINotFoundError:
                 break  # the kind is not served any more, or not yet: the watch waits for it
             except APIError as exc:
@@ -156,16 +155,31 @@ class PeeringObject:
                 self.moved.set()
                 await asyncio.sleep(backoff.next() or 0)
             else:
-                for raw in objects:
-                    await self._accept(client, raw)
                 break
         self.problem, self._is_known = "", True
         if not self.is_there:
             self.moved.set()
 
+    async def look_again(self, client: Client) -> None:
+        """Read it before others are taken for dead: it can be the watch that has fallen silent."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await self._read(client)
+        except (APIError, TimeoutError) as exc:
+            logger.debug("Cannot read the peering %r %s again: %s", self._name, self, exc)
+
+    async def _read(self, client: Client) -> None:
+        pages = client.list_pages(self.kind, self.namespace, is_retried=False, name=self._name)
+        async for page in pages:
+            for raw in page.items:
+                await self._accept(client, raw)
+
     async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
         """Accept a state of the object; remove the records of the dead from it (PEE-14)."""
-        metadata = raw["metadata"]
+        metadata, version = raw["metadata"], parse_version(raw)
+        if metadata["uid"] == self._uid and 0 < version < self._version:
+            return  # in the past, from which a watch goes on, the living look like the dead
+        self._version = version
         if metadata["uid"] != self._uid:
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
             self.moved.set()
@@ -185,9 +199,9 @@ class PeeringObject:
         self._peering.changed.set()
         if not dead:
             return
-        version = {"resourceVersion": metadata["resourceVersion"]}
+        known_version = {"resourceVersion": metadata["resourceVersion"]}
         try:
-            await self._patch(client, {"metadata": version, "status": dict.fromkeys(dead)})
+            await self._patch(client, {"metadata": known_version, "status": dict.fromkeys(dead)})
         except APIConflictError:
             return  # the next event shows what it is now
         except APIError as exc:
@@ -258,6 +272,7 @@ class Peering:
         self._objects: dict[tuple[Resource, str | None], PeeringObject] = {}
         self._tasks: dict[tuple[Resource, str | None], list[asyncio.Task[None]]] = {}
         self._has_decided = False
+        self._rivals: tuple[Peer, ...] = ()
         self._once = Once()
 
     @property
@@ -302,6 +317,9 @@ class Peering:
                 while True:
                     self.changed.clear()
                     self._adjust(group, client)
+                    if any(rival.deadline <= time.time() for rival in self._rivals):
+                        for found in list(self._objects.values()):
+                            await found.look_again(client)
                     await _within(self._decide(), self.changed.wait())
             finally:
                 await self._finish_work()
@@ -345,7 +363,7 @@ class Peering:
             return None
         self._has_decided = True
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]
-        rivals = select_rivals(peers, self.identity, priority, now)
+        rivals = self._rivals = select_rivals(peers, self.identity, priority, now)
         self.obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
         self._report_objects(watched, self.obstacle)
         self._report_rivals(rivals)

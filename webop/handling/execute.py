@@ -215,7 +215,7 @@ async def execute_children(
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
-    if cause.reason is Reason.UPDATE:
+    if cause.reason in (Reason.CREATE, Reason.UPDATE):
         progress.mark(outcomes, build_mark(cause.new))
     # Also if all are finished: the parent may still fail. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)

@@ -7,9 +7,9 @@ or Kopf, can continue from them.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from webop.handling.handlers import Handler
@@ -25,9 +25,9 @@ def build_mark(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
-def now() -> datetime:
+def now() -> dt.datetime:
     """Return the current moment, in UTC."""
-    return datetime.now(UTC)
+    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class HandlerState:
     (D-67). It is the only part of the records that Kopf does not know; Kopf ignores it.
     """
 
-    started: datetime
+    started: dt.datetime
     purpose: str | None = None
-    stopped: datetime | None = None
-    delayed: datetime | None = None
+    stopped: dt.datetime | None = None
+    delayed: dt.datetime | None = None
     retries: int = 0
     success: bool = False
     failure: bool = False
@@ -95,7 +95,11 @@ class HandlerState:
         """Whether the record on the object is the same."""
         return _without_nones(self.build_record()) == self.stored
 
-    def is_due(self, moment: datetime) -> bool:
+    def is_outdated(self, mark: str) -> bool:
+        """Tell whether it is known to have finished with another state of the object."""
+        return self.is_finished and self.seen not in (None, mark)
+
+    def is_due(self, moment: dt.datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
 
@@ -110,7 +114,9 @@ class HandlerState:
         return replace(
             self,
             stopped=moment if outcome.final else None,
-            delayed=None if outcome.final or delay is None else moment + timedelta(seconds=delay),
+            delayed=(
+                None if outcome.final or delay is None else moment + dt.timedelta(seconds=delay)
+            ),
             retries=self.retries + 1,
             success=outcome.final and not failed,
             failure=outcome.final and failed,
@@ -191,15 +197,9 @@ class Progress(Mapping[str, HandlerState]):
             if self._states[key].is_finished:
                 self._states[key] = replace(self._states[key], seen=mark)
 
-    def find_outdated(self, mark: str) -> list[str]:
-        """Return the handlers that are known to have finished with another state of the object."""
-        return [
-            key for key, s in self._states.items() if s.is_finished and s.seen not in (None, mark)
-        ]
-
     def renew(self, mark: str) -> None:
         """Restart the handlers that have finished with another state of the object (D-67)."""
-        for key in self.find_outdated(mark):
+        for key in [key for key, state in self._states.items() if state.is_outdated(mark)]:
             self.restart(key)
 
     def restart(self, key: str) -> None:
@@ -222,15 +222,18 @@ class Progress(Mapping[str, HandlerState]):
         self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
     ) -> None:
         """Remove the records of these handlers and of all of their sub-handlers."""
-        doomed = dict.fromkeys(keys)
+        doomed: dict[str, None] = {}
+        for key in keys:  # also those that match no more; their sub-handlers are in their records
+            record = None if key in self._states else storage.fetch(key=key, body=body)
+            doomed |= dict.fromkeys((key, *sorted((record or {}).get("subrefs") or ())))
         for key, state in self._states.items():
             doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
         for key in doomed:
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
-    def count(self, *, body: Body, storage: ProgressStorage) -> tuple[int, int]:
-        """Return how many handlers have succeeded and how many have failed, with sub-handlers.
+    def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
+        """Return the states of the handlers and of their sub-handlers.
 
         Args:
             body: the object, with the records of the sub-handlers.
@@ -239,8 +242,7 @@ class Progress(Mapping[str, HandlerState]):
         states = list(self._states.values())
         children = {key for state in states for key in state.subrefs}
         records = (storage.fetch(key=key, body=body) for key in sorted(children))
-        states += [HandlerState.from_record(record) for record in records if record]
-        return sum(s.success for s in states), sum(s.failure for s in states)
+        return states + [HandlerState.from_record(record) for record in records if record]
 
 
 def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
@@ -254,13 +256,13 @@ def _without_nones(record: ProgressRecord) -> dict[str, object]:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def _format_time(moment: datetime | None) -> str | None:
+def _format_time(moment: dt.datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="microseconds")
 
 
-def _parse_time(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> dt.datetime | None:
     """Parse ISO 8601; older records have no time zone, and are in UTC."""
     if not text:
         return None
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

@@ -20,6 +20,7 @@ from webop.handling.handlers import Reason
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch, apply_merge_patch, subtract_patch
+from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext
 from webop.reactor.tracking import Cycle, Tracked, Work
@@ -47,7 +48,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     progress = Progress.restore(
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
-    cycle = work.cycle = _adjust_cycle(plan, progress)
+    cycle = work.cycle = _adjust_cycle(plan, progress, storage)
     written: list[Patch] = []
     options = CallOptions(
         settings,
@@ -122,7 +123,8 @@ def _conclude(
     storage = persistence.progress_storage
     if plan.handlers:
         recorded = Body(apply_merge_patch(body.raw, cause.own))
-        succeeded, failed = progress.count(body=recorded, storage=storage)
+        states = progress.list_all(body=recorded, storage=storage)
+        succeeded, failed = sum(s.success for s in states), sum(s.failure for s in states)
         title = _TITLES[cause.reason].capitalize()
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
     progress.purge(owned, body=body, patch=patch, storage=storage)
@@ -131,11 +133,11 @@ def _conclude(
         persistence.diffbase_storage.store(body=body, patch=patch, essence=essence)
 
 
-def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
+def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cycle:
     """Begin a cycle, or continue the present one with the newest state of the object."""
     cycle = plan.cycle
     if cycle is None:
-        return _begin_cycle(plan, progress)
+        return _begin_cycle(plan, progress, storage)
     for key in plan.missed:
         if progress[key].is_finished:
             progress.restart(key)
@@ -149,7 +151,7 @@ def _adjust_cycle(plan: Plan, progress: Progress) -> Cycle:
     return cycle
 
 
-def _begin_cycle(plan: Plan, progress: Progress) -> Cycle:
+def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cycle:
     """Begin a cycle, or continue one of an earlier process if its progress is stored.
 
     The object may have changed since handlers of that process have finished (D-67). Those of an
@@ -157,10 +159,11 @@ def _begin_cycle(plan: Plan, progress: Progress) -> Cycle:
     continues, and an update for all handlers follows.
     """
     cause, essence = plan.cause, plan.cause.new
-    if any(state.seen for state in progress.values()):
+    states = progress.list_all(body=cause.body, storage=storage)
+    if any(state.seen for state in states):
         mark = build_mark(cause.new)
         if cause.reason is Reason.UPDATE:
             progress.renew(mark)
-        elif cause.reason is Reason.CREATE and progress.find_outdated(mark):
+        elif cause.reason is Reason.CREATE and any(state.is_outdated(mark) for state in states):
             essence = {}
     return Cycle(cause.reason, essence, frozenset(progress))

@@ -1,0 +1,144 @@
+"""Metadata of objects: what is kept, what is refused, what an update cannot change. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+from .messages import Json
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
+_OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
+_ANNOTATIONS_LIMIT = 256 * 1024  # bytes, of all keys and values
+
+
+class MetadataError(Exception):
+    """This is no metadata."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_map_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "name": _is_text,
+    "generateName": _is_text,
+    "namespace": _is_text,
+    "uid": _is_text,
+    "resourceVersion": _is_text,
+    "generation": _is_number,
+    "creationTimestamp": _is_text,
+    "deletionTimestamp": _is_text,
+    "deletionGracePeriodSeconds": _is_number,
+    "labels": _is_text_map,
+    "annotations": _is_text_map,
+    "ownerReferences": _is_map_list,
+    "finalizers": _is_text_list,
+}
+
+
+def decode_metadata(raw: Any) -> Json:
+    """Return a copy with the known fields that are not empty; nulls count as absent.
+
+    Raises:
+        MetadataError: a field is of a wrong type.
+    """
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise MetadataError("cannot unmarshal it into Go value of type v1.ObjectMeta")
+    metadata = {}
+    for name, is_right in _FIELDS.items():
+        value = raw.get(name)
+        if value is None:
+            continue
+        if isinstance(value, dict) and None in value.values():
+            value = {key: "" if item is None else item for key, item in value.items()}
+        if not is_right(value):
+            raise MetadataError(f"cannot unmarshal it into Go struct field ObjectMeta.{name}")
+        if value or value == 0:
+            metadata[name] = value
+    return metadata
+
+
+def find_faults(metadata: Json, *, is_label: bool = False) -> Iterator[str]:
+    """Yield what is invalid; is_label: whether its name must be without dots."""
+    name = metadata.get("name", "")
+    limit, form = (63, _LABEL) if is_label else (253, _NAME)
+    if not name:
+        yield "metadata.name: Required value: name or generateName is required"
+    elif len(name) > limit or not form.fullmatch(name):
+        yield f"metadata.name: Invalid value: {name!r}"
+    for key, value in metadata.get("labels", {}).items():
+        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+            yield f"metadata.labels: Invalid value: {key!r}: {value!r}"
+    annotations = metadata.get("annotations", {})
+    for key in annotations:
+        if not _KEY.fullmatch(key.lower()):
+            yield f"metadata.annotations: Invalid value: {key!r}"
+    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
+        yield f"metadata.annotations: Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+    for finalizer in metadata.get("finalizers", ()):
+        if not _KEY.fullmatch(finalizer):
+            yield f"metadata.finalizers: Invalid value: {finalizer!r}"
+    for owner, field in product(metadata.get("ownerReferences", ()), _OWNER_FIELDS):
+        if not owner.get(field):
+            yield f"metadata.ownerReferences.{field}: Invalid value: must not be empty"
+
+
+def find_core_faults(metadata: Json) -> Iterator[str]:
+    """Yield what is invalid in objects of built-in kinds only."""
+    for finalizer in metadata.get("finalizers", ()):
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            yield f"metadata.finalizers: Invalid value: {finalizer!r}: not fully qualified"
+
+
+def carry_over(new: Json, old: Json) -> None:
+    """Put back into the metadata what an update cannot change, silently."""
+    new["name"] = old["name"]
+    new.setdefault("uid", old["uid"])
+    new["creationTimestamp"] = old["creationTimestamp"]
+    # Kept if it is there; what is new in it is found as a fault.
+    for field in ("namespace", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"):
+        if field in old:
+            new[field] = old[field]
+    if "generation" not in old:
+        new.pop("generation", None)
+
+
+def find_changes_refused(new: Json, old: Json) -> Iterator[str]:
+    """Yield what an update must not change but does."""
+    for field in ("uid", "deletionTimestamp", "deletionGracePeriodSeconds"):
+        if new.get(field) != old.get(field):
+            yield f"metadata.{field}: Invalid value: {new.get(field)!r}: field is immutable"
+    if "deletionTimestamp" in old:
+        added = set(new.get("finalizers", ())) - set(old.get("finalizers", ()))
+        if added:
+            yield (
+                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is "
+                f"being deleted, found new finalizers {sorted(added)}"
+            )

@@ -1,0 +1,274 @@
+"""What must hold in every history, whatever goes wrong: checked all the time, and in the calm.
+
+A complaint begins with the name of its rule. Faults excuse what the documentation says that they
+can cause, and nothing else: that a process was killed or lost its lease excuses that the next one
+repeats what was not written down yet; that the network was bad excuses nothing in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.plans import HandlerPlan
+from tests.simulation.replicas import (
+    GROUP,
+    LABEL,
+    PLURAL,
+    Call,
+    ReplicaProcess,
+    get_essence,
+    get_wish,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation import cluster as servers
+    from tests.simulation.world import World
+
+Json = dict[str, Any]
+
+_PREFIX = "kopf.zalando.org"
+_DIFFBASE = f"{_PREFIX}/last-handled-configuration"
+_FINALIZER = f"{_PREFIX}/KopfFinalizerMarker"
+_CYCLE_KINDS = {"create", "update", "delete", "resume", "field"}
+_FAILED = {"temporary", "error"}
+_FINAL = {"ok", "permanent"}
+_MAX_TASKS = 400  # of one history: some objects, some replicas
+_SETTLING = 100.0  # seconds in which dead peers are forgotten, and silent watches given up
+_QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
+_AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
+
+
+class Judge:
+    """Watches a world.
+
+    Attributes:
+        violations: what was wrong.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violations: list[str] = []
+        self._active: dict[str, list[Call]] = defaultdict(list)
+        self._last: dict[tuple[str, str, str], Call] = {}
+        self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
+        self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
+        self._guarded: set[str] = set()  # deleted with our finalizer
+        self._gone: set[str] = set()
+        self._writes: Counter[str] | None = None
+
+    def complain(self, problem: str) -> None:
+        """Note what is wrong."""
+        if problem not in self.violations:
+            self.world.tell(f"VIOLATION: {problem}")
+            self.violations.append(problem)
+
+    # All the time.
+
+    def judge_begin(self, call: Call) -> None:
+        """Overlaps, repetitions, and the order of attempts."""
+        if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
+            return
+        active = self._active[call.uid]
+        is_event = call.plan.kind == "event"  # they do not wait for the others
+        for other in (other for other in active if (other.plan.kind == "event") == is_event):
+            is_excused = other.process.is_paused or self.world.plan.mode != "lease"
+            if other.process is call.process or not is_excused:
+                self.complain(f"overlap: {call} while {other}")
+        active.append(call)
+        if is_event:
+            return
+        key = call.handler, call.uid, call.reason
+        last, self._last[key] = self._last.get(key), call
+        if last is None or last.end is None or last.essence != call.essence:
+            return
+        if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
+            return
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
+        is_alone = self.world.plan.mode == "alone"  # nobody else can take over
+        if not is_disturbed or (is_alone and last.process is call.process):
+            if last.outcome in _FINAL and call.reason != "resume":
+                self.complain(f"repetition: {call} after {last}")
+            if last.outcome in _FAILED and call.retry != last.retry + 1:
+                self.complain(f"count of attempts: {call} after {last}")
+        is_next = last.outcome in _FAILED and call.retry == last.retry + 1
+        if is_next and call.begin < last.end + last.delay - 0.01:
+            self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
+
+    def judge_end(self, call: Call) -> None:
+        """Take note of what is done."""
+        if call in self._active[call.uid]:
+            self._active[call.uid].remove(call)
+        if call.outcome in _FINAL:
+            self._finals[call.uid].add(call.handler)
+
+    def judge_change(self, change: servers.Change) -> None:
+        """What is written, and to whom; what is gone."""
+        if change.resource != f"{PLURAL}.{GROUP}":
+            return
+        old, new = change.old, change.new
+        if new is None:
+            if old is not None:
+                self._judge_deletion(old)
+            return
+        self._judge_owner(new)
+        if self._writes is not None and change.request is not None:
+            self._writes[change.request.user] += 1
+        meta, before = new["metadata"], (old or {}).get("metadata", {})
+        is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before
+        if is_deleted and _FINALIZER in before.get("finalizers", ()):
+            self._guarded.add(meta["uid"])
+        handled, last = (m.get("annotations", {}).get(_DIFFBASE) for m in (meta, before))
+        if handled and handled != last:
+            self._cycles[meta["uid"]] = (json.loads(last) if last else None, json.loads(handled))
+
+    def judge_leftovers(self, process: ReplicaProcess) -> None:
+        """Nothing of an operator goes on after it has ended."""
+        for task in asyncio.all_tasks(self.world.loop):
+            owner = get_process(task)
+            if owner is process and task is not process.task:
+                self.complain(f"leftover: {task.get_name()} of {process} after its end")
+
+    # In the calm.
+
+    def list_unfinished(self) -> list[str]:
+        """Say what has not converged yet."""
+        problems = [f"endless: {calls[0]} still runs" for calls in self._active.values() if calls]
+        objects = self.world.list_objects()
+        for name, body in objects.items():
+            if "deletionTimestamp" in body["metadata"]:
+                finalizers = body["metadata"].get("finalizers")
+                problems.append(f"deletion: {name} is still there: {finalizers}")
+            else:
+                problems += self._list_unhandled(name, body)
+        problems += self._judge_daemons(objects)
+        problems += self._judge_indexes(objects)
+        return problems
+
+    async def judge_calm(self) -> None:
+        """Complain about what has not converged, and about what goes on for ever."""
+        for problem in self.list_unfinished():
+            self.complain(problem)
+        if self.violations:
+            return
+        await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
+        self._writes = Counter()
+        calls = len(self.world.calls)
+        await asyncio.sleep(_QUIET)
+        if self._writes:
+            self.complain(f"unrest: writes in the calm: {dict(self._writes)}")
+        for call in self.world.calls[calls:]:
+            if call.plan.kind in _CYCLE_KINDS:
+                self.complain(f"unrest: {call} in the calm")
+        tasks = len(asyncio.all_tasks(self.world.loop))
+        if tasks > _MAX_TASKS:
+            self.complain(f"growth: {tasks} tasks")
+
+    def _list_unhandled(self, name: str, body: Json) -> list[str]:
+        """Every handler has handled the last state of an object, or failed with it for good."""
+        meta, uid = body["metadata"], body["metadata"]["uid"]
+        annotations = meta.get("annotations", {})
+        plans = [plan for plan in self.world.plan.handlers if self._wants(plan, body)]
+        problems = []
+        if any(plan.kind in _CYCLE_KINDS for plan in plans):
+            problems += self._list_missed(name, body, plans)
+        progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
+        progress += ["status"] if "kopf" in body.get("status", {}) else []
+        if progress:
+            problems.append(f"progress: {name} has some left over: {progress}")
+        is_guarded = any(plan.kind in {"delete", "daemon", "timer"} for plan in plans)
+        if is_guarded != (_FINALIZER in meta.get("finalizers", [])):
+            problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
+        return problems
+
+    def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
+        """Handlers of updates and fields see the last state, if it is another than at first (D-67).
+
+        Handlers of creations are called once, for whatever the state is then.
+        """
+        uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
+        before, handled = self._cycles.get(uid, (None, {}))
+        if get_essence(handled) != essence:
+            return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
+        calls = [
+            call
+            for call in self.world.calls
+            if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
+        ]
+        known = (call.wish for call in calls if not call.process.is_dead)  # to the last process
+        first = get_wish(before) if before else min(known, default=wish)
+        wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
+        wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
+        done = {call.handler for call in calls if call.wish[0] == wish[0]}
+        if before is None:
+            wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
+            done |= {call.handler for call in calls if call.plan.kind == "create"}
+        missed = wanted - done
+        return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
+
+    def _judge_daemons(self, objects: Json) -> list[str]:
+        """Daemons run for the objects that match, once, and for no others."""
+        running: Counter[tuple[str, str]] = Counter()
+        for process in self.world.processes:
+            if process.is_running:
+                running.update({key: count for key, count in process.daemons.items() if count})
+        wanted = {
+            (plan.id, body["metadata"]["uid"])
+            for plan in self.world.plan.handlers
+            if plan.kind == "daemon"
+            for body in objects.values()
+            if self._wants(plan, body)
+        }
+        problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
+        return problems + [
+            f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
+            for key, count in sorted(running.items())
+            if count != (key in wanted)
+        ]
+
+    def _judge_indexes(self, objects: Json) -> list[str]:
+        """The indexes of all processes equal the cluster."""
+        problems = []
+        for process in self.world.processes:
+            for plan in self.world.plan.handlers if process.is_running else ():
+                index = process.indexes.get(plan.id)
+                if index is None:
+                    continue
+                seen = {name: list(store) for name, store in index.items()}
+                wanted = {
+                    name: [(body["metadata"]["uid"], body["spec"]["value"])]
+                    for name, body in objects.items()
+                    if self._wants(plan, body)
+                }
+                if seen != wanted:
+                    problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")
+        return problems
+
+    def _wants(self, plan: HandlerPlan, body: Json) -> bool:
+        return not plan.is_choosy or body["metadata"].get("labels", {}).get(LABEL) == "yes"
+
+    def _judge_owner(self, body: Json) -> None:
+        """What handlers write for one object is not written to another one of the same name."""
+        uid = body["metadata"]["uid"]
+        notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
+        for key, note in notes.items():
+            if key.startswith("of-") and note != uid:
+                self.complain(f"wrong object: {key} of {note} is in {uid}")
+
+    def _judge_deletion(self, body: Json) -> None:
+        """An object goes only after its deletion was handled, if it was guarded."""
+        uid = body["metadata"]["uid"]
+        self._gone.add(uid)
+        if uid not in self._guarded:
+            return
+        done = self._finals[uid]
+        wanted = {p.id for p in self.world.plan.handlers if p.kind == "delete" and not p.is_choosy}
+        if wanted - done:
+            self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")
+
+
+def get_process(task: asyncio.Task[Any]) -> Any:
+    """Return the process that a task belongs to."""
+    return getattr(task, "process", None)

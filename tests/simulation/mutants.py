@@ -1,0 +1,91 @@
+"""Mended bugs, put back into a process before webop is imported: the simulation must find them.
+
+They are declared in ``mutants.toml``, and :mod:`tests.simulation.mutating` proves them by the usual
+suite. Nothing of webop is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug, put back.
+
+    Attributes:
+        story: what a user would see.
+        needs: what a history must contain to bring it out.
+        module: whose source is changed.
+        old: a text that is in the source exactly once.
+        new: what takes its place.
+        test: of the usual suite; it fails with the bug.
+    """
+
+    story: str
+    needs: str
+    module: str
+    old: str
+    new: str
+    test: str
+
+    def change(self, source: str) -> str:
+        """Return the source of the module with the bug in it.
+
+        Raises:
+            ValueError: the source is not what it was: the mutant must be made anew.
+        """
+        if (count := source.count(self.old)) != 1:
+            raise ValueError(f"This is {count} times in {self.module}, not once: {self.old}")
+        return source.replace(self.old, self.new)
+
+
+_TEXT = Path(__file__).with_suffix(".toml").read_text()
+MUTANTS = {name: Mutant(**fields) for name, fields in tomllib.loads(_TEXT).items()}
+"""All of them by their names."""
+
+
+def apply(name: str) -> None:
+    """Have a module of webop imported with a mended bug in it.
+
+    Raises:
+        KeyError: there is no such mutant.
+        RuntimeError: it is too late: the module is imported already.
+    """
+    mutant = MUTANTS[name]
+    if mutant.module in sys.modules:
+        raise RuntimeError(f"{mutant.module} was imported before {name} was applied.")
+    sys.meta_path.insert(0, _Finder(mutant))
+
+
+class _Finder:
+    """Finds one module, with the bug in it (PEP 451)."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module, if it is this one."""
+        spec = PathFinder.find_spec(name, path) if name == self._mutant.module else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(self._mutant, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, mutant: Mutant, path: str) -> None:
+        super().__init__(mutant.module, path)
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the changed source; no bytecode is read or kept."""
+        source = self._mutant.change(self.get_data(self.path).decode())
+        return compile(source, self.path, "exec", dont_inherit=True)

@@ -1,0 +1,62 @@
+"""Proves that the mutants are what they say: each fails its test, and the plain story goes on.
+
+``python -m tests.simulation.mutating [name…]`` does so for all or some of them;
+``WEBOP_MUTANT=name pytest -p tests.simulation.mutating -n 0 TEST`` runs any test with one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tests.simulation.mutants import MUTANTS, apply
+
+VARIABLE = "WEBOP_MUTANT"
+
+_PLAIN = (
+    "tests/reactor/test_changes.py::test_a_created_object_is_handled_once",
+    "tests/reactor/test_changes.py::test_an_update_is_told_with_both_states_and_the_difference",
+    "tests/reactor/test_changes.py::test_a_deletion_waits_for_its_handlers",
+    "tests/reactor/test_daemons.py::test_a_daemon_lives_as_long_as_its_object",
+    "tests/reactor/test_indexes.py::test_an_index_follows_the_objects",
+)
+
+
+def prove(name: str) -> str:
+    """Run the test of a mutant and the plain ones; return what is wrong, nothing if all is well."""
+    test = MUTANTS[name].test
+    options = ["-p", "tests.simulation.mutating", "-n", "0", "-q", "--tb=no", "-rfE"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, test, *_PLAIN],
+        env={**os.environ, VARIABLE: name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
+    wrong = [f"{other} fails, too" for other in failed if not other.startswith(test)]
+    if len(wrong) == len(failed):
+        last = (ran.stdout.strip() or ran.stderr.strip()).rpartition("\n")[2]
+        wrong.append(f"its test does not fail: {last}")
+    return "; ".join(wrong)
+
+
+def main(names: Sequence[str]) -> int:
+    """Prove mutants, all of them by default; return how many are not what they say."""
+    count = 0
+    for name in names or MUTANTS:
+        wrong = prove(name)
+        count += bool(wrong)
+        click.echo(f"{name:22} {wrong or 'is found by its test; the plain story goes on'}")
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+elif VARIABLE in os.environ:
+    apply(os.environ[VARIABLE])

@@ -1,0 +1,338 @@
+"""The network between the replicas and the API server: slow, unreliable, deterministic.
+
+Place in the flow: a replica's client sends its requests into :class:`SimulatedTransport`; they
+arrive at the cluster some moments later, whatever has become of the replica meanwhile, and the
+answers come back some moments after that. What goes wrong on the way is up to the faults of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import orjson
+
+from tests.simulation import cluster as servers
+from tests.simulation.virtual import VirtualLoop
+from webop.client.transport import Request, TransportError
+
+_LATENCY = 0.001, 0.015  # seconds, one way
+_JSON = {b"content-type": b"application/json"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is wrong for a while.
+
+    Attributes:
+        kind: what happens to a request: "refused", "hung" (no answer, not carried out), "silent"
+            (no answer, carried out), "lost" (carried out, then the connection is cut), "slow",
+            "status". Or what happens to watches: "cut" at once; "mute": they bring nothing more.
+        replicas: who is concerned; all if empty.
+        methods: which requests are concerned; all if empty.
+        path: a part of the paths that are concerned.
+        share: of the requests that are concerned, by chance.
+        status: of the answer.
+        seconds: how slow, or after how long the client is to try again.
+    """
+
+    kind: str
+    replicas: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    path: str = ""
+    share: float = 1.0
+    status: int = 503
+    seconds: float = 0.0
+
+    def concerns(self, replica: int, method: str, path: str) -> bool:
+        """Tell whether a request is concerned."""
+        return (
+            (not self.replicas or replica in self.replicas)
+            and (not self.methods or method in self.methods)
+            and self.path in path
+        )
+
+
+class Sender(Protocol):
+    """A process that sends requests.
+
+    Attributes:
+        number: of the replica.
+        identity: of this incarnation.
+    """
+
+    number: int
+    identity: str
+
+
+class Network:
+    """Carries requests; see the module.
+
+    Attributes:
+        faults: what is wrong now.
+        sent: the number of requests by method.
+        on_request: called for each request that is carried out, with its sender.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        cluster: servers.Cluster,
+        rng: random.Random,
+        on_request: Callable[[Sender, servers.Request], None],
+    ) -> None:
+        self.faults: list[Fault] = []
+        self._loop = loop
+        self._cluster = cluster
+        self._rng = rng
+        self._on_request = on_request
+        self._context = contextvars.Context()  # of no process: it goes on when one stands still
+        self._watches: dict[WatchAnswer, Sender] = {}
+        self._gone: set[str] = set()
+
+    def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        """Do something on the side of the network."""
+        self._loop.call_later(seconds, call, *args, context=self._context)
+
+    def draw_latency(self) -> float:
+        """Return the seconds for one way."""
+        return self._rng.uniform(*_LATENCY)
+
+    def begin(self, fault: Fault) -> None:
+        """Let something go wrong from now on."""
+        self.faults.append(fault)
+        for watch, sender in list(self._watches.items()):
+            if (
+                fault.concerns(sender.number, "WATCH", watch.path)
+                and self._rng.random() < fault.share
+            ):
+                if fault.kind == "cut":
+                    watch.fail("the connection was reset")
+                elif fault.kind == "mute":
+                    watch.is_mute = True
+
+    def end(self, fault: Fault) -> None:
+        """Let it be right again; connections that hang do so until somebody gives up."""
+        self.faults.remove(fault)
+
+    def cut_off(self, sender: Sender) -> None:
+        """Drop the connections of a process that has ended; nothing new comes from it."""
+        self._gone.add(sender.identity)
+        for watch, owner in list(self._watches.items()):
+            if owner is sender:
+                watch.fail("the process is gone")
+
+    def submit(self, sender: Sender, request: Request, waiter: asyncio.Future[Any]) -> None:
+        """Take a request; the answer goes to the waiter."""
+        if sender.identity in self._gone:
+            fail(waiter, "the process is gone")
+            return
+        parts = urlsplit(request.target)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        lines = request.headers.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
+        sent = servers.Request(
+            request.method, parts.path, query, headers, request.content, sender.identity
+        )
+        is_watch = query.get("watch") in {"true", "1"}
+        delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
+        if fault is None or fault.kind == "slow":
+            delay += fault.seconds * self._rng.random() if fault else 0.0
+            self.later(delay, self._watch if is_watch else self._carry, sender, sent, waiter)
+        elif fault.kind == "refused":
+            self.later(delay, fail, waiter, "connection refused")
+        elif fault.kind == "status":
+            self.later(delay, succeed, waiter, _refuse(fault))
+        elif fault.kind in {"lost", "silent"} and not is_watch:
+            self.later(delay, self._lose, sender, sent, waiter, fault)
+
+    def forget(self, watch: WatchAnswer) -> None:
+        """Drop a watch that is over."""
+        self._watches.pop(watch, None)
+
+    def _choose(self, replica: int, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            is_hit = fault.kind not in {"cut", "mute"} and fault.concerns(replica, method, path)
+            if is_hit and self._rng.random() < fault.share:
+                return fault
+        return None
+
+    def _carry(self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]) -> None:
+        self._on_request(sender, sent)
+        answer = self._cluster.handle(sent)
+        self.later(self.draw_latency(), succeed, waiter, _build_answer(answer))
+
+    def _lose(
+        self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], fault: Fault
+    ) -> None:
+        self._on_request(sender, sent)
+        self._cluster.handle(sent)
+        if fault.kind == "lost":
+            self.later(self.draw_latency() + fault.seconds, fail, waiter, "the answer was cut off")
+
+    def _watch(self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]) -> None:
+        self._on_request(sender, sent)
+        watch = self._cluster.watch(sent)
+        if isinstance(watch, servers.Response):
+            self.later(self.draw_latency(), succeed, waiter, _build_answer(watch))
+            return
+        answer = WatchAnswer(self, sent.path, watch)
+        self._watches[answer] = sender
+        if "timeoutSeconds" in sent.query:
+            self.later(float(sent.query["timeoutSeconds"]), answer.end)
+        self.later(self.draw_latency(), succeed, waiter, answer)
+
+
+class SimulatedTransport:
+    """The connections of one replica (see :class:`webop.client.transport.Transport`)."""
+
+    def __init__(self, network: Network, sender: Sender) -> None:
+        self._network = network
+        self._sender = sender
+
+    async def send(self, request: Request) -> Any:
+        """Send a request, wait for the answer."""
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._network.submit(self._sender, request, waiter)
+        return await waiter
+
+    async def aclose(self) -> None:
+        """Nothing is to be closed."""
+
+
+class WatchAnswer:
+    """The answer to a watch: events as they come."""
+
+    def __init__(self, network: Network, path: str, watch: servers.Watch) -> None:
+        self.status = 200
+        self.headers: Mapping[bytes, bytes] = _JSON
+        self.path = path
+        self.is_mute = False
+        self._network = network
+        self._watch = watch
+        self._chunks: deque[bytes] = deque()
+        self._problem = ""
+        self._is_over = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_due = False
+        watch.on_event = self._expect
+        self._expect()
+
+    async def receive(self) -> bytes:
+        """Wait for the next events."""
+        while not self._chunks:
+            if self._problem:
+                raise TransportError(self._problem)
+            if self._is_over:
+                return b""
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._chunks.popleft()
+
+    async def aclose(self) -> None:
+        """Close it: the API server notices it at once."""
+        self._leave()
+
+    def fail(self, problem: str) -> None:
+        """Cut it."""
+        self._problem = problem
+        self._leave()
+
+    def end(self) -> None:
+        """End it as the API server does when its time is over."""
+        if not self.is_mute:
+            self._is_over = True
+            self._leave()
+
+    def _expect(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._network.later(self._network.draw_latency(), self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_due = False
+        events = list(self._watch.events)
+        self._watch.events.clear()
+        if self.is_mute:
+            return
+        if events:
+            self._chunks.append(b"".join(orjson.dumps(event) + b"\n" for event in events))
+            self._wake()
+        if self._watch.is_over:
+            self.end()
+
+    def _leave(self) -> None:
+        self._watch.close()
+        self._network.forget(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _ContentAnswer:
+    """An answer that comes as a whole."""
+
+    def __init__(self, status: int, headers: Mapping[bytes, bytes], content: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self._content = content
+
+    async def receive(self) -> bytes:
+        """Return the content, then nothing."""
+        content, self._content = self._content, b""
+        return content
+
+    async def aclose(self) -> None:
+        """Nothing is to be closed."""
+
+
+def succeed(waiter: asyncio.Future[Any], answer: Any) -> None:
+    """Give an answer to whoever still waits for it."""
+    if not waiter.done():
+        waiter.set_result(answer)
+
+
+def fail(waiter: asyncio.Future[Any], problem: str) -> None:
+    """Tell whoever still waits that there is no answer."""
+    if not waiter.done():
+        waiter.set_exception(TransportError(problem))
+
+
+def _build_answer(response: servers.Response) -> _ContentAnswer:
+    extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
+    return _ContentAnswer(response.status, _JSON | extra, orjson.dumps(response.body))
+
+
+_REASONS: Mapping[int, str] = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+STATUSES: Collection[int] = _REASONS.keys()
+
+
+def _refuse(fault: Fault) -> _ContentAnswer:
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "as the simulation wants it",
+        "reason": _REASONS[fault.status],
+        "code": fault.status,
+    }
+    headers = {**_JSON}
+    if fault.seconds:
+        headers[b"retry-after"] = b"%d" % max(1, fault.seconds)
+    return _ContentAnswer(fault.status, headers, orjson.dumps(status))

@@ -1,0 +1,248 @@
+"""Histories as data: what a seed makes of them, what is written down, what can be shortened.
+
+A plan says everything that is decided beforehand: the handlers and how they behave, the replicas,
+and the steps of users and of fate at their moments. Running it adds nothing but what follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.network import Fault
+
+CALM = 240.0  # seconds at the end in which nothing goes wrong, and everything must converge
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one attempt of a handler ends: "ok", "temporary", "error", "permanent"."""
+
+    end: str = "ok"
+    delay: float = 0.0
+
+
+@dataclass(frozen=True)
+class HandlerPlan:
+    """A handler.
+
+    Attributes:
+        id: of the handler.
+        kind: the decorator: "create", "event", "daemon" and so on.
+        attempts: how the first attempts for each cause end; all others succeed.
+        seconds: how long an attempt takes.
+        is_sync: whether it runs in a thread.
+        effect: what it changes: nothing, "status", "label" or "fn" (of the patch).
+        subs: the number of its sub-handlers.
+        is_choosy: whether it takes objects with a label only.
+        seen_by: the versions of the operator that have it.
+    """
+
+    id: str
+    kind: str
+    attempts: tuple[Attempt, ...] = ()
+    seconds: float = 0.0
+    is_sync: bool = False
+    effect: str = ""
+    subs: int = 0
+    is_choosy: bool = False
+    seen_by: tuple[int, ...] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens at a moment: to an object, to a replica, to the network, to the cluster."""
+
+    at: float
+    kind: str
+    target: Any = None
+    seconds: float = 0.0
+    fault: Fault | None = None
+
+    def __str__(self) -> str:
+        words = [f"{self.at:8.3f}", self.kind]
+        if self.target is not None:
+            words.append(str(self.target))
+        if self.fault is not None:
+            words.append(str(self.fault))
+        if self.seconds:
+            words.append(f"for {self.seconds:.3f} s")
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A history before it has happened.
+
+    Attributes:
+        seed: for what is drawn while it happens: delays, and who is hit by a fault.
+        mode: who acts among the replicas: "alone", "lease", "peering".
+        replicas: their number.
+        handlers: what the operator does.
+        steps: what happens, by time.
+        settings: of the operator, by section.
+    """
+
+    seed: int
+    mode: str = "alone"
+    replicas: int = 1
+    handlers: tuple[HandlerPlan, ...] = ()
+    steps: tuple[Step, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def calm_at(self) -> float:
+        """The moment after which nothing goes wrong any more."""
+        return max((step.at + step.seconds for step in self.steps), default=0.0) + 1.0
+
+
+_NAMES = ("one", "two", "three")
+_FAULTS = ("refused", "hung", "silent", "lost", "slow", "status")
+_STATUSES = (500, 503, 504, 429, 401, 403)
+
+
+def draw_plan(seed: int) -> Plan:
+    """Make a plan of a seed."""
+    rng = random.Random(seed)
+    mode = rng.choice(("alone", "alone", "lease", "lease", "peering"))
+    replicas = 1 if mode == "alone" else rng.randint(1, 3)
+    length = rng.choice((10.0, 30.0, 90.0))
+    steps = [*_draw_user(rng, length), *_draw_fate(rng, length, replicas)]
+    return Plan(
+        seed,
+        mode,
+        replicas,
+        tuple(_draw_handlers(rng)),
+        tuple(sorted(steps, key=lambda step: step.at)),
+        _draw_settings(rng),
+    )
+
+
+def _draw_handlers(rng: random.Random) -> list[HandlerPlan]:
+    kinds = rng.sample(
+        ("create", "update", "delete", "resume", "field", "event", "daemon", "timer", "index"),
+        rng.randint(2, 6),
+    )
+    kinds += rng.choices(("create", "update", "delete"), k=rng.randint(0, 2))
+    return [_draw_handler(rng, kind, f"{kind}{number}") for number, kind in enumerate(kinds)]
+
+
+def _draw_handler(rng: random.Random, kind: str, name: str) -> HandlerPlan:
+    is_state = kind in {"create", "update", "delete", "resume", "field"}
+    attempts: list[Attempt] = []
+    if is_state and rng.random() < 0.5:
+        for _ in range(rng.randint(1, 3)):
+            end = rng.choice(("temporary", "temporary", "error"))
+            attempts.append(Attempt(end, rng.choice((0.0, 0.3, 1.0, 5.0, 15.0))))
+        if rng.random() < 0.15:
+            attempts.append(Attempt("permanent"))
+    return HandlerPlan(
+        name,
+        kind,
+        tuple(attempts),
+        seconds=rng.choice((0.0, 0.0, 0.05, 0.5, 3.0)) if kind != "index" else 0.0,
+        is_sync=rng.random() < 0.25,
+        effect=rng.choice(("", "", "status", "label", "fn")) if is_state else "",
+        subs=rng.choice((0, 0, 0, 2)) if kind in {"create", "update"} else 0,
+        is_choosy=rng.random() < 0.25,
+    )
+
+
+def _draw_user(rng: random.Random, length: float) -> list[Step]:
+    steps = []
+    for name in _NAMES[: rng.randint(1, 3)]:
+        at, exists = rng.choice((0.0, rng.uniform(0, length / 2))), False
+        for _ in range(rng.randint(1, 8)):
+            if not exists:
+                kind = "create"
+            else:
+                kind = rng.choice(("update", "update", "update", "label", "delete", "replace"))
+            exists = kind != "delete"
+            steps.append(Step(at, kind, name))
+            at += rng.choice((0.0, 0.02, 0.2, 1.0, rng.uniform(0, length / 4)))
+    return steps
+
+
+def _draw_fate(rng: random.Random, length: float, replicas: int) -> list[Step]:
+    steps = []
+    for _ in range(rng.randint(0, 5)):
+        at, seconds = rng.uniform(0, length), rng.choice((0.3, 2.0, rng.uniform(1, 40)))
+        replica = rng.randrange(replicas)
+        kind = rng.choice(
+            ("fault", "fault", "fault", "kill", "stop", "pause", "watches", "compact", "lag")
+        )
+        if kind == "fault":
+            steps.append(Step(at, kind, None, seconds, _draw_fault(rng, replica)))
+        elif kind == "watches":
+            fault = Fault(rng.choice(("cut", "mute")), share=rng.choice((0.5, 1.0)))
+            steps.append(Step(at, "fault", None, seconds, fault))
+        elif kind in {"kill", "stop", "pause"}:
+            steps.append(Step(at, kind, replica, seconds))
+        else:
+            steps.append(Step(at, kind, None, 0.0 if kind == "compact" else seconds))
+    return steps
+
+
+def _draw_fault(rng: random.Random, replica: int) -> Fault:
+    kind = rng.choice(_FAULTS)
+    return Fault(
+        kind,
+        replicas=rng.choice(((), (replica,))),
+        methods=rng.choice(((), (), ("PATCH",), ("GET",), ("PUT", "POST", "PATCH"))),
+        path=rng.choice(("", "", "", "leases", "things")),
+        share=rng.choice((0.2, 0.5, 1.0)),
+        status=rng.choice(_STATUSES) if kind == "status" else 503,
+        seconds=rng.choice((0.0, 1.0, 5.0)),
+    )
+
+
+def _draw_settings(rng: random.Random) -> dict[str, Any]:
+    return {
+        "posting": {"enabled": rng.random() < 0.3},
+        "batching": {"idle_timeout": rng.choice((0.5, 5.0)), "error_delays": [0.5, 2, 5]},
+        "networking": {"request_timeout": rng.choice((10.0, 30.0))},
+        "execution": {"default_backoff": rng.choice((0.5, 5.0))},
+        "watching": {
+            "inactivity_timeout": 70.0,
+            "streaming_list": rng.random() < 0.6,
+            "server_timeout": rng.choice((None, 20.0)),
+        },
+    }
+
+
+def dump(plan: Plan) -> str:
+    """Write a plan down as JSON."""
+    return json.dumps(dataclasses.asdict(plan), indent=1)
+
+
+def load(data: dict[str, Any]) -> Plan:
+    """Read a plan that was written down."""
+    handlers = [
+        HandlerPlan(
+            **{
+                **handler,
+                "attempts": tuple(Attempt(**attempt) for attempt in handler["attempts"]),
+                "seen_by": tuple(handler["seen_by"]),
+            }
+        )
+        for handler in data["handlers"]
+    ]
+    steps = [
+        Step(**{**step, "fault": step["fault"] and _load_fault(step["fault"])})
+        for step in data["steps"]
+    ]
+    return Plan(**{**data, "handlers": tuple(handlers), "steps": tuple(steps)})
+
+
+def _load_fault(data: dict[str, Any]) -> Fault:
+    return Fault(**{**data, "replicas": tuple(data["replicas"]), "methods": tuple(data["methods"])})
+
+
+def describe(plan: Plan) -> str:
+    """Say for people what is planned."""
+    lines = [f"seed {plan.seed}, {plan.mode}, {plan.replicas} replicas, {plan.settings}"]
+    lines += [f"  {handler}" for handler in plan.handlers]
+    return "\n".join([*lines, *(f"  {step}" for step in plan.steps)])

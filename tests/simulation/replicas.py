@@ -1,0 +1,330 @@
+"""Replicas of an operator: webop itself, with handlers that do what the plan says.
+
+A replica is a process: it has its own connections and its own clock, and can be killed, stopped
+and paused. Killed, it never runs a step again. Each start of it is another incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import webop
+from tests.simulation.network import SimulatedTransport
+from tests.simulation.plans import HandlerPlan, Plan
+from tests.simulation.virtual import Process, VirtualThreads, block, current_process
+from webop.client.credentials import ConnectionInfo
+from webop.reactor.observer import Scope
+from webop.running import Operator, OperatorOptions
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PLURAL = "things"
+GROUP = "sim.webop.dev"
+NAMESPACE = "default"
+LABEL = "chosen"
+
+
+def get_essence(body: Mapping[str, Any]) -> str:
+    """Return the state of an object that its handlers are called for, as text."""
+    labels = dict(body.get("metadata", {}).get("labels", {}))
+    return json.dumps({**body.get("spec", {}), **labels}, sort_keys=True)
+
+
+def get_wish(body: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return what users have made of an object: what handlers leave alone."""
+    labels = body.get("metadata", {}).get("labels", {})
+    return body.get("spec", {}).get("value", 0), labels.get(LABEL) == "yes"
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a handler.
+
+    Attributes:
+        essence: the state that it is called for.
+        wish: the part of it that users make; each of their changes makes another one.
+        end: when it ended; None until then.
+        outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
+        delay: until the next attempt, as the handler wants it.
+    """
+
+    process: ReplicaProcess
+    plan: HandlerPlan
+    handler: str
+    uid: str
+    name: str
+    essence: str
+    wish: tuple[int, bool]
+    retry: int
+    reason: str
+    begin: float
+    end: float | None = None
+    outcome: str = ""
+    delay: float = 0.0
+
+    def __str__(self) -> str:
+        times = f"{self.begin:.3f} to {'...' if self.end is None else f'{self.end:.3f}'}"
+        what = f"{self.handler} of {self.name} ({self.uid[:8]}) {self.essence}"
+        return f"{self.process}: {what} retry {self.retry}, {times}: {self.outcome or 'running'}"
+
+
+class ReplicaProcess(Process):
+    """One incarnation of a replica.
+
+    Attributes:
+        daemons: those that run, by handler and uid.
+        indexes: as its handlers see them, by handler.
+        task: the whole operator.
+        is_dead: whether it was killed.
+        is_stopping: whether it was told to end.
+    """
+
+    def __init__(self, world: World, number: int, serial: int) -> None:
+        super().__init__()
+        self.number = number
+        self.serial = serial
+        self.identity = f"replica-{number}-{serial}"
+        self.daemons: dict[tuple[str, str], int] = {}
+        self.indexes: dict[str, Mapping[str, Any]] = {}
+        self.began_at = world.loop.time()
+        self.ended_at: float | None = None
+        self.is_dead = False
+        self.is_stopping = False
+        self._world = world
+        self.context = contextvars.copy_context()
+        self.context.run(current_process.set, self)
+        self.operator: Operator
+        self.context.run(self._build)
+        self.task = world.loop.create_task(
+            self.operator.run(), name=self.identity, context=self.context
+        )
+        self.task.add_done_callback(partial(world.network.later, 0.0, world.note_end, self))
+
+    def __str__(self) -> str:
+        return self.identity
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it does, or could do, something."""
+        return not self.is_dead and not self.task.done()
+
+    def _build(self) -> None:
+        plan = self._world.plan
+        info = ConnectionInfo(server="http://cluster", token=f"token-{self.number}")
+        registry = webop.OperatorRegistry()
+
+        @webop.on.login(registry=registry, id="login")
+        async def login(**_: Any) -> ConnectionInfo:
+            return ConnectionInfo(server=info.server, token=self._world.get_token(self.number))
+
+        for handler in plan.handlers:
+            if self.serial % 2 in handler.seen_by:
+                _declare(registry, handler, partial(self._act, handler), self)
+        transport = SimulatedTransport(self._world.network, self)
+        self.operator = Operator(
+            OperatorOptions(
+                registry=registry,
+                settings=self._build_settings(plan),
+                scope=Scope(clusterwide=False, patterns=(NAMESPACE,)),
+                identity=self.identity,
+                transport_factory=lambda _: transport,
+            )
+        )
+
+    def _build_settings(self, plan: Plan) -> webop.OperatorSettings:
+        settings = webop.OperatorSettings()
+        settings.execution.executor = VirtualThreads()
+        settings.background.executor = VirtualThreads()
+        settings.peering.standalone = plan.mode != "peering"
+        settings.peering.mandatory = plan.mode == "peering"
+        settings.peering.priority = self.number
+        if plan.mode == "lease":
+            settings.leadership.lease_name = "operator"
+            settings.leadership.lease_namespace = NAMESPACE
+        for section, values in plan.settings.items():
+            for name, value in values.items():
+                setattr(getattr(settings, section), name, value)
+        return settings
+
+    def _act(self, plan: HandlerPlan, handler: str, kwargs: Mapping[str, Any]) -> _Act:
+        return _Act(self._world, self, plan, handler, kwargs)
+
+
+@dataclass
+class _Act:
+    """What a handler does in one call."""
+
+    world: World
+    process: ReplicaProcess
+    plan: HandlerPlan
+    handler: str
+    kwargs: Mapping[str, Any]
+    is_in_thread: bool = False
+    call: Call = field(init=False)
+
+    def __post_init__(self) -> None:
+        kwargs = self.kwargs
+        self.call = self.world.begin_call(
+            Call(
+                self.process,
+                self.plan,
+                self.handler,
+                kwargs["uid"],
+                kwargs["name"],
+                get_essence(kwargs["body"]),
+                get_wish(kwargs["body"]),
+                kwargs.get("retry", 0) or 0,
+                str(kwargs.get("reason") or kwargs.get("type") or ""),
+                self.world.loop.time(),
+            )
+        )
+
+    def decide(self) -> None:
+        """Change the object; raise what is to be raised.
+
+        Raises:
+            Exception: as the plan wants it.
+        """
+        attempts, retry = self.plan.attempts, self.call.retry
+        attempt = attempts[retry] if retry < len(attempts) else None
+        if attempt is None or attempt.end == "ok":
+            self._change(self.kwargs["patch"])
+            return
+        self.call.delay = attempt.delay
+        if attempt.end == "temporary":
+            raise webop.TemporaryError("not yet", delay=attempt.delay)
+        if attempt.end == "permanent":
+            raise webop.PermanentError("never")
+        self.call.delay = self.world.plan.settings["execution"]["default_backoff"]
+        raise ValueError("as planned")
+
+    def _change(self, patch: webop.Patch) -> None:
+        key, uid = f"of-{self.plan.id}", self.call.uid
+        if self.plan.effect == "status":
+            patch.status[key] = uid
+        elif self.plan.effect == "label":
+            patch.metadata.labels[key] = uid
+        elif self.plan.effect == "fn":
+            patch.fns.append(partial(_note_in_status, key=key, uid=uid))
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Note how the call ends."""
+        outcome = "ok"
+        try:
+            yield
+        except webop.TemporaryError:
+            outcome = "temporary"
+            raise
+        except webop.PermanentError:
+            outcome = "permanent"
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            self.finish(outcome)
+
+    def finish(self, outcome: str) -> None:
+        """Note the end; that of a call in a thread is later."""
+        self.call.outcome = outcome
+        if self.is_in_thread:
+            self.world.network.later(self.plan.seconds, self.world.end_call, self.call)
+        else:
+            self.world.end_call(self.call)
+
+
+def _note_in_status(body: dict[str, Any], *, key: str, uid: str) -> None:
+    body.setdefault("status", {})[key] = uid
+
+
+def _declare(
+    registry: webop.OperatorRegistry, plan: HandlerPlan, act: Any, process: ReplicaProcess
+) -> None:
+    """Put a handler into a registry."""
+    options: dict[str, Any] = {"registry": registry, "id": plan.id}
+    if plan.is_choosy:
+        options["labels"] = {LABEL: "yes"}
+    if plan.kind == "field":
+        options["field"] = "spec.value"
+    if plan.kind == "timer":
+        options["interval"] = 7.0
+    decorate = {"index": webop.index, "daemon": webop.daemon, "timer": webop.timer}.get(
+        plan.kind
+    ) or getattr(webop.on, plan.kind)
+    if plan.kind == "index":
+        fn: Any = _index
+    elif plan.kind == "daemon":
+        fn = partial(_run_daemon, process, plan)
+    elif plan.kind == "event":
+        fn = partial(_watch_events, process, act, plan)
+    elif plan.is_sync:
+        fn = partial(_run_sync, act, plan)
+    else:
+        fn = partial(_run_async, act, plan)
+    decorate(PLURAL, **options)(fn)
+
+
+async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+    doing = act(plan.id, kwargs)
+    with doing.recording():
+        if plan.seconds:
+            await asyncio.sleep(plan.seconds)
+        if plan.subs:
+            subs = {f"sub{number}": partial(_run_sub, act, plan) for number in range(plan.subs)}
+            await webop.execute(fns=subs)
+        doing.decide()
+
+
+async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+    with act(f"{plan.id}/sub", kwargs).recording():
+        await asyncio.sleep(plan.seconds / 2)
+
+
+def _run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+    doing = act(plan.id, kwargs)
+    doing.is_in_thread = True
+    block(plan.seconds)
+    with doing.recording():
+        doing.decide()
+
+
+async def _watch_events(
+    process: ReplicaProcess, act: Any, plan: HandlerPlan, **kwargs: Any
+) -> None:
+    for handler in process.operator.context.registry.select_indexers():
+        process.indexes[handler.id] = kwargs[handler.id]
+    with act(plan.id, kwargs).recording():
+        if plan.seconds:
+            await asyncio.sleep(plan.seconds)
+
+
+async def _run_daemon(
+    process: ReplicaProcess,
+    plan: HandlerPlan,
+    *,
+    uid: str,
+    stopped: webop.DaemonStopped,
+    **_: Any,
+) -> None:
+    key = plan.id, uid
+    process.daemons[key] = process.daemons.get(key, 0) + 1
+    try:
+        await stopped.wait()
+    finally:
+        process.daemons[key] -= 1
+
+
+async def _index(name: str, uid: str, spec: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+    return {name: (uid, spec.get("value", 0))}

@@ -1,0 +1,375 @@
+"""One history: a cluster, a network, users, replicas; everything in one thread, in virtual time.
+
+Flow: :func:`run` makes the world of a plan, lets its steps happen, waits in the calm for everything
+to converge, ends the replicas, and returns what was wrong (:mod:`tests.simulation.invariants`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import gc
+import hashlib
+import itertools
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from unittest import mock
+
+import orjson
+
+from tests.simulation import cluster as servers
+from tests.simulation.invariants import Judge
+from tests.simulation.network import Network, Sender
+from tests.simulation.plans import CALM, Plan, Step
+from tests.simulation.replicas import GROUP, LABEL, NAMESPACE, PLURAL, Call, ReplicaProcess
+from tests.simulation.virtual import (
+    EPOCH,
+    DeadlockError,
+    LivelockError,
+    VirtualLoop,
+    current_process,
+    virtual_time,
+)
+from webop.errors import WebopError
+
+_EXIT = 60.0  # seconds for a replica to end when it is told to
+_LOOKS = 2.0  # seconds between looks in the calm
+_LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
+_COLLECTION = 20  # histories between collections of garbage, which are expensive
+OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
+
+
+@dataclass
+class Verdict:
+    """What a history has shown.
+
+    Attributes:
+        violations: what was wrong; the first one counts.
+        story: what happened, line by line.
+        calls: the number of calls of handlers.
+        requests: the number of requests to the API server.
+        seconds: of virtual time.
+        digest: of all that happened: the same for the same plan.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    calls: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    digest: str = ""
+
+
+class World:
+    """Everything there is in one history."""
+
+    def __init__(self, plan: Plan, loop: VirtualLoop) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.rng = random.Random(f"world {plan.seed}")
+        self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
+        self.network = Network(loop, self.cluster, self.rng, self._note_request)
+        self.judge = Judge(self)
+        self.calls: list[Call] = []
+        self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
+        self.processes: list[ReplicaProcess] = []
+        self.story: list[str] = []
+        self._disturbances: list[tuple[float, float]] = []
+        self._serials = 0
+        self._values = 0
+        self._requests = 0
+        self._digest = hashlib.sha256()
+        self._threads: list[threading.Thread] = []
+        self.cluster.add_kind(GROUP, PLURAL, "Thing")
+        self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
+        head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+        path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+        self._ask("POST", path, {**head, "metadata": {"name": "default"}})
+        self.cluster.observers.append(self.judge.judge_change)
+
+    async def live(self) -> None:
+        """Let everything happen."""
+        for number in range(self.plan.replicas):
+            self.start(number)
+        for step in self.plan.steps:
+            await asyncio.sleep(max(0.0, step.at - self.loop.time()))
+            self.tell(str(step)[9:])
+            self._take(step)
+        await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
+        self._calm_down()
+        end = self.loop.time() + CALM
+        while self.judge.list_unfinished() and self.loop.time() < end:
+            await asyncio.sleep(_LOOKS)
+        await self.judge.judge_calm()
+        await self._end()
+
+    def tell(self, what: str) -> None:
+        """Write down what happens."""
+        line = f"{self.loop.time():8.3f} {what}"
+        self.story.append(line)
+        self._digest.update(line.encode())
+
+    def start(self, number: int) -> None:
+        """Start a replica, unless it runs."""
+        present = self.replicas[number]
+        if present is not None and present.is_running:
+            return
+        self._serials += 1
+        process = ReplicaProcess(self, number, self._serials)
+        self.replicas[number] = process
+        self.processes.append(process)
+        self._disturb(0.0)
+        self.tell(f"{process} starts")
+
+    def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
+        """Note that an operator has ended; it is started again, as a kubelet does it."""
+        process.ended_at = self.loop.time()
+        if process.is_dead:
+            return
+        error = None if task.cancelled() else task.exception()
+        self.tell(f"{process} has ended: {error!r}")
+        self.network.cut_off(process)
+        self._disturb(0.0)
+        self.judge.judge_leftovers(process)
+        if error is not None and not isinstance(error, WebopError):
+            self.judge.complain(f"{process} has failed: {error!r}")
+        if not process.is_stopping:
+            self.network.later(1.0, self.start, process.number)
+
+    def kill(self, process: ReplicaProcess) -> None:
+        """End a process at once: it never runs a step again."""
+        process.is_dead = process.is_paused = True
+        process.ended_at = self.loop.time()
+        self.network.cut_off(process)
+        self._disturb(0.0)
+        for call in self.calls:
+            if call.process is process and call.end is None:
+                call.outcome = "killed"
+                self.end_call(call)
+
+    def begin_call(self, call: Call) -> Call:
+        """Note that a handler is called."""
+        if not call.process.is_dead:
+            self.judge.judge_begin(call)
+            self.calls.append(call)
+            self.tell(f"{call}")
+        return call
+
+    def end_call(self, call: Call) -> None:
+        """Note that a call has ended."""
+        if call.end is None:
+            call.end = self.loop.time()
+            self.tell(f"{call}")
+            self.judge.judge_end(call)
+
+    def was_disturbed(self, begin: float, end: float) -> bool:
+        """Tell whether anything was wrong with the network or the processes in a time."""
+        return any(first <= end and last >= begin for first, last in self._disturbances)
+
+    def get_token(self, number: int) -> str:
+        """Return a token for a login that has to bring another one."""
+        return f"token-{number}-{self.loop.time():.3f}"
+
+    def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
+        """Ask the API server as the user."""
+        return self._ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
+
+    def _ask(self, method: str, path: str, body: Any = None) -> servers.Response:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = None if body is None else orjson.dumps(body)
+        headers = {"content-type": kind}
+        return self.cluster.handle(servers.Request(method, path, {}, headers, content, "user"))
+
+    def list_objects(self) -> dict[str, Any]:
+        """Return the objects that there are, by name."""
+        items = self.request("GET").body["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def get_verdict(self) -> Verdict:
+        """Return what has happened."""
+        return Verdict(
+            self.judge.violations,
+            self.story,
+            len(self.calls),
+            self._requests,
+            self.loop.time(),
+            self._digest.hexdigest()[:16],
+        )
+
+    def _take(self, step: Step) -> None:
+        if step.kind in {"create", "update", "label", "delete", "replace"}:
+            self._act_as_user(step)
+        elif step.kind == "fault":
+            assert step.fault is not None
+            self.network.begin(step.fault)
+            self.network.later(step.seconds, self.network.end, step.fault)
+        elif step.kind == "compact":
+            self.cluster.compact()
+        elif step.kind == "lag":
+            self.cluster.lag = 5
+            self.network.later(step.seconds, self._catch_up)
+        else:
+            self._strike(step)
+        if step.kind in {"fault", "kill", "stop", "pause", "skew"}:
+            self._disturb(step.seconds)
+
+    def _disturb(self, seconds: float) -> None:
+        self._disturbances.append((self.loop.time(), self.loop.time() + seconds))
+
+    def _act_as_user(self, step: Step) -> None:
+        self._values += 1
+        spec = {"spec": {"value": self._values}}
+        name = str(step.target)
+        if step.kind in {"delete", "replace"}:
+            self.request("DELETE", name)
+        if step.kind in {"create", "replace"}:
+            labels = {LABEL: "yes"} if self._values % 2 else {}
+            head = {"apiVersion": f"{GROUP}/v1", "kind": "Thing"}
+            self.request("POST", "", {**head, "metadata": {"name": name, "labels": labels}, **spec})
+        elif step.kind == "update":
+            self.request("PATCH", name, spec)
+        elif step.kind == "label":
+            label = "yes" if self._values % 2 else None
+            self.request("PATCH", name, {"metadata": {"labels": {LABEL: label}}})
+
+    def _strike(self, step: Step) -> None:
+        number = int(step.target)
+        process = self.replicas[number]
+        if process is None or not process.is_running or process.is_paused:
+            return
+        if step.kind == "pause":
+            process.is_paused = True
+            self.network.later(step.seconds, self._resume, process)
+            return
+        if step.kind == "skew":
+            process.skew += step.seconds
+            return
+        process.is_stopping = True
+        if step.kind == "kill":
+            self.kill(process)
+        else:
+            process.task.cancel()
+        self.network.later(step.seconds, self._restart, process)
+
+    def _restart(self, process: ReplicaProcess) -> None:
+        if process.is_running:  # it is not over yet
+            self.network.later(1.0, self._restart, process)
+        else:
+            self.start(process.number)
+
+    def _resume(self, process: ReplicaProcess) -> None:
+        if not process.is_dead:
+            process.is_paused = False
+            self.tell(f"{process} goes on")
+            self.loop.resume()
+
+    def _catch_up(self) -> None:
+        self.cluster.lag = 0
+
+    def _calm_down(self) -> None:
+        self.tell("calm")
+        self.network.faults.clear()
+        self._catch_up()
+        for number, process in enumerate(self.replicas):
+            if process is not None and process.is_paused and not process.is_dead:
+                self._resume(process)
+            self.start(number)
+
+    async def _end(self) -> None:
+        """Stop all replicas; those that were killed end now, without anybody hearing of it."""
+        self.tell("the end")
+        for process in self.processes:
+            process.is_stopping = True
+            if process.is_dead:
+                process.is_paused = False
+            process.task.cancel()
+        self.loop.resume()
+        _, pending = await asyncio.wait({p.task for p in self.processes}, timeout=_EXIT)
+        for task in pending:
+            self.judge.complain(f"{task.get_name()} does not end within {_EXIT:g} s")
+        await asyncio.sleep(1.0)
+
+    def _note_request(self, sender: Sender, request: servers.Request) -> None:
+        self._requests += 1
+        if request.method != "GET":
+            body = "" if "/leases/" in request.path else (request.body or b"").decode()
+            self.tell(f"{sender}: {request.method} {request.path.removeprefix(OBJECTS)} {body}")
+
+    def _read_wall_clock(self) -> dt.datetime:
+        return EPOCH + dt.timedelta(seconds=self.loop.time())
+
+    def begin_thread(self, thread: threading.Thread) -> None:
+        """Do what a thread of webop would do, in the loop.
+
+        Raises:
+            AssertionError: it is not known what it would do.
+        """
+        if thread.name == "end of the lease":
+            process = current_process.get()
+            assert isinstance(process, ReplicaProcess)
+            self._watch_lease(thread._target.__self__, process)  # type: ignore[attr-defined]
+        elif thread.name != "webop-watchdog":
+            raise AssertionError(f"a thread: {thread.name}")
+
+    def _watch_lease(self, watchdog: Any, process: ReplicaProcess) -> None:
+        """Look as the thread at the end of a lease does; it ends its process."""
+        if watchdog._stopped.is_set() or not process.is_running:
+            return
+        rest = watchdog._fence.rest + _LEASE_GRACE
+        if not process.is_paused and rest <= 0 and watchdog._fence.threads:
+            with contextlib.suppress(_Exit):
+                process.context.copy().run(watchdog._bite)
+            self.tell(f"{process} ends itself")
+            self.kill(process)
+            self.network.later(1.0, self.start, process.number)
+            return
+        self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+
+
+class _Exit(BaseException):
+    """A process ends itself."""
+
+
+def _exit(_: int) -> NoReturn:
+    raise _Exit
+
+
+_runs = itertools.count()
+
+
+def run(plan: Plan) -> Verdict:
+    """Run a history."""
+    loop = VirtualLoop()
+    if next(_runs) % _COLLECTION == 0:
+        gc.collect()
+        gc.freeze()
+    gc.disable()
+    errors: list[str] = []
+    loop.set_exception_handler(lambda _, context: errors.append(str(context)))
+    problem = ""
+    world = World(plan, loop)
+    with virtual_time(loop, plan.seed, world.begin_thread), _quiet():
+        try:
+            loop.run_until_complete(world.live())
+        except (LivelockError, DeadlockError) as exc:
+            problem = f"{type(exc).__name__}: {exc}"
+        finally:
+            gc.enable()
+            loop.close()
+    verdict = world.get_verdict()
+    verdict.violations += [problem] if problem else []
+    verdict.violations += [f"an error nobody has caught: {text}" for text in errors]
+    return verdict
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No process is ended, and nothing is logged unless it is asked for."""
+    with mock.patch.object(os, "_exit", _exit), mock.patch.object(logging, "shutdown"):
+        yield
