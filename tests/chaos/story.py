@@ -87,6 +87,7 @@ class Stage:
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[Violation] = field(default_factory=list)
     watching: asyncio.Task[None] = field(init=False)
+    unsettled: list[str] = field(default_factory=list)
 
     async def strike(self, fault: Fault) -> None:
         """Let something go wrong, and mend it."""
@@ -222,12 +223,13 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     say("the users stop, and all faults are over")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
-    left = ["?"]
+    stage.unsettled = await _list_unsettled(stage)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(times.calm + _PATIENCE):
-            while left := await _list_unsettled(stage):
+            while stage.unsettled:
                 await asyncio.sleep(1)
-    took = read_clock() - began
+                stage.unsettled = await _list_unsettled(stage)
+    took, left = read_clock() - began, stage.unsettled
     say(f"{len(left)} objects are unsettled after {took:.1f} s")
     if left or took > times.calm:
         text = f"after {took:.1f} s, {len(left)} are unsettled: {', '.join(left[:10])}"
@@ -250,6 +252,7 @@ async def _tell_progress(stage: Stage, say: Say) -> None:
             f"{sum(life.gone is None for life in lives)} objects of {len(lives)}, "
             f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
             f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
+            + (f"; {len(stage.unsettled)} not settled yet" if stage.unsettled else "")
         )
 
 
