@@ -26,6 +26,7 @@ from webop.errors import (
 from webop.handling.call_options import CallOptions, Commit
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
+from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, build_mark, now
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
@@ -115,6 +116,7 @@ async def attempt(
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
         check_limits(handler, standing)
+        await pass_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
