@@ -86,9 +86,9 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
-        if last.process is call.process or not self.world.was_disturbed(
-            last.begin - _AFTERMATH, call.begin
-        ):
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
+        is_alone = self.world.plan.mode == "alone"  # nobody else can take over
+        if not is_disturbed or (is_alone and last.process is call.process):
             if last.outcome in _FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in _FAILED and call.retry != last.retry + 1:
@@ -135,7 +135,7 @@ class Judge:
 
     def list_unfinished(self) -> list[str]:
         """Say what has not converged yet."""
-        problems = [f"{calls[0]} still runs" for calls in self._active.values() if calls]
+        problems = [f"endless: {calls[0]} still runs" for calls in self._active.values() if calls]
         objects = self.world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:
@@ -150,7 +150,7 @@ class Judge:
     async def judge_calm(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""
         for problem in self.list_unfinished():
-            self.complain(f"no convergence: {problem}")
+            self.complain(problem)
         if self.violations:
             return
         await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
@@ -177,10 +177,10 @@ class Judge:
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
         if progress:
-            problems.append(f"{name}: progress is left over: {progress}")
+            problems.append(f"progress: {name} has some left over: {progress}")
         is_guarded = any(plan.kind in {"delete", "daemon", "timer"} for plan in plans)
         if is_guarded != (_FINALIZER in meta.get("finalizers", [])):
-            problems.append(f"{name} ({uid}): finalizer wanted: {is_guarded}")
+            problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
     def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
@@ -191,13 +191,14 @@ class Judge:
         uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
         before, handled = self._cycles.get(uid, (None, {}))
         if get_essence(handled) != essence:
-            return [f"{name} ({uid}): {essence} is not handled, but {get_essence(handled)}"]
+            return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
         calls = [
             call
             for call in self.world.calls
             if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
         ]
-        first = get_wish(before) if before else min((call.wish for call in calls), default=wish)
+        known = (call.wish for call in calls if not call.process.is_dead)  # to the last process
+        first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
         done = {call.handler for call in calls if call.wish[0] == wish[0]}
@@ -205,7 +206,7 @@ class Judge:
             wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
             done |= {call.handler for call in calls if call.plan.kind == "create"}
         missed = wanted - done
-        return [f"{name} ({uid}): {essence} was never handled by {missed}"] if missed else []
+        return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
 
     def _judge_daemons(self, objects: Json) -> list[str]:
         """Daemons run for the objects that match, once, and for no others."""
@@ -220,9 +221,9 @@ class Judge:
             for body in objects.values()
             if self._wants(plan, body)
         }
-        problems = [f"daemon {key} does not run" for key in sorted(wanted - running.keys())]
+        problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [
-            f"daemon {key} runs {count} times, {int(key in wanted)} wanted"
+            f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
             for key, count in sorted(running.items())
             if count != (key in wanted)
         ]
@@ -242,7 +243,7 @@ class Judge:
                     if self._wants(plan, body)
                 }
                 if seen != wanted:
-                    problems.append(f"index {plan.id} of {process}: {seen}, not {wanted}")
+                    problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")
         return problems
 
     def _wants(self, plan: HandlerPlan, body: Json) -> bool:

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 
 from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
 from .messages import Json, Request
-from .store import Change, Store
+from .store import Change, Store, Table
 
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _NAMES = ("plural", "singular", "kind", "listKind")
+_ACCEPTED = "the initial names have been accepted"
+_NOT_ACCEPTED = "not all names are accepted"
 
 
 class Kinds:
@@ -67,72 +69,84 @@ class Kinds:
 
     def begin_deletion(self, crd: Json, stamp: str, request: Request) -> Json:
         """Mark a CRD as deleted, and delete its objects; return its state."""
-        if "deletionTimestamp" in crd["metadata"]:
-            return crd
-        finalizers = [*crd["metadata"].get("finalizers", ()), _CLEANUP]
-        metadata = {**crd["metadata"], "deletionTimestamp": stamp, "finalizers": finalizers}
-        condition = {
-            "type": "Terminating",
-            "status": "True",
-            "lastTransitionTime": stamp,
-            "reason": "InstanceDeletionPending",
-            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will "
-            "begin soon",
-        }
-        conditions = [*(crd["status"]["conditions"] or ()), condition]
-        new = {**crd, "metadata": metadata, "status": {**crd["status"], "conditions": conditions}}
-        name = crd["metadata"]["name"]
-        self._store.commit(self._store.tables[CRDS], name, new, request)
-        for kind in build_custom_kinds(new):
+        name, metadata = crd["metadata"]["name"], crd["metadata"]
+        if "deletionTimestamp" in metadata:
+            if "deletionGracePeriodSeconds" in metadata:
+                return crd
+            return self._write(crd, {**metadata, "deletionGracePeriodSeconds": 0}, request=request)
+        finalizers = [*metadata.get("finalizers", ()), _CLEANUP]
+        metadata = {**metadata, "deletionTimestamp": stamp, "finalizers": finalizers}
+        problem = (
+            "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+        )
+        pending = _build_condition("Terminating", stamp, "InstanceDeletionPending", problem)
+        conditions = list(crd["status"]["conditions"] or ())
+        marked = self._write(crd, metadata, {"conditions": [*conditions, pending]}, request)
+        begun = _build_condition(
+            "Terminating",
+            stamp,
+            "InstanceDeletionInProgress",
+            "CustomResource deletion is in progress",
+        )
+        crd = self._write(marked, dict(marked["metadata"]), {"conditions": [*conditions, begun]})
+        for kind in build_custom_kinds(crd):
             if (kind.group, kind.version, kind.plural) in self._served:
                 self._serve(kind)
         self._publish()
-        table = self._store.tables.get(name)
-        for key, raw in list(table.objects.items() if table else ()):
-            assert table is not None
-            if raw["metadata"].get("finalizers"):
-                below = {**raw["metadata"], "deletionTimestamp": stamp}
-                below["deletionGracePeriodSeconds"] = 0
-                below["generation"] = below.get("generation", 0) + 1
-                if "deletionTimestamp" not in raw["metadata"]:
-                    self._store.commit(table, key, {**raw, "metadata": below}, None)
-            else:
-                self._store.commit(table, key, None, None)
+        if name in self._store.tables:
+            self._delete_objects(self._store.tables[name], stamp)
         self._finish(self._store.tables[CRDS].objects.get(name))
-        return new
+        return marked
+
+    def _delete_objects(self, table: Table, stamp: str) -> None:
+        """Delete all objects; those that finalizers hold are marked."""
+        for key, raw in list(table.objects.items()):
+            metadata = raw["metadata"]
+            if not metadata.get("finalizers"):
+                self._store.commit(table, key, None, None)
+            elif "deletionTimestamp" not in metadata:
+                marks = {"deletionTimestamp": stamp, "deletionGracePeriodSeconds": 0}
+                generation = {"generation": metadata["generation"] + 1}
+                new = {**raw, "metadata": {**metadata, **marks, **generation}}
+                self._store.commit(table, key, new, None)
 
     def _establish(self, crd: Json, *, is_new: bool) -> None:
         """Accept the names of a CRD, if no other has them, and serve its versions."""
-        name, stamp = crd["metadata"]["name"], self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        problem = self._find_conflict(crd)
-        accepted = {
-            "type": "NamesAccepted",
-            "status": "False" if problem else "True",
-            "lastTransitionTime": stamp,
-            "reason": "ConflictingNames" if problem else "NoConflicts",
-            "message": problem or "no conflicts found",
-        }
-        established = {
-            "type": "Established",
-            "status": "False" if problem else "True",
-            "lastTransitionTime": stamp,
-            "reason": "NotAccepted" if problem else "InitialNamesAccepted",
-            "message": "not all names are accepted"
-            if problem
-            else "the initial names have been accepted",
-        }
-        status = {
-            **crd["status"],
-            "conditions": [accepted, established],
-            "acceptedNames": crd["spec"]["names"],
-        }
-        if is_new:
-            new = {**crd, "metadata": dict(crd["metadata"]), "status": status}
-            self._store.commit(self._store.tables[CRDS], name, new, None)
-        if problem:
+        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        taken = self._find_taken_names(crd)
+        names = {field: name for field, name in crd["spec"]["names"].items() if field not in taken}
+        if taken:
+            field, name = list(taken.items())[-1]
+            reason, message = (
+                f"{field[0].upper()}{field[1:]}Conflict",
+                f'"{name}" is already in use',
+            )
+            conditions = [
+                _build_condition("NamesAccepted", stamp, reason, message, is_true=False),
+                _build_condition("Established", stamp, "NotAccepted", _NOT_ACCEPTED, is_true=False),
+            ]
+            accepted = {"plural": "", "kind": "", **names}
+            self._write(
+                crd, dict(crd["metadata"]), {"conditions": conditions, "acceptedNames": accepted}
+            )
             return
+        if is_new:
+            conditions = [
+                _build_condition("NamesAccepted", stamp, "NoConflicts", "no conflicts found"),
+                _build_condition("Established", stamp, "Installing", _ACCEPTED, is_true=False),
+            ]
+            status = {"conditions": conditions, "acceptedNames": names}
+            crd = self._write(crd, dict(crd["metadata"]), status)
+            established = _build_condition("Established", stamp, "InitialNamesAccepted", _ACCEPTED)
+            status = {"conditions": [conditions[0], established]}
+            crd = self._write(crd, dict(crd["metadata"]), status)
+        self._serve_all(crd)
+
+    def _serve_all(self, crd: Json) -> None:
+        """Serve the versions of a CRD as it is now; watches of before end."""
+        name = crd["metadata"]["name"]
         for key in [key for key, kind in self._served.items() if kind.resource == name]:
-            del self._served[key]
+            self._since.pop(self._served.pop(key))
         table = self._store.open_table(name)
         table.advance(len(table.log))
         table.end_watches()  # the server begins anew with it, also with its cache
@@ -141,17 +155,29 @@ class Kinds:
             self._serve(kind)
         self._publish()
 
-    def _find_conflict(self, crd: Json) -> str:
+    def _find_taken_names(self, crd: Json) -> Json:
+        """Return the names that other CRDs of the group have, by their fields."""
         names = crd["spec"]["names"]
-        for other in self._store.tables[CRDS].objects.values():
-            if other is crd or other["spec"]["group"] != crd["spec"]["group"]:
-                continue
-            if other["metadata"]["name"] == crd["metadata"]["name"]:
-                continue
-            for field in _NAMES:
-                if names.get(field) == other["status"]["acceptedNames"].get(field):
-                    return f'"{names[field]}" is already in use'
-        return ""
+        taken = {}
+        for field in _NAMES:
+            for other in self._store.tables[CRDS].objects.values():
+                is_other = other["metadata"]["name"] != crd["metadata"]["name"]
+                is_near = is_other and other["spec"]["group"] == crd["spec"]["group"]
+                if is_near and other["status"]["acceptedNames"].get(field) == names.get(field):
+                    taken[field] = names[field]
+        return taken
+
+    def _write(
+        self,
+        crd: Json,
+        metadata: Json,
+        status: Json | None = None,
+        request: Request | None = None,
+    ) -> Json:
+        """Store a new state of a CRD, return it."""
+        new = {**crd, "metadata": metadata, "status": {**crd["status"], **(status or {})}}
+        self._store.commit(self._store.tables[CRDS], metadata["name"], new, request)
+        return new
 
     def _serve(self, kind: Kind) -> None:
         self._served[kind.group, kind.version, kind.plural] = kind
@@ -181,3 +207,15 @@ class Kinds:
 
     def _publish(self) -> None:
         self._told.append((self._now(), tuple(self._served.values())))
+
+
+def _build_condition(
+    kind: str, stamp: str, reason: str, message: str, *, is_true: bool = True
+) -> Json:
+    return {
+        "type": kind,
+        "status": "True" if is_true else "False",
+        "lastTransitionTime": stamp,
+        "reason": reason,
+        "message": message,
+    }

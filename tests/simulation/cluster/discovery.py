@@ -43,7 +43,8 @@ def discover(path: str, kinds: Iterable[Kind], *, is_aggregated: bool) -> Json:
             found = groups[group][version]
             resources = [item for kind in found for item in _build_resources(kind)]
             name = found[0].api_version
-            return {"kind": "APIResourceList", "groupVersion": name, "resources": resources}
+            body = {"kind": "APIResourceList", "groupVersion": name, "resources": resources}
+            return {"apiVersion": "v1", **body} if group else body
     raise NoSuchPathError
 
 

@@ -141,12 +141,14 @@ def _fill_event(raw: Json) -> None:
 
 
 def _find_event_fault(raw: Json) -> str:
-    namespace = (raw.get("involvedObject") or {}).get("namespace", "")
+    about = (raw.get("involvedObject") or {}).get("namespace", "")
     own = raw["metadata"]["namespace"]
-    # Events about objects of the cluster are in the namespace "default".
-    if (namespace or "default") != own:
-        return "involvedObject.namespace: does not match event.namespace"
-    return ""
+    if raw["eventTime"]:
+        is_right = bool(about) or own in {"default", "kube-system"}
+    else:
+        # Events about objects of the cluster are in the namespace "default".
+        is_right = (about or "default") == own
+    return "" if is_right else "involvedObject.namespace: does not match event.namespace"
 
 
 def _fill_webhooks(raw: Json) -> None:

@@ -15,6 +15,7 @@ _KEY = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
 _ANNOTATIONS_LIMIT = 256 * 1024  # bytes, of all keys and values
 
@@ -107,6 +108,13 @@ def find_faults(metadata: Json, *, is_label: bool = False) -> Iterator[str]:
     for owner, field in product(metadata.get("ownerReferences", ()), _OWNER_FIELDS):
         if not owner.get(field):
             yield f"metadata.ownerReferences.{field}: Invalid value: must not be empty"
+
+
+def find_core_faults(metadata: Json) -> Iterator[str]:
+    """Yield what is invalid in objects of built-in kinds only."""
+    for finalizer in metadata.get("finalizers", ()):
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            yield f"metadata.finalizers: Invalid value: {finalizer!r}: not fully qualified"
 
 
 def carry_over(new: Json, old: Json) -> None:

@@ -17,40 +17,49 @@ _REJECTION = "the server rejected our request due to an error in our request"
 _ABSENT = object()
 
 
-def apply_merge_patch(target: Any, patch: Any) -> Any:
-    """Return a patched copy; it shares the unpatched parts."""
+def apply_merge_patch(target: Json, patch: Any) -> Json:
+    """Return a patched copy; it shares the unpatched parts.
+
+    Raises:
+        Refusal: it is no patch of an object.
+    """
     if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
+        raise refuse_body("error decoding patch: cannot unmarshal it into a map")
+    return _merge(target, patch)
+
+
+def _merge(target: Json, patch: Json) -> Json:
+    result = dict(target)
     for key, value in patch.items():
+        before = result.get(key)
         if value is None:
             result.pop(key, None)
-        elif isinstance(value, dict):
-            result[key] = apply_merge_patch(result.get(key), value)
+        elif not isinstance(before, dict):
+            result[key] = _prune(value)
         else:
-            result[key] = value
+            result[key] = _merge(before, value) if isinstance(value, dict) else value
     return result
 
 
-def parse_json_patch(patch: Any) -> list[Json]:
-    """Return the operations.
-
-    Raises:
-        Refusal: it is no list of objects.
-    """
-    if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
-        raise refuse_body("error decoding patch: cannot unmarshal it into []handlers.jsonPatchOp")
-    return patch
+def _prune(value: Any) -> Any:
+    """Return a new value without the nulls of its objects, also those in lists."""
+    if isinstance(value, dict):
+        return {key: _prune(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_prune(item) for item in value]
+    return value
 
 
-def apply_json_patch(target: Json, operations: list[Json]) -> Any:
+def apply_json_patch(target: Json, patch: Any) -> Any:
     """Return a patched copy.
 
     Raises:
-        Refusal: an operation is impossible, or a test does not hold.
+        Refusal: it is no list of operations, one is impossible, or a test does not hold.
     """
+    if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
+        raise refuse_body("error decoding patch: cannot unmarshal it into []handlers.jsonPatchOp")
     document = [orjson.loads(orjson.dumps(target))]
-    for operation in operations:
+    for operation in patch:
         try:
             _OPERATIONS[operation["op"]](document, operation)
         except (KeyError, IndexError, ValueError, TypeError) as exc:

@@ -21,7 +21,7 @@ from .messages import (
     refuse_options,
     refuse_version,
 )
-from .selectors import build_predicate
+from .selectors import build_predicate, check_fields, requires_name
 from .store import Store, Table, Watch
 
 _MATCHES = {"", "Exact", "NotOlderThan"}
@@ -46,26 +46,27 @@ def list_objects(
         Refusal: the parameters contradict each other, or the version is gone, or not there yet.
     """
     is_selected = build_predicate(query)
-    page = _choose_page(store, table, prefix, query)
+    # One object that is known by its key is not listed, but read.
+    is_single = requires_name(query) and bool(prefix or not kind.namespaced)
+    page = _choose_page(store, table, prefix, query, is_single=is_single)
+    check_fields(query, namespaced=kind.namespaced)
+    keys = [key for key in sorted(page.objects) if key.startswith(prefix) and key >= page.start]
     items: list[Json] = []
-    rest, last = 0, ""
-    for key in sorted(page.objects):
-        if not key.startswith(prefix) or key < page.start:
-            continue
+    count = 0
+    for count, key in enumerate(keys, 1):  # noqa: B007  it is needed after the loop
         raw = page.objects[key]
-        if is_selected is not None and not is_selected(raw):
-            continue
-        if page.limit and len(items) == page.limit:
-            rest += 1
-            continue
-        last = key
-        items.append(kind.show(raw))
+        if is_selected is None or is_selected(raw):
+            items.append(kind.show(raw))
+            if len(items) == page.limit:
+                break
+    rest = keys[count:]
     metadata: Json = {"resourceVersion": str(page.version)}
     if rest:
         # The next page begins right after the last key, as that of etcd does.
-        metadata["continue"] = _build_token(page.version, last[len(prefix) :] + "\0")
+        start = keys[count - 1].removeprefix(prefix) + "\0"
+        metadata["continue"] = _build_token(page.version, start)
         if is_selected is None:
-            metadata["remainingItemCount"] = rest
+            metadata["remainingItemCount"] = len(rest)
     if not kind.is_custom:
         skipped = {"apiVersion", "kind"}
         items = [{key: raw[key] for key in raw if key not in skipped} for raw in items]
@@ -85,8 +86,9 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
         Refusal: the parameters contradict each other.
     """
     is_selected = build_predicate(query)
-    version = _parse_version(query.get("resourceVersion", ""), is_watch=True)
     is_streaming = _parse_streaming(query)
+    check_fields(query, namespaced=kind.namespaced)
+    version = _parse_version(query.get("resourceVersion", ""), is_watch=True)
     bookmark = {"kind": kind.kind, "apiVersion": kind.api_version}
     wants_bookmarks = query.get("allowWatchBookmarks") in {"true", "1"}
 
@@ -98,8 +100,8 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
         watch.list_objects(objects)
         return watch
 
-    if is_streaming is False:
-        return begin(version or store.version, {})
+    if is_streaming is False and not version:
+        return begin(store.version, {})
     if is_streaming or not version:
         if version is None:
             # The newest state is waited for, and with it go the events to other watches.
@@ -123,7 +125,9 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
     return watch
 
 
-def _choose_page(store: Store, table: Table, prefix: str, query: dict[str, str]) -> _Page:
+def _choose_page(
+    store: Store, table: Table, prefix: str, query: dict[str, str], *, is_single: bool
+) -> _Page:
     match = query.get("resourceVersionMatch", "")
     text = query.get("resourceVersion", "")
     token = query.get("continue", "")
@@ -142,7 +146,7 @@ def _choose_page(store: Store, table: Table, prefix: str, query: dict[str, str])
         return _Page(table.objects, store.version, "", limit)
     if version > store.version:
         raise refuse_version(text, store.version)
-    if match == "Exact" or (version and limit and not match):
+    if match == "Exact" or (version and limit and not match and not is_single):
         return _Page(_get_objects_at(store, table, version, ""), version, "", limit)
     table.advance_to(version)
     cached = table.get_cached_version(store.version)
@@ -184,7 +188,8 @@ def _parse_streaming(query: dict[str, str]) -> bool | None:
             raise refuse_options(
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
-        return None
+        # As the beginning of everything means the same, the end of the list is told there, too.
+        return None if query.get("resourceVersion", "0") not in {"", "0"} else True
     if match != "NotOlderThan":
         raise refuse_options("sendInitialEvents requires resourceVersionMatch NotOlderThan")
     return wish in {"true", "1"}

@@ -22,7 +22,7 @@ def build_predicate(query: dict[str, str]) -> Predicate | None:
     """Return what tells whether an object is selected by the parameters; None if all are.
 
     Raises:
-        Refusal: a selector cannot be understood, or is about fields that cannot be selected by.
+        Refusal: a selector cannot be understood.
     """
     labels = [_parse_label_term(term) for term in _split(query.get("labelSelector", ""))]
     fields = [_parse_field_term(term) for term in _split(query.get("fieldSelector", ""))]
@@ -35,6 +35,24 @@ def build_predicate(query: dict[str, str]) -> Predicate | None:
         return all(test(found) for test in labels) and all(test(metadata) for test in fields)
 
     return is_selected
+
+
+def check_fields(query: dict[str, str], *, namespaced: bool) -> None:
+    """Refuse selectors of fields that objects cannot be selected by.
+
+    Raises:
+        Refusal: there is such a selector.
+    """
+    for term in _split(query.get("fieldSelector", "")):
+        name = re.split("[=!]", term)[0]
+        if name != "metadata.name" and not (namespaced and name == "metadata.namespace"):
+            raise refuse_body(f"field label not supported: {name}")
+
+
+def requires_name(query: dict[str, str]) -> bool:
+    """Tell whether only one name is selected."""
+    terms = _split(query.get("fieldSelector", ""))
+    return any(re.match("metadata.name==?[^=]", term) for term in terms)
 
 
 def matches_label_selector(selector: Json | None, labels: dict[str, str]) -> bool:
@@ -84,7 +102,5 @@ def _parse_field_term(term: str) -> Callable[[dict[str, Any]], bool]:
     if match is None:
         raise refuse_body(f"invalid selector: '{term}'; can't understand '{term}'")
     name, sign, value = match.groups()
-    if name not in {"metadata.name", "metadata.namespace"}:
-        raise refuse_body(f"field label not supported: {name}")
     field, is_wanted = name.removeprefix("metadata."), sign != "!="
     return lambda metadata: (metadata.get(field, "") == value) is is_wanted

@@ -12,7 +12,7 @@ import orjson
 
 from .definitions import Kinds
 from .discovery import discover
-from .kinds import BUILT_IN, CRDS
+from .kinds import BUILT_IN, CRDS, NAMESPACES
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .reading import list_objects, open_watch
 from .store import Change, Store, Watch
@@ -243,7 +243,7 @@ class Cluster:
             raise NoSuchPathError
         if request.method == "POST":
             return (yield from self._writer.create(target, parse_object(kind, request)))
-        if request.method == "DELETE":
+        if request.method == "DELETE" and kind.resource != NAMESPACES:
             listed = list_objects(self._store, kind, target.table, prefix, request.query)
             for raw in listed.body["items"]:
                 one = Target(
@@ -265,7 +265,7 @@ class Cluster:
         if request.method == "PUT":
             return (yield from writer.replace(target, parse_object(target.kind, request)))
         if request.method == "PATCH":
-            return (yield from writer.patch(target, parse_body(request)))
+            return (yield from writer.patch(target))
         if request.method == "DELETE" and not target.subresource:
             return (yield from self._delete(target))
         if request.method == "POST" and target.kind.is_custom and not target.subresource:
@@ -296,18 +296,14 @@ class Cluster:
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces" and parts[2] not in {"status", "finalize"}:
             namespace, parts = parts[1], parts[2:]
-        plural, name, subresource, *more = (*parts, "", "", "")[: max(len(parts), 3)]
+        plural, name, subresource = (*parts, "", "")[:3]  # the rest does not matter
         kind = self._kinds.find(group, version, plural)
         if kind is None:
-            if any((group, version) == (one.group, one.version) for one in BUILT_IN):
+            if any(group == one.group for one in BUILT_IN):
                 message = "the server could not find the requested resource"
                 raise Refusal(404, "NotFound", message, {})
             raise NoSuchPathError
-        if (
-            more
-            or (namespace and not kind.namespaced)
-            or (name and not namespace and kind.namespaced)
-        ):
+        if (namespace and not kind.namespaced) or (name and kind.namespaced and not namespace):
             raise NoSuchPathError
         table = self._store.tables[kind.resource]
         target = Target(kind, table, namespace, name, subresource, request)
@@ -336,5 +332,6 @@ def _split_path(path: str) -> tuple[str, str, list[str]]:
 
 def _refuse_method(target: Target) -> Refusal:
     message = "the server does not allow this method on the requested resource"
-    details = target.build_details() if target.kind.is_custom else {}
+    kind = target.kind
+    details = {"group": kind.group, "kind": kind.plural} if kind.is_custom else {}
     return Refusal(405, "MethodNotAllowed", message, details)

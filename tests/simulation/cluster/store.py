@@ -148,7 +148,7 @@ class Table:
 
     resource: str
     oldest: int
-    compacted: int
+    compacted: int = 0
     objects: dict[str, Json] = field(default_factory=dict)
     log: list[Change] = field(default_factory=list)
     cached: int = 0
@@ -221,7 +221,7 @@ class Store:
         """Return the table of a resource; a new one if there is none."""
         table = self.tables.get(resource)
         if table is None:
-            table = self.tables[resource] = Table(resource, self.version, self.version)
+            table = self.tables[resource] = Table(resource, self.version)
         return table
 
     def drop_table(self, resource: str) -> None:

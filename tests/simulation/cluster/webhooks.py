@@ -17,7 +17,7 @@ import orjson
 
 from .kinds import NAMESPACES, WEBHOOKS, Kind
 from .messages import Json, Refusal, Request
-from .patches import apply_json_patch, parse_json_patch
+from .patches import apply_json_patch
 from .selectors import matches_label_selector
 from .store import Store
 
@@ -64,7 +64,7 @@ def mutate(
         if response and response.get("patch") and new is not None:
             try:
                 patch = orjson.loads(base64.b64decode(response["patch"]))
-                new = apply_json_patch(new, parse_json_patch(patch))
+                new = apply_json_patch(new, patch)
             except (ValueError, Refusal) as exc:
                 raise _fail(webhook, f"cannot apply its patch: {exc}") from exc
     return new

@@ -19,7 +19,7 @@ from . import metadata as metadatas
 from . import schemas, webhooks
 from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, Refusal, Request, Response, refuse_body
-from .patches import apply_json_patch, apply_merge_patch, parse_json_patch
+from .patches import apply_json_patch, apply_merge_patch
 from .store import Store, Table
 from .webhooks import Operation, Review, Verdict
 
@@ -30,8 +30,11 @@ _BODY_LIMIT = 3 * 1024 * 1024
 _STORE_LIMIT = 1_572_864
 _ATTEMPTS = 5
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
-_MERGE_PATCH = "application/merge-patch+json"
-_JSON_PATCH = "application/json-patch+json"
+_PATCHES: dict[str, Callable[[Json, Any], Any]] = {
+    "application/json-patch+json": apply_json_patch,
+    "application/merge-patch+json": apply_merge_patch,
+}
+_DELETE_OPTIONS = {"propagationPolicy", "dryRun"}
 _ORPHANING = "orphan"
 _FOREGROUND = "foregroundDeletion"
 
@@ -59,7 +62,7 @@ class Target:
 
     def build_details(self, *, kind: str | None = None, name: str | None = None) -> Json:
         """Return the details of a Status."""
-        details = {
+        details: Json = {
             "name": name or self.name,
             "group": self.kind.group,
             "kind": kind or self.kind.plural,
@@ -109,12 +112,13 @@ class Writer:
         """Create an object out of a decoded body."""
         kind = target.kind
         metadata = _decode_metadata(target, raw)
-        self._check_namespace(target)
+        self._check_namespace(target, metadata.get("name", ""))
         if target.name and metadata.get("name", target.name) != target.name:
             raise _refuse_other_name(metadata["name"], target.name)
         if kind.is_terminating:
             message = "create not allowed while custom resource definition is terminating"
-            raise Refusal(405, "MethodNotAllowed", message, target.build_details())
+            details = target.build_details(name=metadata.get("name", ""))
+            raise Refusal(403, "Forbidden", message, details)
         new: Json | None = {**raw, "metadata": metadata}
         operation = target.describe("CREATE", {"kind": "CreateOptions"})
         new = yield from webhooks.mutate(self._store, self._rng, operation, None, new)
@@ -159,23 +163,22 @@ class Writer:
 
         is_created = target.key not in target.table.objects and target.kind.creates_on_update
         if is_created and not target.subresource:
-            if uid or metadata.get("resourceVersion", "0") != "0":
-                raise target.refuse_absent()
-            return (yield from self.create(target, raw))
+            if uid:
+                raise target.refuse_conflict("StorageError: Precondition failed: UID")
+            metadata.pop("resourceVersion", None)
+            return (yield from self.create(target, {**raw, "metadata": metadata}))
         return (yield from self._update(target, make, {"kind": "UpdateOptions"}, is_patch=False))
 
-    def patch(self, target: Target, patch: Any) -> Steps:
-        """Apply a decoded patch."""
+    def patch(self, target: Target) -> Steps:
+        """Apply a patch; what is wrong with it is told only if the object is there."""
         content_type = _get_content_type(target.request)
-        if content_type == _JSON_PATCH:
-            operations = parse_json_patch(patch)
-            make = lambda old: apply_json_patch(old, operations)  # noqa: E731
-        elif content_type == _MERGE_PATCH:
-            if not isinstance(patch, dict):
-                raise refuse_body("error decoding patch: cannot unmarshal it into a map")
-            make = lambda old: apply_merge_patch(old, patch)  # noqa: E731
-        else:
-            raise _refuse_content_type(f"{_JSON_PATCH}, {_MERGE_PATCH}")
+        if content_type not in _PATCHES:
+            raise _refuse_content_type(", ".join(_PATCHES))
+        check_size(target.request)
+
+        def make(old: Json) -> Any:
+            return _PATCHES[content_type](old, parse_body(target.request))
+
         return (yield from self._update(target, make, {"kind": "PatchOptions"}, is_patch=True))
 
     def delete(self, target: Target, options: Json) -> Steps:
@@ -184,6 +187,7 @@ class Writer:
         old = table.objects.get(target.key)
         if old is None:
             raise target.refuse_absent()
+        is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
         operation = target.describe("DELETE", {"kind": "DeleteOptions", **options})
         yield from webhooks.mutate(self._store, self._rng, operation, old, None)
@@ -193,16 +197,22 @@ class Writer:
             raise target.refuse_absent()
         _check_preconditions(target, old, options)
         new = self._mark_deleted(kind, old, options)
-        if is_finished(kind, new):
-            if not target.is_dry:
+        is_over = is_finished(kind, new)
+        is_written = new != old and not is_over
+        if kind.resource == NAMESPACES:
+            # It is marked first, in any case; the next request writes once more, and ends it.
+            is_over = is_over and "deletionTimestamp" in old["metadata"]
+            is_written = new != old or is_over
+        if is_written and not is_dry:
+            self._store.commit(table, target.key, new, target.request)
+        if is_over:
+            if not is_dry:
                 self._store.commit(table, target.key, None, target.request)
             if kind.returns_deleted:
                 return Response(200, kind.show(new))
             details = {**target.build_details(), "uid": old["metadata"]["uid"]}
             status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
             return Response(200, {**status, "details": details})
-        if new != old and not target.is_dry:
-            self._store.commit(table, target.key, new, target.request)
         return Response(200, kind.show(new))
 
     def stamp(self) -> str:
@@ -224,6 +234,7 @@ class Writer:
             made = {**made, "metadata": _decode_metadata(target, made, is_patch=is_patch)}
             if is_patch:
                 _check_same_name(target, made["metadata"])
+            self._get_namespace(target)
             mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made)
             assert mutated is not None
             new = self._prepare_update(target, old, mutated, is_patch=is_patch)
@@ -240,30 +251,30 @@ class Writer:
         new = _shape(target, {**raw, "metadata": metadata}, is_patch=is_patch)
         _check_version(target, metadata, before)
         if target.subresource:
-            fields = {"status": ("status",), "finalize": ("spec",)}[target.subresource]
-            new = {**old, "metadata": dict(before)} | {
-                field: new[field] for field in fields if field in new
-            }
-            for field in fields:
-                if field not in raw:
-                    new.pop(field, None)
-            metadata = new["metadata"]
+            field = {"status": "status", "finalize": "spec"}[target.subresource]
+            whole, new = new, {**old, "metadata": metadata}
+            new.pop(field, None)
+            if field in whole or not kind.is_custom:
+                new[field] = whole.get(field, {})
+            if kind.is_custom:
+                metadata = new["metadata"] = dict(before)
         else:
             if kind.has_status:
                 new.pop("status", None)
-                if "status" in old:
-                    new["status"] = old["status"]
+                new |= {"status": old["status"]} if "status" in old else {}
             if kind.resource == NAMESPACES:
                 new["spec"] = old["spec"]
-            metadatas.carry_over(metadata, before)
-            kind.fill_in(new)
-            faults = list(metadatas.find_changes_refused(metadata, before))
-            if faults:
-                raise target.refuse_invalid(f"{faults}")
+        metadatas.carry_over(metadata, before)
+        kind.fill_in(new)
+        faults = list(metadatas.find_changes_refused(metadata, before))
+        if faults:
+            raise target.refuse_invalid(f"{faults}")
         _check(target, new)
         metadata["resourceVersion"] = before["resourceVersion"]
         new["apiVersion"] = old["apiVersion"]
-        if _has_new_generation(kind, old, new):
+        # An empty list is not the same as none, until it is stored.
+        is_emptied = any(raw.get(field) == [] for field in kind.counted or ())
+        if is_emptied or _has_new_generation(kind, old, new):
             metadata["generation"] = before.get("generation", 0) + 1
         return new
 
@@ -296,23 +307,29 @@ class Writer:
         name: str = metadata.get("name", "")
         return name
 
-    def _check_namespace(self, target: Target) -> None:
-        """See to it that the namespace takes new objects."""
+    def _get_namespace(self, target: Target) -> Json | None:
+        """Return the namespace that an object is in; it must be there."""
         if not target.namespace:
-            return
+            return None
         namespace = self._store.tables[NAMESPACES].objects.get(target.namespace)
         if namespace is None:
             message = f'namespaces "{target.namespace}" not found'
-            details = {"name": target.namespace, "kind": "namespaces"}
-            raise Refusal(404, "NotFound", message, details)
-        if "deletionTimestamp" in namespace["metadata"]:
+            about = {"name": target.namespace, "kind": "namespaces"}
+            raise Refusal(404, "NotFound", message, about)
+        return namespace
+
+    def _check_namespace(self, target: Target, name: str) -> None:
+        """See to it that the namespace takes new objects."""
+        namespace = self._get_namespace(target)
+        if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
             problem = (
                 f"unable to create new content in namespace {target.namespace} because it is "
                 "being terminated"
             )
-            message = f'{target.kind.resource} "{target.name}" is forbidden: {problem}'
+            message = f'{target.kind.resource} "{name}" is forbidden: {problem}'
             causes = [{"reason": "NamespaceTerminating", "message": problem}]
-            raise Refusal(403, "Forbidden", message, {**target.build_details(), "causes": causes})
+            details: Json = {**target.build_details(name=name), "causes": causes}
+            raise Refusal(403, "Forbidden", message, details)
 
     def _mark_deleted(self, kind: Kind, old: Json, options: Json) -> Json:
         """Return the object as it is while its finalizers are waited for."""
@@ -349,13 +366,18 @@ def parse_body(request: Request) -> Any:
     """
     if not request.body:
         return None
-    if len(request.body) > _BODY_LIMIT:
-        message = f"Request entity too large: limit is {_BODY_LIMIT}"
-        raise Refusal(413, "RequestEntityTooLarge", message)
+    check_size(request)
     try:
         return orjson.loads(request.body)
     except orjson.JSONDecodeError as exc:
         raise refuse_body(f"json parse error: {exc}") from exc
+
+
+def check_size(request: Request) -> None:
+    """Refuse a body that is too long."""
+    if request.body is not None and len(request.body) > _BODY_LIMIT:
+        message = f"Request entity too large: limit is {_BODY_LIMIT}"
+        raise Refusal(413, "RequestEntityTooLarge", message)
 
 
 def parse_object(kind: Kind, request: Request) -> Json:
@@ -377,6 +399,10 @@ def parse_object(kind: Kind, request: Request) -> Json:
         raise refuse_body("the object provided is unrecognized: Object 'Kind' is missing")
     if raw.get("apiVersion", "") != kind.api_version:
         raise refuse_body("the API version in the data does not match the expected API version")
+    if not kind.is_custom:
+        fault = next(schemas.find_faults(schemas.fit(raw, kind.schema), kind.schema), "")
+        if fault:
+            raise refuse_body(f"{kind.kind} cannot be handled as a {kind.kind}: {fault}")
     return raw
 
 
@@ -388,17 +414,14 @@ def parse_delete_options(request: Request) -> Json:
     """
     options = parse_body(request)
     if options is None:
-        options = {}
+        # Those of the query count only if there is no body.
+        options = {key: value for key, value in request.query.items() if key in _DELETE_OPTIONS}
     if not isinstance(options, dict) or options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise refuse_body("these are no DeleteOptions")
-    policy = options.get("propagationPolicy") or request.query.get("propagationPolicy")
-    if policy is not None:
-        options = {**options, "propagationPolicy": policy}
-        if policy not in {"Background", "Foreground", "Orphan"}:
-            message = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {policy}'
-            raise Refusal(
-                422, "Invalid", message, {"group": "meta.k8s.io", "kind": "DeleteOptions"}
-            )
+    policy = options.get("propagationPolicy", "Background")
+    if policy not in {"Background", "Foreground", "Orphan"}:
+        message = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {policy}'
+        raise Refusal(422, "Invalid", message, {"group": "meta.k8s.io", "kind": "DeleteOptions"})
     return options
 
 
@@ -421,6 +444,8 @@ def _decode_metadata(target: Target, raw: Json, *, is_patch: bool = False) -> Js
         if is_patch:
             raise _refuse_patched(str(exc)) from exc
         raise refuse_body(f"{target.kind.kind} cannot be handled: json: {exc}") from exc
+    if not target.kind.namespaced and target.kind.is_custom:
+        metadata["namespace"] = ""
     if metadata.setdefault("namespace", target.namespace) != target.namespace:
         raise refuse_body(
             "the namespace of the provided object does not match the namespace sent on the request"
@@ -446,10 +471,8 @@ def _shape(target: Target, raw: Json, *, is_patch: bool) -> Json:
     content = schemas.fit(content, kind.schema)
     if not kind.is_custom:
         fault = next(schemas.find_faults(content, kind.schema), "")
-        if fault and is_patch:
-            raise _refuse_patched(fault)
         if fault:
-            raise refuse_body(f"{kind.kind} cannot be handled as a {kind.kind}: {fault}")
+            raise _refuse_patched(fault)
         content = {key: value for key, value in content.items() if value not in ({}, [], "")}
     return {
         "apiVersion": raw.get("apiVersion"),
@@ -468,6 +491,8 @@ def _check(target: Target, new: Json) -> None:
     if new["apiVersion"] != kind.api_version:
         faults.append(f"apiVersion: Invalid value: must be {kind.api_version}")
     faults += metadatas.find_faults(new["metadata"], is_label=kind.resource == NAMESPACES)
+    if not kind.is_custom:
+        faults += metadatas.find_core_faults(new["metadata"])
     if kind.is_custom:
         content = {key: new[key] for key in new if key not in {"apiVersion", "kind", "metadata"}}
         faults += schemas.find_faults(content, kind.schema)

@@ -1,0 +1,45 @@
+"""``python -m tests.simulation.likeness``: compare with a real API server, report differences."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from webop.controlplane.cluster import LocalCluster
+
+from . import Likeness
+
+
+def main() -> int:
+    """Run the comparison; 1 if there are differences."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.likeness", description=__doc__
+    )
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cluster", help="the name of a running cluster; else one is started")
+    parser.add_argument("--trace", help="print the requests whose path has this in it")
+    options = parser.parse_args()
+    cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster().start()
+    try:
+        likeness = Likeness(cluster, options.seed)
+        likeness.trace = options.trace
+        began_at = time.monotonic()
+        differences = likeness.run(options.requests)
+        seconds = time.monotonic() - began_at
+        likeness.close()
+    finally:
+        if not options.cluster:
+            cluster.stop()
+    for difference in differences:
+        sys.stdout.write(f"{difference}\n")
+    sys.stdout.write(
+        f"{likeness.requests} requests, {likeness.watches} of them watches with {likeness.events} "
+        f"events, in {seconds:.1f} s: {len(differences)} differences\n"
+    )
+    return bool(differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
