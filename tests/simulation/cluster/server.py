@@ -249,7 +249,8 @@ class Cluster:
                 one = Target(
                     kind, target.table, target.namespace, raw["metadata"]["name"], "", request
                 )
-                yield from self._delete(one)
+                options = parse_delete_options(request)
+                yield from self._writer.delete(one, options, is_one_of_many=True)
             return listed
         if kind.is_custom and request.method in {"PUT", "PATCH"}:
             raise Refusal(400, "BadRequest", "name must be provided")

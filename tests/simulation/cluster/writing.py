@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -85,14 +86,14 @@ class Target:
         message = f'{kind} "{name or self.name}" is invalid: {fault}'
         return Refusal(422, "Invalid", message, self.build_details(kind=kind, name=name))
 
-    def describe(self, verb: str, options: Json) -> Operation:
+    def describe(self, verb: str, options: Json, name: str) -> Operation:
         """Describe it for webhooks."""
         return Operation(
             verb,
             self.kind,
             self.subresource,
             self.namespace,
-            self.name,
+            name,
             self.request,
             self.is_dry,
             options,
@@ -119,15 +120,17 @@ class Writer:
             message = "create not allowed while custom resource definition is terminating"
             details = target.build_details(name=metadata.get("name", ""))
             raise Refusal(403, "Forbidden", message, details)
-        new: Json | None = {**raw, "metadata": metadata}
-        operation = target.describe("CREATE", {"kind": "CreateOptions"})
-        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new)
+        metadatas.wipe(metadata)
+        new: Json | None = _shape(target, {**raw, "metadata": metadata})
+        name = metadata.get("name", "")
+        operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
+        fit = partial(_shape, target)
+        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new, fit)
         assert new is not None
-        has_version = metadata.get("resourceVersion", "0") != "0"
         metadata = _decode_metadata(target, new)
         name = self._complete_new(kind, metadata)
         target = Target(kind, target.table, target.namespace, name, "", target.request)
-        new = _shape(target, {**new, "metadata": metadata}, is_patch=False)
+        new = _shape(target, {**new, "metadata": metadata})
         if kind.has_status and kind.is_custom:
             new.pop("status", None)
         if kind.counted != ():
@@ -138,7 +141,7 @@ class Writer:
         refusal = self.quota(kind.resource, new) if self.quota is not None else None
         if refusal is not None:
             raise refusal
-        if has_version:
+        if metadata.pop("resourceVersion", "0") != "0":
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if (there := target.table.objects.get(target.key)) is not None:
             prefix = "object is being deleted: " if "deletionTimestamp" in there["metadata"] else ""
@@ -167,7 +170,7 @@ class Writer:
                 raise target.refuse_conflict("StorageError: Precondition failed: UID")
             metadata.pop("resourceVersion", None)
             return (yield from self.create(target, {**raw, "metadata": metadata}))
-        return (yield from self._update(target, make, {"kind": "UpdateOptions"}, is_patch=False))
+        return (yield from self._update(target, make, is_patch=False))
 
     def patch(self, target: Target) -> Steps:
         """Apply a patch; what is wrong with it is told only if the object is there."""
@@ -179,9 +182,9 @@ class Writer:
         def make(old: Json) -> Any:
             return _PATCHES[content_type](old, parse_body(target.request))
 
-        return (yield from self._update(target, make, {"kind": "PatchOptions"}, is_patch=True))
+        return (yield from self._update(target, make, is_patch=True))
 
-    def delete(self, target: Target, options: Json) -> Steps:
+    def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
         kind, table = target.kind, target.table
         old = table.objects.get(target.key)
@@ -189,8 +192,10 @@ class Writer:
             raise target.refuse_absent()
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
-        operation = target.describe("DELETE", {"kind": "DeleteOptions", **options})
-        yield from webhooks.mutate(self._store, self._rng, operation, old, None)
+        name = "" if is_one_of_many else target.name  # webhooks are told so
+        wish = {"kind": "DeleteOptions", **options}
+        operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
+        yield from webhooks.mutate(self._store, self._rng, operation, old, None, dict)
         yield from webhooks.validate(self._store, self._rng, operation, old, None)
         old = table.objects.get(target.key)
         if old is None:
@@ -219,11 +224,9 @@ class Writer:
         """Return the time as in metadata."""
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _update(
-        self, target: Target, make: Callable[[Json], Any], options: Json, *, is_patch: bool
-    ) -> Steps:
+    def _update(self, target: Target, make: Callable[[Json], Any], *, is_patch: bool) -> Steps:
         kind, table = target.kind, target.table
-        operation = target.describe("UPDATE", options)
+        operation = target.describe("UPDATE", {"kind": "UpdateOptions"}, target.name)
         for _ in range(_ATTEMPTS):
             old = table.objects.get(target.key)
             if old is None:
@@ -231,13 +234,19 @@ class Writer:
             made = make(kind.show(old))
             if not isinstance(made, dict) or not made.get("kind"):
                 raise _refuse_patched("Object 'Kind' is missing")
-            made = {**made, "metadata": _decode_metadata(target, made, is_patch=is_patch)}
+            metadata = _decode_metadata(target, made, is_patch=is_patch)
+            # An empty list is not the same as none, until it is stored.
+            is_emptied = any(made.get(field) == [] for field in kind.counted or ())
+            made = _shape(target, {**made, "metadata": metadata})
             if is_patch:
                 _check_same_name(target, made["metadata"])
             self._get_namespace(target)
-            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made)
+            fit = partial(_shape, target)
+            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made, fit)
             assert mutated is not None
             new = self._prepare_update(target, old, mutated, is_patch=is_patch)
+            if is_emptied or _has_new_generation(kind, old, new):
+                new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             yield from webhooks.validate(self._store, self._rng, operation, old, new)
             if table.objects.get(target.key) is not old:
                 continue  # somebody else was faster than the webhooks
@@ -248,7 +257,7 @@ class Writer:
     def _prepare_update(self, target: Target, old: Json, raw: Json, *, is_patch: bool) -> Json:
         kind, before = target.kind, old["metadata"]
         metadata = _decode_metadata(target, raw, is_patch=is_patch)
-        new = _shape(target, {**raw, "metadata": metadata}, is_patch=is_patch)
+        new = _shape(target, {**raw, "metadata": metadata})
         _check_version(target, metadata, before)
         if target.subresource:
             field = {"status": "status", "finalize": "spec"}[target.subresource]
@@ -272,10 +281,6 @@ class Writer:
         _check(target, new)
         metadata["resourceVersion"] = before["resourceVersion"]
         new["apiVersion"] = old["apiVersion"]
-        # An empty list is not the same as none, until it is stored.
-        is_emptied = any(raw.get(field) == [] for field in kind.counted or ())
-        if is_emptied or _has_new_generation(kind, old, new):
-            metadata["generation"] = before.get("generation", 0) + 1
         return new
 
     def _store_new(self, target: Target, new: Json) -> None:
@@ -294,8 +299,7 @@ class Writer:
 
     def _complete_new(self, kind: Kind, metadata: Json) -> str:
         """Fill in the metadata of an object to be created, return its name."""
-        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"):
-            metadata.pop(field, None)
+        metadatas.wipe(metadata)
         metadata.pop("generation", None)
         metadata["uid"] = str(UUID(int=self._rng.getrandbits(128), version=4))
         metadata["creationTimestamp"] = self.stamp()
@@ -462,7 +466,7 @@ def _check_same_name(target: Target, metadata: Json) -> None:
         raise _refuse_other_name(metadata["name"], target.name)
 
 
-def _shape(target: Target, raw: Json, *, is_patch: bool) -> Json:
+def _shape(target: Target, raw: Json) -> Json:
     """Return the object with the fields of its kind only."""
     kind = target.kind
     content = {

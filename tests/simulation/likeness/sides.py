@@ -224,6 +224,14 @@ class Memory:
             return "BOOKMARK", raw["kind"], annotations, self._rank(raw)
         return event["type"], self._normalise(raw)
 
+    def normalise_review(self, request: Json) -> Any:
+        """Return the request of a review in the words of both sides."""
+        others = {"uid", "userInfo", "options"}
+        result = self._normalise({key: request[key] for key in request if key not in others})
+        if "generateName" in ((request.get("object") or {}).get("metadata") or {}):
+            result.pop("name", None)
+        return {**result, "options": (request["options"] or {}).get("kind")}
+
     def _normalise(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._normalise(item) for item in value]
@@ -254,6 +262,8 @@ class Memory:
 
     def _rank(self, raw: Json) -> str:
         """Return where a version is among those of the writes until now."""
+        if not raw["metadata"]["resourceVersion"].isdecimal():
+            return "nonsense"  # of the request
         version = int(raw["metadata"]["resourceVersion"])
         index = bisect.bisect_right(self._versions, version)
         is_known = index > 0 and self._versions[index - 1] == version
