@@ -34,6 +34,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Json]] = []
+        self._patches = 0
 
     def judge(self, name: str, review: Json) -> Json:
         """Return the AdmissionReview that answers another one."""
@@ -58,7 +59,8 @@ class Judge:
         elif chance < 30:
             return {"apiVersion": review["apiVersion"], "kind": review["kind"]}
         elif chance < 60 and request.get("object") and name in _NAMES["mutating"]:
-            response |= _build_patch(name, chance)
+            self._patches += 1
+            response |= _build_patch(name, chance, self._patches)
         return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
 
     def admit(self, review: Review) -> Json:
@@ -66,9 +68,10 @@ class Judge:
         return self.judge(review.webhook["name"], orjson.loads(orjson.dumps(review)))
 
 
-def _build_patch(name: str, chance: int) -> Json:
-    """Return the part of a response that changes an object."""
-    operations: list[Json] = [{"op": "add", "path": "/spec", "value": {"size": chance % 9}}]
+def _build_patch(name: str, chance: int, count: int) -> Json:
+    """Return the part of a response that changes an object, never to what it was before."""
+    spec = {"size": chance % 9, "maybe": f"{count}"}
+    operations: list[Json] = [{"op": "add", "path": "/spec", "value": spec}]
     if chance < 45:
         operations.append({"op": "add", "path": "/metadata/labels", "value": {"by": name[:5]}})
     if chance < 33:

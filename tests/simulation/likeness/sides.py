@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _TIMESTAMPS = ("creationTimestamp", "deletionTimestamp", "lastTransitionTime")
+_RECENT = 300  # writes
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -178,7 +179,9 @@ class Memory:
         if name == "token":
             return self.token
         if name == "past":
-            return str(self._versions[int(key) % len(self._versions)]) if self._versions else "1"
+            # Not from long ago: every five minutes, the real server forgets what is older.
+            recent = self._versions[-_RECENT:]
+            return str(recent[int(key) % len(recent)]) if recent else "0"
         metadata = self._objects.get(key, {}).get("metadata", {})
         if name == "uid":
             return metadata.get("uid", _UNKNOWN_UID)
