@@ -29,6 +29,20 @@ def parse_body(request: Request) -> Any:
         raise refuse_body(f"json parse error: {exc}") from exc
 
 
+def write_whole_numbers(request: Request, value: Any) -> Any:
+    """Return what was made of a body as it is stored: 1.0 as 1."""
+    has_any = request.body is not None and b".0" in request.body
+    return _make_whole(value) if has_any else value
+
+
+def _make_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _make_whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_make_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def check_size(request: Request) -> None:
     """Refuse a body that is too long."""
     if request.body is not None and len(request.body) > _BODY_LIMIT:
@@ -44,7 +58,7 @@ def parse_object(kind: Kind, request: Request) -> Json:
     """
     if get_content_type(request) not in {"", "application/json"}:
         raise refuse_content_type("application/json")
-    raw = parse_body(request)
+    raw = write_whole_numbers(request, parse_body(request))
     if not isinstance(raw, dict):
         raise refuse_body(f"the object provided is unrecognized (must be of type {kind.kind})")
     if not kind.is_custom:

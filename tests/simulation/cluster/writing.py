@@ -16,7 +16,13 @@ from uuid import UUID
 
 from . import metadata as metadatas
 from . import schemas, webhooks
-from .bodies import check_size, get_content_type, parse_body, refuse_content_type
+from .bodies import (
+    check_size,
+    get_content_type,
+    parse_body,
+    refuse_content_type,
+    write_whole_numbers,
+)
 from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, Refusal, Response, refuse_body
 from .patches import apply_json_patch, apply_merge_patch, is_same
@@ -118,7 +124,8 @@ class Writer:
         check_size(target.request)
 
         def make(old: Json) -> Any:
-            return _PATCHES[content_type](old, parse_body(target.request))
+            made = _PATCHES[content_type](old, parse_body(target.request))
+            return write_whole_numbers(target.request, made)
 
         return (yield from self._update(target, make, is_patch=True))
 

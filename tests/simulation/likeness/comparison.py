@@ -214,7 +214,7 @@ class Likeness:
         self.events += len(found)
         for index in range(max(len(found), len(wanted))):
             pair = [events[index : index + 1] for events in (found, wanted)]
-            if pair[0] != pair[1]:
+            if _write(pair[0]) != _write(pair[1]):
                 self._compare(watch.number, f"{watch.drawn}: event {index}", *pair)
                 break
         watch.real.close()
@@ -233,8 +233,13 @@ class Likeness:
     def _compare(self, number: int, request: Any, real: Any, simulated: Any) -> None:
         if self.trace and self.trace in str(request):
             sys.stdout.write(f"#{number} {request}\n   {real}\n")
-        if real != simulated:
+        if _write(real) != _write(simulated):
             self.differences.append(Difference(number, request, real, simulated))
+
+
+def _write(value: Any) -> bytes:
+    """Return it as JSON: to Python, true is 1."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def _is_known_difference(drawn: Drawn) -> bool:
