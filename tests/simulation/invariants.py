@@ -52,10 +52,12 @@ class Judge:
         self.world = world
         self.violations: list[str] = []
         self._active: dict[str, list[Call]] = defaultdict(list)
-        self._last: dict[tuple[str, str, str, str], Call] = {}
+        self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
+        self._gone: set[str] = set()
+        self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
@@ -66,8 +68,16 @@ class Judge:
 
     # All the time.
 
+    def complain_of_workers(self, problem: str) -> None:
+        """Note what is wrong with requests, unless daemons or timers may have sent them."""
+        kinds = {plan.kind for plan in self.world.plan.handlers}
+        if not kinds & {"daemon", "timer"}:
+            self.complain(problem)
+
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
+        if call.plan.kind == "timer":
+            self.judge_timer(call)
         if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
             return
         active = self._active[call.uid]
@@ -77,15 +87,18 @@ class Judge:
             if other.process is call.process or not is_excused:
                 self.complain(f"overlap: {call} while {other}")
         active.append(call)
+        self._judge_limit(call)
         if is_event:
             return
-        key = call.handler, call.uid, call.reason, call.essence
+        key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
-        if last is None or last.end is None:
+        if last is None or last.end is None or last.essence != call.essence:
             return
-        if last.process is call.process or not self.world.was_disturbed(
-            last.begin - _AFTERMATH, call.begin
-        ):
+        if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
+            return
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
+        is_alone = self.world.plan.mode == "alone"  # nobody else can take over
+        if not is_disturbed or (is_alone and last.process is call.process):
             if last.outcome in _FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in _FAILED and call.retry != last.retry + 1:
@@ -93,6 +106,26 @@ class Judge:
         is_next = last.outcome in _FAILED and call.retry == last.retry + 1
         if is_next and call.begin < last.end + last.delay - 0.01:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
+
+    def _judge_limit(self, call: Call) -> None:
+        """No more objects are worked on at once than is allowed."""
+        limit = self.world.plan.settings.get("batching", {}).get("worker_limit")
+        own = [
+            one
+            for calls in self._active.values()
+            for one in calls
+            if one.process is call.process and one.plan.kind in _CYCLE_KINDS
+        ]
+        if limit is not None and len(own) > limit:
+            self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
+
+    def judge_timer(self, call: Call) -> None:
+        """A timer waits until the object has not changed for a while."""
+        if call.plan.idle is None or self.world.was_disturbed(call.begin - _AFTERMATH, call.begin):
+            return
+        age = call.begin - self._changed.get(call.uid, 0.0)
+        if 0.2 < age < call.plan.idle - 0.2:
+            self.complain(f"idle: {call} {age:.3f} s after a change")
 
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""
@@ -111,8 +144,14 @@ class Judge:
                 self._judge_deletion(old)
             return
         self._judge_owner(new)
-        if self._writes is not None and change.request is not None:
+        for key, count in new.get("status", {}).items():
+            if key.startswith("count-") and count < (old or {}).get("status", {}).get(key, 0):
+                self.complain(f"order: {key} of {new['metadata']['uid']} is {count} again")
+        is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
+        if self._writes is not None and change.request is not None and not is_counting:
             self._writes[change.request.user] += 1
+        if change.request is not None and change.request.user == "user":
+            self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before
         if is_deleted and _FINALIZER in before.get("finalizers", ()):
@@ -126,13 +165,13 @@ class Judge:
         for task in asyncio.all_tasks(self.world.loop):
             owner = get_process(task)
             if owner is process and task is not process.task:
-                self.complain(f"leftover: {task.get_name()} of {process} after its end")
+                self.complain(f"leftover: {task.get_coro()} of {process} after its end")
 
     # In the calm.
 
     def list_unfinished(self) -> list[str]:
         """Say what has not converged yet."""
-        problems = [f"{calls[0]} still runs" for calls in self._active.values() if calls]
+        problems = [f"endless: {calls[0]} still runs" for calls in self._active.values() if calls]
         objects = self.world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:
@@ -147,7 +186,7 @@ class Judge:
     async def judge_calm(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""
         for problem in self.list_unfinished():
-            self.complain(f"no convergence: {problem}")
+            self.complain(problem)
         if self.violations:
             return
         await asyncio.sleep(max(0.0, self.world.plan.calm_at + _SETTLING - self.world.loop.time()))
@@ -174,10 +213,15 @@ class Judge:
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
         if progress:
-            problems.append(f"{name}: progress is left over: {progress}")
-        is_guarded = any(plan.kind in {"delete", "daemon", "timer"} for plan in plans)
+            problems.append(f"progress: {name} has some left over: {progress}")
+        ended = {key for process in self.world.processes for key in process.ended_daemons}
+        is_guarded = any(
+            plan.kind in {"delete", "timer"}
+            or (plan.kind == "daemon" and (plan.id, uid) not in ended)
+            for plan in plans
+        )
         if is_guarded != (_FINALIZER in meta.get("finalizers", [])):
-            problems.append(f"{name} ({uid}): finalizer wanted: {is_guarded}")
+            problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
     def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
@@ -188,13 +232,14 @@ class Judge:
         uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
         before, handled = self._cycles.get(uid, (None, {}))
         if get_essence(handled) != essence:
-            return [f"{name} ({uid}): {essence} is not handled, but {get_essence(handled)}"]
+            return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
         calls = [
             call
             for call in self.world.calls
             if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
         ]
-        first = get_wish(before) if before else min((call.wish for call in calls), default=wish)
+        known = (call.wish for call in calls if not call.process.is_dead)  # to the last process
+        first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
         done = {call.handler for call in calls if call.wish[0] == wish[0]}
@@ -202,7 +247,7 @@ class Judge:
             wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
             done |= {call.handler for call in calls if call.plan.kind == "create"}
         missed = wanted - done
-        return [f"{name} ({uid}): {essence} was never handled by {missed}"] if missed else []
+        return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
 
     def _judge_daemons(self, objects: Json) -> list[str]:
         """Daemons run for the objects that match, once, and for no others."""
@@ -217,9 +262,11 @@ class Judge:
             for body in objects.values()
             if self._wants(plan, body)
         }
-        problems = [f"daemon {key} does not run" for key in sorted(wanted - running.keys())]
+        ended = {key for process in self.world.processes for key in process.ended_daemons}
+        wanted = {key for key in wanted if key not in ended or running[key]}
+        problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [
-            f"daemon {key} runs {count} times, {int(key in wanted)} wanted"
+            f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
             for key, count in sorted(running.items())
             if count != (key in wanted)
         ]
@@ -229,9 +276,9 @@ class Judge:
         problems = []
         for process in self.world.processes:
             for plan in self.world.plan.handlers if process.is_running else ():
-                index = process.indexes.get(plan.id)
-                if index is None:
+                if plan.kind != "index":
                     continue
+                index = process.operator.context.indices[plan.id]
                 seen = {name: list(store) for name, store in index.items()}
                 wanted = {
                     name: [(body["metadata"]["uid"], body["spec"]["value"])]
@@ -239,7 +286,7 @@ class Judge:
                     if self._wants(plan, body)
                 }
                 if seen != wanted:
-                    problems.append(f"index {plan.id} of {process}: {seen}, not {wanted}")
+                    problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")
         return problems
 
     def _wants(self, plan: HandlerPlan, body: Json) -> bool:
@@ -250,12 +297,14 @@ class Judge:
         uid = body["metadata"]["uid"]
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         for key, note in notes.items():
-            if key.startswith("of-") and note != uid:
-                self.complain(f"wrong object: {key} of {note} is in {uid}")
+            owner = note.get("uid") if isinstance(note, dict) else note  # of a result, of an effect
+            if owner != uid and (isinstance(note, dict) or key.startswith("of-")):
+                self.complain(f"wrong object: {key} of {owner} is in {uid}")
 
     def _judge_deletion(self, body: Json) -> None:
         """An object goes only after its deletion was handled, if it was guarded."""
         uid = body["metadata"]["uid"]
+        self._gone.add(uid)
         if uid not in self._guarded:
             return
         done = self._finals[uid]

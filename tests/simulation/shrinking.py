@@ -67,6 +67,6 @@ def _propose(plan: Plan) -> Iterator[Plan]:
                 yield replace(plan, handlers=handlers)
     for section, values in plan.settings.items():
         for name in values:
-            if (section, name) != ("execution", "default_backoff"):
+            if name not in {"default_backoff", "request_timeout"}:  # the rules need them
                 rest = {key: value for key, value in values.items() if key != name}
                 yield replace(plan, settings={**plan.settings, section: rest})

@@ -5,7 +5,8 @@ the time (the loop, ``time``, ``datetime``) is answered with it, each process of
 its own error of the wall clock. There are no threads; sync calls run in :class:`VirtualThreads`.
 
 Everything that could differ between two runs of one seed is made the same: tasks and futures are
-hashed by their serial number, so that sets of them are iterated in order, and ``random`` is seeded.
+hashed by their serial number, so that sets of them are iterated in order; ``random`` and
+``secrets`` are seeded.
 Only the hashes of text are up to the interpreter (``PYTHONHASHSEED=0``).
 """
 
@@ -28,7 +29,8 @@ from typing import Any
 from unittest import mock
 
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-_MAX_STEPS = 200_000  # of the loop without any progress of time: it runs in circles
+_MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles
+_STEP = 1e-6  # seconds for each: clocks go on, also where no time is to be seen between two looks
 
 _RealDatetime = dt.datetime
 _serials = itertools.count()
@@ -100,7 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._steps = 0  # since time has gone on
+        self._steps = 0  # since the last rest
         self._held: deque[asyncio.Handle] = deque()
         self._ready: deque[asyncio.Handle]
         self._stopping: bool
@@ -143,6 +145,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 raise DeadlockError
             self._steps = 0
             self._now = max(self._now, timers[0][0])
+        self._now += _STEP
         while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
         self._steps += 1
@@ -249,6 +252,7 @@ def virtual_time(
             "time.time": read_wall_clock,
             "time.monotonic": loop.time,
             "time.clock_gettime": read_clock,
+            "random._urandom": random.Random(f"tokens {seed}").randbytes,
             "datetime.datetime": _Datetime,
             "threading.Thread.start": lambda thread: begin_thread(thread),  # noqa: PLW0108 - a method
         }.items():

@@ -18,6 +18,7 @@ from typing import Any
 from webop.client.api import Client
 from webop.client.calls import MERGE_PATCH, encode_body
 from webop.client.discovery import discover
+from webop.client.events import parse_version
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
@@ -79,6 +80,7 @@ class PeeringObject:
         self._name = peering.settings.name
         self._is_known = False
         self._uid = ""
+        self._version = 0
         self._deleted: dict[str, Peer] = {}
         self._once = Once()
 
@@ -174,7 +176,10 @@ class PeeringObject:
 
     async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
         """Accept a state of the object; remove the records of the dead from it (PEE-14)."""
-        metadata = raw["metadata"]
+        metadata, version = raw["metadata"], parse_version(raw)
+        if metadata["uid"] == self._uid and 0 < version < self._version:
+            return  # in the past, from which a watch goes on, the living look like the dead
+        self._version = version
         if metadata["uid"] != self._uid:
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
             self.moved.set()
@@ -194,9 +199,9 @@ class PeeringObject:
         self._peering.changed.set()
         if not dead:
             return
-        version = {"resourceVersion": metadata["resourceVersion"]}
+        known_version = {"resourceVersion": metadata["resourceVersion"]}
         try:
-            await self._patch(client, {"metadata": version, "status": dict.fromkeys(dead)})
+            await self._patch(client, {"metadata": known_version, "status": dict.fromkeys(dead)})
         except APIConflictError:
             return  # the next event shows what it is now
         except APIError as exc:

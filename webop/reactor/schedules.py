@@ -75,11 +75,11 @@ class Run:
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
         try:
-            if not (obj.work or NOTHING).is_denied:
-                await writing.save_pending(self.ctx, obj)
-            if merged:
+            if merged:  # together with what is kept, so that neither is lost
                 pending = Pending(merged, Patch())
                 await writing.save(self.ctx, obj, pending, choose_level=choose_level)
+            elif not (obj.work or NOTHING).is_denied:
+                await writing.save_pending(self.ctx, obj)
             if fns:
                 await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=1)
         except APIConflictError as exc:
