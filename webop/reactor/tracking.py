@@ -169,6 +169,7 @@ class Tracked:
         events: the events that wait for event handlers.
         spying: the task that calls these.
         background: its daemons and timers, if it has any.
+        saving: set at the end of what is being written for it; None if nothing is.
         timer: when it is processed again.
     """
 
@@ -186,6 +187,7 @@ class Tracked:
         "namespace",
         "phase",
         "raw",
+        "saving",
         "seen",
         "spying",
         "text",
@@ -215,6 +217,7 @@ class Tracked:
         self.events: deque[tuple[RawEventType, bytes]] | None = None
         self.spying: asyncio.Task[None] | None = None
         self.background: Background | None = None
+        self.saving: asyncio.Event | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
