@@ -71,11 +71,16 @@ class Judge:
 
     # All the time.
 
-    def complain_of_workers(self, problem: str) -> None:
-        """Note what is wrong with requests, unless daemons or timers may have sent them."""
+    def judge_impatience(self, identity: str, path: str, since: float, until: float) -> None:
+        """What was refused with Retry-After comes no earlier, unless there is more to write."""
         kinds = {plan.kind for plan in self.world.plan.handlers}
-        if not kinds & {"daemon", "timer"}:
-            self.complain(problem)
+        has_ended = any(
+            call.process.identity == identity and path.endswith(f"/{call.name}")
+            for call in self.world.calls
+            if call.end is not None and call.end >= since
+        )
+        if not has_ended and not kinds & {"daemon", "timer"}:
+            self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""

@@ -77,7 +77,7 @@ class World:
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
         self.judge = Judge(self)
         self.network = Network(
-            loop, self.cluster, self.rng, self._note_request, self.judge.complain_of_workers
+            loop, self.cluster, self.rng, self._note_request, self.judge.judge_impatience
         )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
