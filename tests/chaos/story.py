@@ -251,7 +251,11 @@ async def _tell_progress(stage: Stage, say: Say) -> None:
             f"{sum(life.gone is None for life in lives)} objects of {len(lives)}, "
             f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
             f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
-            + (f"; {len(stage.unsettled)} not settled yet" if stage.unsettled else "")
+            + (
+                f"; not settled: {len(stage.unsettled)}, {stage.unsettled[0]}"
+                if stage.unsettled
+                else ""
+            )
         )
 
 
