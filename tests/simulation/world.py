@@ -42,6 +42,7 @@ _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
+_PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -74,23 +75,26 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
-        self.network = Network(loop, self.cluster, self.rng, self._note_request)
         self.judge = Judge(self)
+        self.network = Network(
+            loop, self.cluster, self.rng, self._note_request, self.judge.complain_of_workers
+        )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
         self.processes: list[ReplicaProcess] = []
         self.story: list[str] = []
-        self._disturbances: list[tuple[float, float]] = []
+        self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self._serials = 0
         self._values = 0
+        self._counted = 0
         self._requests = 0
         self._digest = hashlib.sha256()
         self._threads: list[threading.Thread] = []
-        self.cluster.add_kind(GROUP, PLURAL, "Thing")
+        self.cluster.kinds.discovery_lag = plan.discovery_lag
+        if not plan.is_late:
+            self._define()
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
-        head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
-        path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-        self._ask("POST", path, {**head, "metadata": {"name": "default"}})
+        self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
 
     async def live(self) -> None:
@@ -168,13 +172,29 @@ class World:
             self.tell(f"{call}")
             self.judge.judge_end(call)
 
-    def was_disturbed(self, begin: float, end: float) -> bool:
-        """Tell whether anything was wrong with the network or the processes in a time."""
-        return any(first <= end and last >= begin for first, last in self._disturbances)
+    def was_disturbed(self, begin: float, end: float, path: str = "") -> bool:
+        """Tell whether anything was wrong with the network or the processes in a time.
+
+        Args:
+            begin: by the loop's clock.
+            end: by the loop's clock.
+            path: if only faults of requests with this in their path count.
+        """
+        return any(
+            first <= end and last >= begin and (not concerned or path in concerned)
+            for first, last, concerned in self._disturbances
+        )
 
     def get_token(self, number: int) -> str:
-        """Return a token for a login that has to bring another one."""
-        return f"token-{number}-{self.loop.time():.3f}"
+        """Return a token for a login that has to bring another one; nothing if there is none."""
+        faults = [fault for fault in self.network.faults if fault.status == 401]
+        is_locked = any(fault.concerns(number, "GET", "") for fault in faults)
+        return "" if is_locked else f"token-{number}-{self.loop.time():.3f}"
+
+    def count(self, uid: str) -> int:
+        """Return a number that is greater than all others before it."""
+        self._counted += 1
+        return self._counted
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
         """Ask the API server as the user."""
@@ -188,7 +208,7 @@ class World:
 
     def list_objects(self) -> dict[str, Any]:
         """Return the objects that there are, by name."""
-        items = self.request("GET").body["items"]
+        items = self.request("GET").body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
     def get_verdict(self) -> Verdict:
@@ -211,16 +231,25 @@ class World:
             self.network.later(step.seconds, self.network.end, step.fault)
         elif step.kind == "compact":
             self.cluster.compact()
+        elif step.kind == "define":
+            self._define()
+        elif step.kind == "alter":
+            self._alter()
+        elif step.kind == "unlock":
+            self._unlock()
+        elif step.kind == "crowd":
+            for number in range(int(step.target)):
+                self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
             self.network.later(step.seconds, self._catch_up)
         else:
             self._strike(step)
-        if step.kind in {"fault", "kill", "stop", "pause", "skew"}:
-            self._disturb(step.seconds)
+        if step.kind in {"fault", "kill", "stop", "pause", "skew", "alter", "unlock"}:
+            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
 
-    def _disturb(self, seconds: float) -> None:
-        self._disturbances.append((self.loop.time(), self.loop.time() + seconds))
+    def _disturb(self, seconds: float, path: str = "") -> None:
+        self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
 
     def _act_as_user(self, step: Step) -> None:
         self._values += 1
@@ -268,6 +297,29 @@ class World:
             process.is_paused = False
             self.tell(f"{process} goes on")
             self.loop.resume()
+
+    def _define(self) -> None:
+        self.cluster.add_kind(GROUP, PLURAL, "Thing", has_status=self.plan.has_status)
+
+    def _alter(self) -> None:
+        """Let the kind gain a status endpoint, or lose it."""
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+        crd = self._ask("GET", path).body
+        if "spec" in crd:
+            version = crd["spec"]["versions"][0]
+            version["subresources"] = {} if version.get("subresources") else {"status": {}}
+            self._ask("PUT", path, crd)
+
+    def _unlock(self) -> None:
+        """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+        self._ask("DELETE", f"{leases}/operator")
+        self._ask("DELETE", f"{_PEERINGS}/default")
+        self.network.later(3.0, self._create_peering)
+
+    def _create_peering(self) -> None:
+        head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+        self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0
