@@ -169,7 +169,6 @@ class Tracked:
         events: the events that wait for event handlers.
         spying: the task that calls these.
         background: its daemons and timers, if it has any.
-        saving: set at the end of what is being written for it; None if nothing is.
         timer: when it is processed again.
     """
 
@@ -187,7 +186,6 @@ class Tracked:
         "namespace",
         "phase",
         "raw",
-        "saving",
         "seen",
         "spying",
         "text",
@@ -217,7 +215,6 @@ class Tracked:
         self.events: deque[tuple[RawEventType, bytes]] | None = None
         self.spying: asyncio.Task[None] | None = None
         self.background: Background | None = None
-        self.saving: asyncio.Event | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:

@@ -83,12 +83,8 @@ async def save(
 ) -> None:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
 
-<<<<<<< HEAD
-    One after the other: what an older call could not write must not overwrite what is newer.
-=======
     Workers, daemons and timers of an object write one after another: of two values of a field,
     the newer one stays.
->>>>>>> mutants
 
     Args:
         ctx: the context of the resource.
@@ -102,46 +98,6 @@ async def save(
         LoginError: the same, as there are no credentials.
         asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
-<<<<<<< HEAD
-    while obj.saving is not None:
-        try:
-            await obj.saving.wait()
-        except asyncio.CancelledError:
-            obj.keep_pending(pending)
-            raise
-    turn = obj.saving = asyncio.Event()
-    work = obj.work
-    if work is not None and work.pending is not None:  # it is older: it must be written first
-        pending, work.pending = work.pending.followed_by(pending), None
-    wanted, own, _ = pending
-    try:
-        if wanted:
-            merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
-            try:
-                return await patch(ctx, obj, merged)
-            except APIError as exc:
-                if judge(exc) is not Failure.DENIED:
-                    raise
-                logger.log(
-                    choose_level(str(exc)),
-                    "The patch of %s is denied and dropped; handlers are not called again: %s",
-                    obj,
-                    exc,
-                    extra=ctx.refer_to(obj),
-                )
-                wanted = Patch()
-        return not own or await patch(ctx, obj, own)
-    except (APIError, LoginError, asyncio.CancelledError) as exc:
-        work = obj.open_work()  # what is kept there by now is newer
-        newer, work.pending = work.pending, None
-        obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
-        if newer is not None:
-            obj.keep_pending(newer)
-        raise
-    finally:
-        obj.saving = None
-        turn.set()
-=======
     work = obj.open_work()
     work.pending = pending if work.pending is None else work.pending.followed_by(pending)
     async with work.writing:
@@ -171,7 +127,6 @@ async def save(
         except (APIError, LoginError, asyncio.CancelledError) as exc:
             obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
             raise
->>>>>>> mutants
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
