@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.simulation.network import Fault
 
-CALM = 240.0  # seconds at the end in which nothing goes wrong, and everything must converge
+CALM = 600.0  # seconds at the end in which nothing goes wrong, and everything must converge
 
 
 @dataclass(frozen=True)
