@@ -319,7 +319,7 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 
 def _build_answer(response: servers.Response) -> _ContentAnswer:
     extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
-    return _ContentAnswer(response.status, _JSON | extra, orjson.dumps(response.body))
+    return _ContentAnswer(response.status, _JSON | extra, response.encode())
 
 
 _REASONS: Mapping[int, str] = {
