@@ -351,8 +351,7 @@ async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
     sent = await run_together(send(*one) for one in unique)
     answers = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else answers[one] for one in attempts]
-    judged = zip(webhooks, own, strict=True)
-    return [judge(webhook, answer, sent, visit.username) for webhook, answer in judged]
+    return [judge(*one, sent, visit.username) for one in zip(webhooks, own, strict=True)]
 
 
 async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
