@@ -74,6 +74,23 @@ class Step:
 
 
 @dataclass(frozen=True)
+class AdmissionPlan:
+    """Admission webhooks of the operator.
+
+    Attributes:
+        pace: seconds between creations that are tried.
+        seconds: how long a handler takes.
+        lifetime: of replicas that are not heard of.
+        shutdown_delay: how long replicas serve on that were told to stop.
+    """
+
+    pace: float = 2.0
+    seconds: float = 0.0
+    lifetime: float = 120.0
+    shutdown_delay: float = 10.0
+
+
+@dataclass(frozen=True)
 class Plan:
     """A history before it has happened.
 
@@ -84,6 +101,7 @@ class Plan:
         handlers: what the operator does.
         steps: what happens, by time.
         settings: of the operator, by section.
+        admission: its webhooks; None for none.
     """
 
     seed: int
@@ -92,6 +110,7 @@ class Plan:
     handlers: tuple[HandlerPlan, ...] = ()
     steps: tuple[Step, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    admission: AdmissionPlan | None = None
 
     @property
     def calm_at(self) -> float:
@@ -111,14 +130,41 @@ def draw_plan(seed: int) -> Plan:
     replicas = 1 if mode == "alone" else rng.randint(1, 3)
     length = rng.choice((10.0, 30.0, 90.0))
     steps = [*_draw_user(rng, length), *_draw_fate(rng, length, replicas)]
-    return Plan(
+    plan = Plan(
         seed,
         mode,
         replicas,
         tuple(_draw_handlers(rng)),
-        tuple(sorted(steps, key=lambda step: step.at)),
+        _sort(steps),
         _draw_settings(rng),
     )
+    return plan if mode == "peering" else _add_admission(plan, length)
+
+
+def _add_admission(plan: Plan, length: float) -> Plan:
+    """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
+    rng = random.Random(f"admission {plan.seed}")
+    if rng.random() > 0.4:
+        return plan
+    steps = list(plan.steps)
+    if rng.random() < 0.5:
+        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause"}]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
+    steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
+    if rng.random() < 0.6:
+        steps.append(Step(rng.uniform(0, length), "rollout", None, 60.0))
+    admission = AdmissionPlan(
+        pace=rng.choice((0.5, 2.0, 5.0)),
+        seconds=rng.choice((0.0, 0.05, 0.5)),
+        lifetime=rng.choice((90.0, 120.0)),
+        shutdown_delay=rng.choice((6.0, 10.0)),
+    )
+    return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
+
+
+def _sort(steps: list[Step]) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: step.at))
 
 
 def _draw_handlers(rng: random.Random) -> list[HandlerPlan]:
@@ -234,7 +280,9 @@ def load(data: dict[str, Any]) -> Plan:
         Step(**{**step, "fault": step["fault"] and _load_fault(step["fault"])})
         for step in data["steps"]
     ]
-    return Plan(**{**data, "handlers": tuple(handlers), "steps": tuple(steps)})
+    admission = AdmissionPlan(**given) if (given := data.get("admission")) else None
+    made = {"handlers": tuple(handlers), "steps": tuple(steps), "admission": admission}
+    return Plan(**{**data, **made})
 
 
 def _load_fault(data: dict[str, Any]) -> Fault:
@@ -245,4 +293,5 @@ def describe(plan: Plan) -> str:
     """Say for people what is planned."""
     lines = [f"seed {plan.seed}, {plan.mode}, {plan.replicas} replicas, {plan.settings}"]
     lines += [f"  {handler}" for handler in plan.handlers]
+    lines += [f"  {plan.admission}"] if plan.admission else []
     return "\n".join([*lines, *(f"  {step}" for step in plan.steps)])

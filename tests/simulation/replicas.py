@@ -128,11 +128,14 @@ class ReplicaProcess(Process):
         for handler in plan.handlers:
             if self.serial % 2 in handler.seen_by:
                 _declare(registry, handler, partial(self._act, handler), self)
+        settings = self._build_settings(plan)
+        if self._world.admission is not None:
+            self._world.admission.equip(self, registry, settings)
         transport = SimulatedTransport(self._world.network, self)
         self.operator = Operator(
             OperatorOptions(
                 registry=registry,
-                settings=self._build_settings(plan),
+                settings=settings,
                 scope=Scope(clusterwide=False, patterns=(NAMESPACE,)),
                 identity=self.identity,
                 transport_factory=lambda _: transport,
