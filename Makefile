@@ -7,7 +7,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity reference lint format bench wild rollout leadership fuzz docs clean
+.PHONY: help demo test parity reference lint format bench wild rollout leadership simulate chaos fuzz docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -53,6 +53,12 @@ rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under lo
 
 leadership: $(VENV)/.installed ## Kill, stop and cut off the replica that acts; see who acts then.
 	@$(BIN)/python -m tests.leadership $(ARGS)
+
+simulate: $(VENV)/.installed ## Run a minute of random histories in a simulated cluster; SEED=N replays one.
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos: $(VENV)/.installed ## Half an hour of random faults on a real API server; see what breaks.
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 fuzz: $(VENV)/.installed ## Send 100 000 hostile reviews; ARGS=--help shows how.
 	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)

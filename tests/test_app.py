@@ -270,19 +270,37 @@ async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_see
         await lifespan.task
 
 
-async def test_a_webhook_server_that_yields_something_else_than_a_config_is_told_of(
-    registry: webop.OperatorRegistry,
-) -> None:
-    async def serve_text(fn: webop.WebhookFn) -> Any:
-        yield "https://somewhere"
+async def yield_text(fn: webop.WebhookFn) -> Any:
+    yield "https://somewhere"
 
+
+async def yield_nothing(fn: webop.WebhookFn) -> Any:
+    return {"url": "https://somewhere"}
+
+
+async def yield_http(fn: webop.WebhookFn) -> Any:
+    yield {"url": "http://localhost:9443"}
+
+
+@pytest.mark.parametrize(
+    ("server", "managed", "message"),
+    [
+        (yield_text, None, r"WebhookClientConfig, got 'https:"),
+        (yield_nothing, None, r"must be an asynchronous generator: .* with `yield`"),
+        (yield_http, "x.dev", r"do not call webhooks at http:.* they need HTTPS. Remove insecure"),
+    ],
+)
+async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(
+    registry: webop.OperatorRegistry, server: Any, managed: str | None, message: str
+) -> None:
     settings = webop.OperatorSettings()
-    settings.admission.server = serve_text
+    settings.admission.server = server
+    settings.admission.managed = managed
     webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
     lifespan = Lifespan(webop.create_app(registry=registry, settings=settings))
     await lifespan.pass_through("startup")
     await lifespan.pass_through("shutdown")
-    with pytest.raises(webop.ConfigurationError, match=r"WebhookClientConfig, got 'https:"):
+    with pytest.raises(webop.ConfigurationError, match=message):
         await lifespan.task
 
 
@@ -305,6 +323,10 @@ def test_all_namespaces_and_some_exclude_each_other() -> None:
         ({"WEBOP_ALL_NAMESPACES": "1", "WEBOP_NAMESPACES": "a b"}, "exclude each other"),
         ({"WEBOP_MODULES": "no.such.module"}, "'no.such.module' cannot be imported"),
         ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' does not fit"),
+        (
+            {"WEBOP_POSTING__BURST": "x"},
+            "WEBOP_POSTING__BURST='x' does not fit: it must be",
+        ),
     ],
 )
 async def test_wrong_variables_of_the_environment_are_told_to_the_server(

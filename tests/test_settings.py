@@ -325,7 +325,7 @@ def list_envvars(command: click.Command, prefix: str) -> Iterator[str]:
     ("variable", "text", "named"),
     [
         ("WEBOP_POSTING__LEVEL", "loud", "loud"),
-        ("WEBOP_POSTING__LEVEL", "", "integer"),
+        ("WEBOP_POSTING__LEVEL", "", "whole number"),
         ("WEBOP_BATCHING__WORKER_LIMIT", "0", "greater than or equal to 1"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,x", "1,x"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1 2", "with commas, such as 1,2,5"),

@@ -52,9 +52,19 @@ def escape(text: str, *, keep: str = "") -> str:
     )
 
 
-def hide_secrets(text: str) -> str:
-    """Hide what looks like a password, a token or a key in the words of another program."""
+def hide_secrets(text: str, known: str | None = None) -> str:
+    """Hide what looks like a password, a token or a key in the words of another program.
+
+    A short secret in a sentence, such as "hunter2 is wrong", looks like any other word: it is
+    hidden only if it is known.
+
+    Args:
+        text: what to show.
+        known: a secret that it may have in it.
+    """
     text = text[:_HIDING_LIMIT]
+    if known:
+        text = text.replace(known, "***")
     for pattern in _SECRETS:
         text = pattern.sub(r"\1***", text)
     return text

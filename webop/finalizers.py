@@ -13,6 +13,7 @@ from webop.errors import APIConflictError, APINotFoundError, APIStatusError
 from webop.escaping import escape
 from webop.objects.resources import Resource
 from webop.pacing import Backoff
+from webop.together import run_together
 
 # Only the metadata of the objects is transferred.
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -85,7 +86,7 @@ async def find_held(
     kinds = {(resource.group, resource.plural): resource for resource in resources}
     chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]
     places = namespaces or (None,)
-    await asyncio.gather(*(search_kind(kind, place) for kind in chosen for place in places))
+    await run_together(search_kind(kind, place) for kind in chosen for place in places)
     search.held.sort(key=lambda one: (one.deleted_at is None, one.deleted_at or one.created_at))
     return search
 

@@ -1,12 +1,14 @@
 """How often: the pauses between attempts that fail, and messages that are logged once.
 
 Everything that retries uses :class:`Backoff`; everything that would repeat a message uses
-:class:`Once`. Pure: no I/O, no clock.
+:class:`Once`. No I/O.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from collections.abc import Hashable, Iterable, Iterator
 
 
@@ -74,6 +76,11 @@ class Once:
             return False
         self._logged[topic] = content
         return True
+
+    def choose_level(self, topic: Hashable) -> int:
+        """Return the level of a message that can repeat: a warning once a minute, else debug."""
+        is_new = self.is_new(topic, int(time.monotonic() // 60))
+        return logging.WARNING if is_new else logging.DEBUG
 
     def forget(self, topic: Hashable) -> bool:
         """Tell whether anything was logged about the topic, and forget it: the trouble is over."""

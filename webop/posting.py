@@ -66,7 +66,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
     is_local = False
 
     def __init__(self, *, body: Mapping[str, Any], settings: OperatorSettings) -> None:
-        super().__init__(_objects_logger, {})
+        self.logger, self.extra = _objects_logger, {}  # all that the base class would do
         self._body = body
         self._settings = settings
         self._reference: ObjectReference | None = None

@@ -97,8 +97,6 @@ def find_objection(spec: webop.Spec) -> str | None:
 @webop.on.create(*GRANTS)
 @webop.on.update(*GRANTS, field="spec.duration")
 def open_access(
-    name: str,
-    namespace: str,
     spec: webop.Spec,
     meta: webop.Meta,
     patch: webop.Patch,
@@ -106,11 +104,14 @@ def open_access(
     **_: Any,
 ) -> None:
     """Let the user in, and note until when."""
-    binding = get_binding(name, namespace, spec)
-    if (objection := find_objection(spec)) is not None:
-        binding.delete()
+    try:
+        binding = get_binding(meta, spec)
+        if (objection := find_objection(spec)) is not None:
+            binding.delete()
+            raise webop.PermanentError(objection)
+    except webop.PermanentError:
         patch.status["phase"] = "Refused"
-        raise webop.PermanentError(objection)
+        raise
     end = compute_end(meta, spec)
     if end <= dt.datetime.now(dt.UTC):  # while the operator was away
         binding.delete()
@@ -127,8 +128,6 @@ def open_access(
 
 @webop.timer(*GRANTS, interval=float(os.environ.get("CHECK_INTERVAL", "10")))
 def close_in_time(
-    name: str,
-    namespace: str,
     spec: webop.Spec,
     meta: webop.Meta,
     status: webop.Status,
@@ -140,15 +139,15 @@ def close_in_time(
     if status.get("phase") != "Open":
         return
     if find_objection(spec) is not None or compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
-        get_binding(name, namespace, spec).delete()
+        get_binding(meta, spec).delete()
         patch.status["phase"] = "Over"
         logger.info("The time of %s is over.", spec["user"])
 
 
 @webop.on.delete(*GRANTS)
-def close_access(name: str, namespace: str, spec: webop.Spec, **_: Any) -> None:
+def close_access(spec: webop.Spec, meta: webop.Meta, **_: Any) -> None:
     """Lock the user out at once; the grant goes when that is done."""
-    get_binding(name, namespace, spec).delete()
+    get_binding(meta, spec).delete()
 
 
 def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
@@ -157,15 +156,26 @@ def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
     return created + parse_duration(spec["duration"])
 
 
-def get_binding(name: str, namespace: str, spec: webop.Spec) -> pykube.RoleBinding:
-    """Return the RoleBinding of a grant, as it is or should be in the cluster."""
+def get_binding(meta: webop.Meta, spec: webop.Spec) -> pykube.RoleBinding:
+    """Return the RoleBinding of a grant, as it is or should be in the cluster.
+
+    Raises:
+        PermanentError: somebody else has made a RoleBinding of this name.
+    """
     api = pykube.HTTPClient(pykube.KubeConfig.from_env())
     group = "rbac.authorization.k8s.io"
     body = {
         "apiVersion": f"{group}/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": f"grant-{name}", "namespace": namespace},
+        "metadata": {"name": f"grant-{meta['name']}", "namespace": meta["namespace"]},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": spec["role"]},
         "subjects": [{"apiGroup": group, "kind": "User", "name": spec["user"]}],
     }
-    return pykube.RoleBinding(api, body)
+    binding = pykube.RoleBinding(api, body)
+    if binding.exists():
+        binding.reload()
+        owners = binding.metadata.get("ownerReferences", ())
+        if meta["uid"] not in [owner["uid"] for owner in owners]:
+            text = f"The RoleBinding {binding.name} is not of this grant; delete it, or rename one."
+            raise webop.PermanentError(text)
+    return binding

@@ -307,3 +307,36 @@ def test_without_any_source_a_library_has_nothing_to_bring(library: str, login: 
     pytest.importorskip(library)
     with pytest.raises(LoginError, match=r"no kubeconfig.*no service account"):
         login(logger=logger)
+
+
+_VIA_LIBRARIES = [login_via_pykube, login_via_client, log_in_async]
+
+
+@pytest.mark.parametrize("login", _VIA_LIBRARIES)
+def test_the_proxy_of_a_kubeconfig_is_used_whichever_library_reads_it(
+    login: Callable[..., ConnectionInfo | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "http://a:1"})))
+    info = login(logger=logger)
+    assert info is not None
+    assert info.proxy_url == "http://a:1"
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "socks5://a:1"})))
+    with pytest.raises(LoginError, match=r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"):
+        login(logger=logger)
+
+
+@pytest.mark.parametrize("login", _VIA_LIBRARIES)
+def test_a_tls_server_name_is_warned_about_once_whichever_library_reads_it(
+    login: Callable[..., ConnectionInfo | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"tls-server-name": "other"})))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    for _ in range(2):
+        assert login(logger=logger)
+    assert caplog.text.count("tls-server-name of the cluster 'cl'") == 1

@@ -233,6 +233,18 @@ def test_a_killed_api_server_comes_back_on_its_port_with_its_data(cluster: Local
     assert namespace in cluster.kubectl("get", "namespaces")
 
 
+def test_a_killed_etcd_comes_back_with_its_data_under_the_same_api_server(
+    cluster: LocalCluster,
+) -> None:
+    before, namespace = cluster.pids, cluster.create_namespace()
+    cluster.kill_etcd()
+    assert reaper.get_start_time(before["etcd"]) is None
+    assert not cluster.is_ready()
+    cluster.restart_etcd()
+    assert {name for name, pid in cluster.pids.items() if pid != before[name]} == {"etcd"}
+    assert cluster.get("v1", "Namespace", namespace)
+
+
 def test_a_cluster_of_a_killed_process_goes_with_it(use_real_assets: None, cache: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _RUN_AND_WAIT], stdout=subprocess.PIPE, text=True

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import webop
-from webop.doctor.probing import (
+from webop.doctor.reachability import (
     Target,
     build_creation,
-    build_labels,
-    build_query,
     build_update,
     list_targets,
+    parse_selector,
 )
-from webop.doctor.records import Record
-from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]
 
@@ -61,9 +59,9 @@ SELECTORS: list[tuple[Json | None, str, Json]] = [
 ]
 
 
-def build_record(**rule: Any) -> Record:
+def build_webhook(**rule: Any) -> Json:
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], **rule}]
-    return Record(WebhookType.VALIDATING, {"name": "x", "rules": rules})
+    return {"name": "x", "rules": rules}
 
 
 @pytest.mark.parametrize(
@@ -72,6 +70,12 @@ def build_record(**rule: Any) -> Record:
         ({"resources": ["pods"]}, [(PODS, None, True, True)]),
         ({"resources": ["pods/status"]}, [(PODS, "status", True, False)]),
         ({"resources": ["pods/exec"]}, []),
+        (
+            {"resources": ["*/*"]},
+            [(NODES, None, True, True), (PODS, None, True, True), (PODS, "status", True, False)],
+        ),
+        ({"resources": ["pods/*"]}, [(PODS, "status", True, False)]),
+        ({"resources": ["pods", "pods/*"], "operations": ["CREATE"]}, [(PODS, None, False, True)]),
         ({"resources": ["nodes/status"]}, []),
         ({"resources": ["pods"], "operations": ["DELETE"]}, []),
         (
@@ -86,7 +90,7 @@ def build_record(**rule: Any) -> Record:
     ],
 )
 def test_rules_are_brought_to_what_is_in_the_cluster(rule: Json, targets: list[Target]) -> None:
-    assert list(list_targets(build_record(**rule), EVERYTHING)) == targets
+    assert list(list_targets(build_webhook(**rule), EVERYTHING)) == targets
 
 
 def test_an_update_changes_an_annotation_only() -> None:
@@ -94,7 +98,7 @@ def test_an_update_changes_an_annotation_only() -> None:
     assert build_update(PODS, None, body) == (
         "PATCH",
         "/api/v1/namespaces/ns/pods/one",
-        {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}},
+        b'{"metadata":{"annotations":{"webop.dev/doctor":"probe"}}}',
         "an UPDATE of pods ns/one",
     )
     _, path, _, description = build_update(PODS, "status", body)
@@ -106,9 +110,9 @@ def test_a_new_object_is_made_like_one_that_is_there() -> None:
     own = {"uid": "u", "resourceVersion": "1", "finalizers": ["x"]}
     metadata = {"name": "one", "labels": {"a": "1"}, **own}
     model = {"kind": "Pod", "metadata": metadata, "spec": {"x": 1}, "status": {"y": 2}}
-    method, path, made, _ = build_creation(PODS, "ns", None, model)
+    method, path, made, _ = build_creation(PODS, "ns", {}, model)
     assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods")
-    assert made == {
+    assert json.loads(made) == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "webop-doctor-", "labels": {"a": "1"}, "annotations": {}},
@@ -117,15 +121,14 @@ def test_a_new_object_is_made_like_one_that_is_there() -> None:
 
 
 def test_a_new_object_has_the_labels_that_are_asked_for() -> None:
-    selector = {"matchLabels": {"a": "1"}}
-    _, path, made, _ = build_creation(NODES, None, selector, None)
+    model = {"metadata": {"labels": {"b": "2"}}}
+    _, path, made, _ = build_creation(NODES, None, {"a": "1"}, model)
     assert path == "/api/v1/nodes"
-    assert made["metadata"]["labels"] == {"a": "1"}
+    assert json.loads(made)["metadata"]["labels"] == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize(("selector", "query", "labels"), SELECTORS)
 def test_a_selector_gives_a_query_and_labels_that_it_selects(
     selector: Json | None, query: str, labels: Json
 ) -> None:
-    assert build_query(selector) == query
-    assert build_labels(selector) == labels
+    assert parse_selector(selector) == (query, labels)

@@ -10,33 +10,42 @@ import pytest
 from tests.admission.managing import Site
 from tests.doctor.consulting import Doctor
 from tests.meeting import Meeting, build_record, define_peerings
-from webop.coordination.lease import Record
 from webop.coordination.requests import LEASES
 from webop.doctor.records import judge_lease, judge_peers
 
 NOW = dt.datetime.now(dt.UTC)
 
 
-def hold(holder: str, age: float = 0.0) -> Record:
+def hold(holder: str, age: float = 0.0) -> dict[str, Any]:
     renewed = (NOW - dt.timedelta(seconds=age)).isoformat()
-    return Record(holder=holder, duration=15.0, acquired_at="", renewed_at=renewed)
+    return build_lease(holderIdentity=holder, leaseDurationSeconds=15, renewTime=renewed)
+
+
+def build_lease(**spec: Any) -> dict[str, Any]:
+    return {"spec": spec}
 
 
 @pytest.mark.parametrize(
-    ("record", "replicas", "level", "text"),
+    ("lease", "replicas", "level", "text"),
     [
         (hold("pod-1"), {"pod-1", "pod-2"}, "ok", "pod-1 holds it"),
         (hold("pod-1"), set(), "ok", "pod-1 holds it"),
         (hold("foreign"), {"pod-1"}, "warning", "foreign holds it, which is none of"),
         (hold("pod-1", age=300), {"pod-1"}, "failure", "has not renewed it for 5 min"),
         (hold(""), set(), "warning", "nobody holds it"),
-        (Record("odd", None, "", "nonsense"), set(), "failure", "has never renewed it"),
+        ({}, set(), "warning", "there is none"),
+        (
+            build_lease(holderIdentity="odd", renewTime="nonsense"),
+            set(),
+            "failure",
+            "has never renewed it",
+        ),
     ],
 )
 def test_a_lease_is_judged_by_its_holder_and_its_age(
-    record: Record, replicas: set[str], level: str, text: str
+    lease: dict[str, Any], replicas: set[str], level: str, text: str
 ) -> None:
-    finding = judge_lease("Lease", record, NOW, replicas)
+    finding = judge_lease("Lease", lease, NOW, replicas)
     assert finding.level == level
     assert text in finding.text
 
@@ -62,14 +71,14 @@ def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
 def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
     status: dict[str, Any], levels: list[str], text: str
 ) -> None:
-    found = list(judge_peers("peering", {"status": status}, 0, NOW.timestamp(), "webop resume"))
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop resume"))
     assert [finding.level for finding in found] == levels
     assert text in found[0].text
 
 
 def test_an_identity_of_strangers_is_quoted_in_the_command_to_be_copied() -> None:
     status = {"x; rm -rf ~": build_peer(100)}
-    found = list(judge_peers("peering", {"status": status}, 0, NOW.timestamp(), "resume --id"))
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "resume"))
     assert found[0].remedy.endswith("resume --id 'x; rm -rf ~'")
 
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.probing import Answer, Outcome, classify, judge, read_answer
-from webop.doctor.records import Record
+from webop.doctor.reachability import Answer, Webhook, judge, read_answer
 from webop.errors import APIConnectionError, APIError, APIStatusError
 from webop.handling.handlers import WebhookType
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
+
+
+def build_webhook(reason: WebhookType = VALIDATING, **body: Any) -> Webhook:
+    return reason, {"name": "check.auto", **body}
 
 
 def build_error(text: str, status: int = 500) -> APIStatusError:
@@ -20,36 +23,36 @@ def build_error(text: str, status: int = 500) -> APIStatusError:
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome", "culprit", "reason"),
+    ("error", "answer"),
     [
-        (None, Outcome.ALLOWED, "", ""),
         (
             build_error('admission webhook "check.auto" denied the request: No.', 403),
-            Outcome.DENIED,
-            "check.auto",
-            "",
+            Answer("a CREATE", "check.auto"),
+        ),
+        (  # what a webhook says of others is not about them
+            build_error('admission webhook "a.b" denied the request: webhook "c.d": EOF', 403),
+            Answer("a CREATE", "a.b"),
         ),
         (
             build_error(
                 'Internal error occurred: failed calling webhook "check.auto": failed to call '
                 'webhook: Post "https://h/x": EOF'
             ),
-            Outcome.UNCALLED,
-            "check.auto",
-            'Post "https://h/x": EOF',
+            Answer("a CREATE", "check.auto", 'Post "https://h/x": EOF'),
         ),
-        (build_error("spec is required", 422), Outcome.INVALID, "", None),
-        (build_error("it is forbidden", 403), Outcome.FORBIDDEN, "", None),
-        (build_error("it exists", 409), Outcome.OTHER, "", None),
-        (APIConnectionError("no answer in time"), Outcome.OTHER, "", "no answer in time"),
+        (
+            build_error("it is forbidden", 403),
+            Answer("a CREATE", "", "Cannot create patients: HTTP 403: it is forbidden", 403),
+        ),
+        (
+            build_error("spec is required", 422),
+            Answer("a CREATE", "", "Cannot create patients: HTTP 422: spec is required", 422),
+        ),
+        (APIConnectionError("no answer in time"), Answer("a CREATE", "", "no answer in time")),
     ],
 )
-def test_an_answer_is_read(
-    error: APIError | None, outcome: Outcome, culprit: str, reason: str | None
-) -> None:
-    answer = read_answer("a CREATE", error)
-    assert (answer.outcome, answer.culprit) == (outcome, culprit)
-    assert reason in (None, answer.reason)
+def test_an_answer_is_read(error: APIError, answer: Answer) -> None:
+    assert read_answer("a CREATE", error) == answer
 
 
 @pytest.mark.parametrize(
@@ -87,68 +90,65 @@ def test_an_answer_is_read(
     ],
 )  # fmt: skip
 def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
-    meaning, remedy = classify(reason)
-    assert what in meaning
-    assert remedy.endswith(".")
+    finding = judge(build_webhook(), "", [Answer("a CREATE", "check.auto", reason)], None)
+    assert finding.level == "failure"
+    assert what in finding.text.removesuffix(reason)
+    assert finding.remedy.endswith(".")
 
 
-def build_record(reason: WebhookType = VALIDATING, **webhook: Any) -> Record:
-    return Record(reason, {"name": "check.auto", **webhook})
-
-
-ALLOWED = Answer("a CREATE", Outcome.ALLOWED)
+ALLOWED = Answer("a CREATE")
 EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"'}
 
 
 @pytest.mark.parametrize(
-    ("record", "own", "level", "text"),
+    ("webhook", "own", "level", "text"),
     [
-        (build_record(), ALLOWED, "ok", "reached by a CREATE"),
-        (build_record(failurePolicy="Ignore"), ALLOWED, "note", "failurePolicy Ignore"),
-        (build_record(matchConditions=[EXEMPTION]), ALLOWED, "ok", "reached"),
+        (build_webhook(), ALLOWED, "ok", "reached by a CREATE"),
+        (build_webhook(failurePolicy="Ignore"), ALLOWED, "note", "failurePolicy Ignore"),
+        (build_webhook(matchConditions=[EXEMPTION]), ALLOWED, "ok", "reached"),
         (
-            build_record(matchConditions=[{"name": "x", "expression": "false"}]),
+            build_webhook(matchConditions=[{"name": "x", "expression": "false"}]),
             ALLOWED,
             "note",
             "matchConditions",
         ),
-        (build_record(), Answer("a CREATE", Outcome.DENIED, "check.auto"), "ok", "denied"),
-        (build_record(), Answer("a CREATE", Outcome.DENIED, "other"), "note", "other has denied"),
+        (build_webhook(), Answer("a CREATE", "check.auto"), "ok", "denied"),
+        (build_webhook(), Answer("a CREATE", "other"), "note", "other has denied"),
         (
-            build_record(),
-            Answer("a CREATE", Outcome.UNCALLED, "check.auto", "connection refused"),
+            build_webhook(),
+            Answer("a CREATE", "check.auto", "connection refused"),
             "failure",
             "nobody listens",
         ),
         (
-            build_record(),
-            Answer("a CREATE", Outcome.UNCALLED, "other", "EOF"),
+            build_webhook(),
+            Answer("a CREATE", "other", "EOF"),
             "warning",
             "at another webhook, other",
         ),
         # The schema is checked after the mutating webhooks, and before the validating ones.
-        (build_record(MUTATING), Answer("a CREATE", Outcome.INVALID), "ok", "reached"),
-        (build_record(), Answer("a CREATE", Outcome.INVALID, "", "bad"), "warning", "bad"),
-        (build_record(), Answer("a CREATE", Outcome.FORBIDDEN, "", "no"), "warning", "no"),
-        (build_record(), Answer("a CREATE", Outcome.OTHER, "", "why"), "warning", "why"),
-        (build_record(), "nothing to try", "note", "not tried: nothing to try"),
+        (build_webhook(MUTATING), Answer("a CREATE", "", "bad", 422), "ok", "reached"),
+        (build_webhook(), Answer("a CREATE", "", "bad", 422), "warning", "bad"),
+        (build_webhook(), Answer("a CREATE", "", "no", 403), "warning", "no"),
+        (build_webhook(), Answer("a CREATE", "", "why", 409), "warning", "why"),
+        (build_webhook(), "nothing to try", "note", "not tried: nothing to try"),
     ],
 )
-def test_a_webhook_is_judged(record: Record, own: Answer | str, level: str, text: str) -> None:
+def test_a_webhook_is_judged(webhook: Webhook, own: Answer | str, level: str, text: str) -> None:
     answers = [own] if isinstance(own, Answer) else []
-    finding = judge(record, own, answers, "admin")
+    finding = judge(webhook, own, answers, "admin")
     assert finding.level == level
     assert text in finding.text
     assert bool(finding.remedy) is (level in ("warning", "failure"))
 
 
 def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
-    failed = Answer("an UPDATE", Outcome.UNCALLED, "check.auto", "EOF")
-    denied = Answer("an UPDATE", Outcome.DENIED, "check.auto")
-    assert judge(build_record(), ALLOWED, [ALLOWED, failed], None).level == "failure"
-    assert judge(build_record(), "nothing", [denied], None).level == "ok"
+    failed = Answer("an UPDATE", "check.auto", "EOF")
+    denied = Answer("an UPDATE", "check.auto")
+    assert judge(build_webhook(), ALLOWED, [ALLOWED, failed], None).level == "failure"
+    assert judge(build_webhook(), "nothing", [denied], None).level == "ok"
 
 
 def test_the_one_who_is_exempted_learns_nothing() -> None:
-    record = build_record(matchConditions=[EXEMPTION])
-    assert judge(record, ALLOWED, [ALLOWED], "operator").level == "note"
+    webhook = build_webhook(matchConditions=[EXEMPTION])
+    assert judge(webhook, ALLOWED, [ALLOWED], "operator").level == "note"

@@ -55,7 +55,7 @@ async def test_an_operator_with_a_url_is_found_in_order(
         assert report.find("replicas", kind).text.startswith("1 alive")
         assert "trusted" in report.find("certificate", kind).text
         assert report.find(f"{name}.{site.name}", kind).text.startswith("reached by")
-    assert report.find("configurations", "Permissions of admin").level == "ok"
+    assert report.find("mutatingwebhookconfigurations", "Permissions of admin").level == "ok"
     assert text.output.startswith("API server\n  ok ")
     assert text.output.endswith(" ok.\n")
     assert "\x1b" not in text.output
@@ -129,8 +129,13 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
     assert report.find("replicas", "Validating").level == "ok"
     line = report.find(f"check.{site.name}")
     assert (line.level, "an account that may do this" in line.remedy) == ("warning", True)
-    assert report.find("configurations", f"Permissions of {user}").level == "ok"
+    assert report.find("mutatingwebhookconfigurations", f"Permissions of {user}").level == "ok"
     assert "--managed NAME" in unnamed.find("configurations").remedy
+    options = ("--managed", site.name, "--no-probe", "--as", "jane")
+    line = (await doctor.examine(*options, KUBECONFIG=kubeconfig)).find(
+        "unknown", "Permissions of jane"
+    )
+    assert (line.level, "subjectaccessreviews" in line.text) == ("note", True)
 
 
 async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(
@@ -181,4 +186,4 @@ async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: D
     path = doctor.workshop.write("import webop\n@webop.on.create('pods')\ndef fn(**_): ...")
     report = await doctor.examine(path)
     assert "settings.admission.managed" not in " ".join(line.remedy for line in report.lines)
-    assert report.find("pods").level == "ok"
+    assert {line.subject for line in report.of("ok", "Permissions")} >= {"pods"}

@@ -9,13 +9,8 @@ import pytest
 
 from tests.doctor.consulting import build_mark
 from webop.admission.managed.marks import Mark
-from webop.doctor.records import (
-    Configuration,
-    Record,
-    check_replicas,
-    parse_configuration,
-)
-from webop.handling.handlers import WebhookType
+from webop.admission.managed.replicas import Configuration
+from webop.doctor.records import check_replicas
 
 Json = dict[str, Any]
 
@@ -52,25 +47,8 @@ def age_mark(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Mark:
     ],
 )
 def test_marks_are_judged(webhooks: list[Json], marks: list[Mark], levels: list[str]) -> None:
-    reason = WebhookType.VALIDATING
-    records = [Record(reason, webhook) for webhook in webhooks]
-    found = Configuration(reason, "auto", records, marks, is_there=True)
-    findings = list(check_replicas(found, NOW))
+    found = Configuration("1", {str(n): mark for n, mark in enumerate(marks)}, webhooks=webhooks)
+    findings = list(check_replicas(found, "kubectl delete it", NOW))
     assert [finding.level for finding in findings] == levels
     for finding in findings:
         assert finding.remedy or finding.level in ("ok", "note")
-
-
-def test_a_configuration_is_read_from_an_object() -> None:
-    mark = age_mark([ONE])
-    annotations = {
-        "replica.webop.dev/1": mark.encode(),
-        "replica.webop.dev/2": "nonsense",
-        "other": "",
-    }
-    body = {"metadata": {"name": "auto", "annotations": annotations}, "webhooks": [ONE]}
-    found = parse_configuration(WebhookType.MUTATING, "auto", body)
-    assert (found.is_there, [record.name for record in found.records]) == (True, ["one"])
-    assert [item.identity for item in found.marks] == ["pod-1"]
-    assert found.title == "MutatingWebhookConfiguration auto"
-    assert not parse_configuration(WebhookType.MUTATING, "auto", None).is_there

@@ -5,47 +5,49 @@ from __future__ import annotations
 from typing import Any
 
 import webop
-from webop.doctor.permissions import (
-    Need,
-    build_review,
-    list_configuration_needs,
-    list_handler_needs,
-)
+from webop.doctor.permissions import Need, build_review, list_object_needs
+from webop.doctor.visit import Visit
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
 
 
+def build_visit(
+    registry: webop.OperatorRegistry, *resources: webop.Resource, namespaces: tuple[str, ...] = ()
+) -> Visit:
+    return Visit(
+        settings=webop.OperatorSettings(),
+        managed=None,
+        account=None,
+        namespaces=namespaces,
+        registry=registry,
+        is_probing=False,
+        calls_startup=False,
+        startup_timeout=1.0,
+        resources=resources,
+    )
+
+
 def test_a_need_is_asked_about_verb_by_verb_where_it_is() -> None:
-    need = Need(
-        subject="x", group="g", resources=("a",), verbs=("get", "create"), namespaces=("n", "m"),
-        name="one",
-    )  # fmt: skip
-    common = {"group": "g", "resource": "a"}
+    need = Need("g", "a/b", ("get", "create"), ("n", "m"), "one")
+    common = {"group": "g", "resource": "a", "subresource": "b"}
     assert need.list_reviews() == [
         {**common, "verb": "get", "namespace": "n", "name": "one"},
-        {**common, "verb": "create", "namespace": "n"},
+        {**common, "verb": "create", "namespace": "n", "name": ""},
         {**common, "verb": "get", "namespace": "m", "name": "one"},
-        {**common, "verb": "create", "namespace": "m"},
+        {**common, "verb": "create", "namespace": "m", "name": ""},
     ]
 
 
 def test_what_is_missing_is_told_with_the_rule() -> None:
-    need = list_configuration_needs("auto")
+    need = Need("g", "configs", ("create", "patch", "get"), ("n", "m"), "auto")
     reviews = need.list_reviews()
     assert need.judge([]).level == "ok"
-    finding = need.judge(reviews[1:])
-    assert finding.text == (
-        "not granted: patch validatingwebhookconfigurations; "
-        "create and patch mutatingwebhookconfigurations"
-    )
-    resources = (
-        "apiGroups: [admissionregistration.k8s.io], "
-        "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations], "
-    )
+    finding = need.judge(reviews[:2])
+    assert finding.text == "not granted: create and patch configs in n"
     assert finding.remedy == (
-        f"Add to the ClusterRole: {{{resources}verbs: [create]}}, "
-        f"{{{resources}resourceNames: [auto], verbs: [patch]}}"
+        "Add to the Role in n and m: {apiGroups: [g], resources: [configs], verbs: [create]}, "
+        "{apiGroups: [g], resources: [configs], resourceNames: [auto], verbs: [patch, get]}"
     )
 
 
@@ -58,26 +60,23 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     webop.on.create("pods", registry=registry)(fn)
     webop.on.event("nodes", registry=registry)(fn)
     webop.on.validate("secrets", registry=registry)(fn)
-    settings = webop.OperatorSettings()
-    handlers = registry.select_resource_handlers()
-    everywhere = list_handler_needs(handlers, [PODS, NODES], (), settings)
-    assert [(need.subject, need.verbs, need.level) for need in everywhere] == [
+    everywhere = list_object_needs(build_visit(registry, PODS, NODES))
+    assert [(need.resource, need.verbs, need.level) for need in everywhere] == [
         ("nodes", ("watch",), "failure"),
-        ("nodes (list)", ("list",), "warning"),
+        ("nodes", ("list",), "warning"),
         ("pods", ("watch", "patch"), "failure"),
-        ("pods (list)", ("list",), "warning"),
-        ("pods (get)", ("get",), "warning"),
+        ("pods", ("list", "get"), "warning"),
         ("customresourcedefinitions", ("list", "watch"), "warning"),
         ("events", ("create", "patch"), "warning"),
     ]
-    somewhere = list(list_handler_needs(handlers, [PODS, NODES], ("ns",), settings))
-    assert [(need.subject, need.namespaces, need.level) for need in somewhere[-2:]] == [
+    visit = build_visit(registry, PODS, NODES, namespaces=("ns",))
+    somewhere = list(list_object_needs(visit))
+    assert [(need.resource, need.namespaces, need.level) for need in somewhere[-2:]] == [
         ("namespaces", (), "note"),
         ("events", ("ns", "default"), "warning"),  # those about nodes are in "default"
     ]
-    settings.scanning.disabled, settings.posting.enabled = True, False
-    somewhere = list(list_handler_needs(handlers, [PODS, NODES], ("ns",), settings))
-    assert {(*need.resources, need.namespaces) for need in somewhere} == {
+    visit.settings.scanning.disabled, visit.settings.posting.enabled = True, False
+    assert {(need.resource, need.namespaces) for need in list_object_needs(visit)} == {
         ("nodes", ()),
         ("pods", ("ns",)),
     }
@@ -90,10 +89,9 @@ def test_a_role_without_the_status_is_found_as_results_are_written_there() -> No
         group, "v1", "databases", namespaced=True, subresources=frozenset({"status"})
     )
     webop.on.create("databases", registry=registry)(lambda **_: None)
-    handlers = registry.select_resource_handlers()
-    needs = list_handler_needs(handlers, [databases], ("ns",), webop.OperatorSettings())
-    need = next(need for need in needs if need.subject == "databases/status")
-    attributes = {"group": group, "resource": "databases", "subresource": "status"}
+    needs = list_object_needs(build_visit(registry, databases, namespaces=("ns",)))
+    need = next(need for need in needs if need.resource == "databases/status")
+    attributes = {"group": group, "resource": "databases", "subresource": "status", "name": ""}
     assert need.list_reviews() == [{**attributes, "verb": "patch", "namespace": "ns"}]
     finding = need.judge(need.list_reviews())
     assert (finding.level, finding.text) == (

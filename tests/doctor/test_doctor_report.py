@@ -8,7 +8,6 @@ import pytest
 
 from webop.doctor.findings import (
     Level,
-    Section,
     approve,
     build_json,
     build_text,
@@ -19,10 +18,10 @@ from webop.doctor.findings import (
     warn,
 )
 
-SECTIONS = [
-    Section("API server", [approve("server", "is there")]),
-    Section("Permissions", [fail("a", "is not", "Do it."), warn("long one", "may", "See.")]),
-]
+REPORT = {
+    "API server": [approve("server", "is there")],
+    "Permissions": [fail("a", "is not", "Do it."), warn("long one", "may", "See.")],
+}
 
 TEXT = """\
 API server
@@ -38,12 +37,12 @@ Permissions
 
 
 def test_the_text_is_grouped_and_aligned() -> None:
-    assert build_text(SECTIONS, lambda text, _: text) == TEXT
+    assert build_text(REPORT, lambda text, _: text) == TEXT
 
 
 def test_words_of_strangers_forge_no_lines_and_do_not_reach_the_terminal() -> None:
     forged = "paused by x\n1 ok.\x1b[2J"
-    text = build_text([Section("a", [warn(forged, forged, forged)])], lambda text, _: text)
+    text = build_text({"a": [warn(forged, forged, forged)]}, lambda text, _: text)
     assert "\x1b" not in text
     assert len(text.splitlines()) == 5
 
@@ -55,13 +54,13 @@ def test_levels_are_painted_and_the_summary_in_the_worst_one() -> None:
         painted.append((text.strip(), level))
         return text
 
-    build_text(SECTIONS, paint)
+    build_text(REPORT, paint)
     assert painted[0] == ("ok", Level.OK)
     assert painted[-1] == ("1 failure, 1 warning, 1 ok.", Level.FAILURE)
 
 
 def test_the_json_has_all_of_it() -> None:
-    document = json.loads(build_json(SECTIONS))
+    document = json.loads(build_json(REPORT))
     assert document["healthy"] is False
     assert document["counts"] == {"ok": 1, "note": 0, "warning": 1, "failure": 1}
     assert document["sections"][1]["findings"][0] == {
@@ -73,8 +72,8 @@ def test_the_json_has_all_of_it() -> None:
 
 
 def test_only_failures_are_failures() -> None:
-    sections = [Section("x", [warn("a", "b", "c"), note("d", "e")])]
-    assert json.loads(build_json(sections))["healthy"] is True
+    report = {"x": [warn("a", "b", "c"), note("d", "e")]}
+    assert json.loads(build_json(report))["healthy"] is True
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,9 @@ async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     assert line.text.startswith("not in the cluster")
     assert list_missing(narrow) == {secrets, "not"}
     assert list_missing(wide) > list_missing(narrow)
-    assert {"list roles", "watch and patch roles", "patch roles/status"} < list_missing(wide)
+    assert {"list and get roles", "watch and patch roles", "patch roles/status"} < list_missing(
+        wide
+    )
     led = await doctor.examine("-n", namespace, "--standalone", "--lease", "mine", *options)
     assert "get and create and update leases" in list_missing(led)
     met = await doctor.examine("-n", namespace, "--peering", "theirs", *options)

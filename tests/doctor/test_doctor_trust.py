@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-from typing import Any
 
 import pytest
 
-from webop.doctor.trust import Route, check_bundle, judge_life, parse_route
+from webop.doctor.reachability import check_bundle, judge_life
 from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_validity
-
-Json = dict[str, Any]
 
 
 def encode(*pems: bytes) -> str:
@@ -75,25 +72,3 @@ def test_a_life_ends_in_its_last_tenth_or_in_its_last_week() -> None:
         end = read_validity(pem)[1]
         moment = end - dt.timedelta(days=left)
         assert judge_life("certificate", "it", pem, moment).level == level
-
-
-@pytest.mark.parametrize(
-    ("config", "route"),
-    [
-        ({"url": "https://host/path"}, Route("host", 443)),
-        ({"url": "https://[::1]:8443/path"}, Route("::1", 8443)),
-        (
-            {"service": {"namespace": "ns", "name": "hooks", "port": 8443}},
-            Route("hooks.ns.svc", 8443, ("ns", "hooks")),
-        ),
-        (
-            {"service": {"namespace": "ns", "name": "hooks"}},
-            Route("hooks.ns.svc", 443, ("ns", "hooks")),
-        ),
-        ({}, None),
-        ({"url": "https://host:port/"}, None),
-        ({"url": "nonsense"}, None),
-    ],
-)
-def test_a_client_config_is_read(config: Json, route: Route | None) -> None:
-    assert parse_route(config) == route

@@ -125,7 +125,13 @@ async def test_an_ignored_failure_of_an_activity_is_none(
 @pytest.mark.parametrize(
     ("group", "name", "message"),
     [
-        ("networking", "request_timeout", r"request_timeout = 'soon' does not fit: .*number"),
+        (
+            "networking",
+            "request_timeout",
+            r"request_timeout = 'soon' .* it must be a number\.",
+        ),
+        ("posting", "enabled", r"enabled = 'soon' does not fit: it must be True or False\."),
+        ("posting", "burst", r"burst = 'soon' does not fit: it must be a whole number\."),
         ("execution", "max_workers", r"max_workers = 'soon' does not fit: .*must be an integer"),
         ("execution", "max_worker", r"does not fit: There is .*, did you mean 'max_workers'\?"),
         ("netwrking", "request_timeout", r"no setting settings\.netwrking, did you .*'networking'"),

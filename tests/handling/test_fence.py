@@ -8,11 +8,18 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+import webop
+from tests.handling.occasions import build_body, build_change
+from webop.handling.call_options import CallOptions
+from webop.handling.execute import attempt
 from webop.handling.fence import Fence, Fenced, fence_offspring, read_clock
+from webop.handling.handler_states import HandlerState
+from webop.handling.handlers import ChangeHandler
 from webop.handling.pausing import Pausing
 from webop.handling.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
 from webop.handling.threads import call_in_thread
@@ -74,6 +81,35 @@ async def test_a_task_takes_no_step_after_the_loop_was_blocked_beyond_the_end(
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
     assert 0 < taken == len(steps.moments)
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyond_the_end(
+    pausing: Pausing, steps: Steps, is_sync: bool
+) -> None:
+    """A process can be stopped between the outcome of a handler and the call of the next one."""
+
+    def handle(**_: Any) -> None:
+        steps()
+
+    async def handle_async(**_: Any) -> None:
+        steps()
+
+    handler = ChangeHandler(id="fn", fn=handle if is_sync else handle_async, selector=None)
+    state = HandlerState(datetime.now(UTC), "create")
+    options = CallOptions(webop.OperatorSettings())
+    blocked: list[float] = []
+
+    async def work() -> None:
+        await attempt(handler, build_change(build_body()), state, options)
+        await asyncio.sleep(0.1)
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
+        blocked.append(read_clock())
+        await attempt(handler, build_change(build_body()), state, options)
+
+    async with doing(pausing, work()):
+        await pausing.wait_until_idle()
+    assert (len(blocked), len(steps.moments)) == (1, 1)
 
 
 async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(

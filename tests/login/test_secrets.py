@@ -203,6 +203,10 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
 
 
+def test_a_known_secret_is_hidden_wherever_it_is() -> None:
+    assert hide_secrets("hunter2 is wrong, (hunter2)", "hunter2") == "*** is wrong, (***)"
+
+
 def test_a_key_in_the_place_of_its_path_is_not_quoted() -> None:
     info = ConnectionInfo("https://host", certificate_path=KEY, private_key_path=KEY * 100)
     with pytest.raises(LoginError, match="cannot be used") as e:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.admissions import serve
+from tests.admissions import build_review, serve
 from tests.operating import Objects, build_settings, eventually, get_connection, operate
 from tests.reactor.proxy import intercept
 
@@ -64,6 +64,22 @@ async def test_a_client_that_sends_garbage_does_not_fill_the_log(
     assert len(refusals) == 200
     shown = [r for r in refusals if r.levelno == logging.WARNING]
     assert 1 <= len(shown) <= 2  # a minute can begin in between
+
+
+async def test_a_client_that_does_not_wait_does_not_fill_the_log(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    async def check(**_: Any) -> None:
+        await asyncio.sleep(1)
+
+    async with serve(registry=registry) as site:
+        for _ in range(50):
+            assert (await site.post(build_review({}), "/check?timeout=1ms")).status_code == 504
+    warnings = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
+    assert 1 <= len(warnings) <= 2, warnings  # a minute can begin in between
 
 
 async def test_handlers_may_say_the_same_as_often_as_they_like(

@@ -105,3 +105,43 @@ async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
             await objects.create("one", labels={"x": "y"})
             body = await objects.wait("one", lambda body: "ticks" in body["spec"])
     assert body["spec"]["ticks"] == 3
+
+
+async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_one(
+    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster
+) -> None:
+    """The worker of the object is still writing the first value when the timer has the second."""
+    has_newer, is_over = asyncio.Event(), asyncio.Event()
+    values: list[bytes] = []
+
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.2, labels={"x": "y"})
+    async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
+        memo.count = memo.get("count", 0) + 1
+        if memo.count <= 2:
+            patch.spec["ticks"] = memo.count
+        if memo.count == 2:
+            has_newer.set()
+        elif memo.count == 5:
+            is_over.set()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if b'"ticks"' not in request.content:
+            return None
+        values.append(request.content)
+        if len(values) > 2:
+            return None
+        if len(values) == 2:
+            await has_newer.wait()
+            await asyncio.sleep(0.1)  # in which the newer one could be written
+        return httpx.Response(503)
+
+    settings = build_settings(networking={"error_backoffs": [0.1]})
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = meddle
+        async with operate(
+            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
+        ):
+            await objects.create("one", labels={"x": "y"})
+            await is_over.wait()
+            body = await objects.wait("one", lambda body: "ticks" in body["spec"])
+    assert body["spec"]["ticks"] == 2

@@ -216,3 +216,42 @@ async def test_a_stopping_operator_closes_connections_under_any_server(
         assert loop.time() - start < 0.9
     assert response.status_code == status
     assert response.headers["connection"] == "close"
+
+
+def open_in_process(endpoint: ReviewEndpoint) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(endpoint), base_url="http://localhost")
+
+
+async def test_each_review_has_its_own_deadline_whatever_those_before_it_have() -> None:
+    released = asyncio.Event()
+
+    async def wait() -> None:
+        await released.wait()
+
+    async with open_in_process(ReviewEndpoint(Sleeper(wait))) as client:
+
+        async def ask(timeout: str) -> int:
+            return (await client.post(f"/fn?timeout={timeout}", json=REVIEW)).status_code
+
+        patient = asyncio.create_task(ask("30s"))
+        hasty = [asyncio.create_task(ask(timeout)) for timeout in ("300ms", "200ms", "100ms")]
+        async with asyncio.timeout(5):
+            assert [await task for task in hasty] == [504, 504, 504]
+            assert await ask("100ms") == 504
+        assert not patient.done()
+        released.set()
+        assert await patient == 200
+
+
+def test_deadlines_hold_in_each_event_loop_that_an_endpoint_is_served_in() -> None:
+    endpoint = ReviewEndpoint(Sleeper(sleep_on))
+
+    async def ask() -> int:
+        async with asyncio.timeout(5), open_in_process(endpoint) as client:
+            patient = asyncio.create_task(client.post("/fn?timeout=150ms", json=REVIEW))
+            hasty = await client.post("/fn?timeout=100ms", json=REVIEW)
+            patient.cancel()  # its deadline would have been the next one
+            return hasty.status_code
+
+    assert asyncio.run(ask()) == 504
+    assert asyncio.run(ask()) == 504

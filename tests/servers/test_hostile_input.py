@@ -9,17 +9,29 @@ import logging
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.servers.foreign import run_uvicorn
-from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, post, read_head, until
+from tests.servers.reviewing import (
+    RESPONSE,
+    REVIEW,
+    Recorder,
+    connect,
+    post,
+    read_head,
+    trust,
+    until,
+)
 from webop.errors import ReviewError
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
@@ -327,7 +339,9 @@ async def test_an_offer_of_another_protocol_is_not_taken(
         (b"POST /\r\n", 505, "HTTP/0.9 is not served here"),
         (b"POST / HTTP/0.9\r\n", 505, "HTTP/0.9 is not served here"),
         (b"POST / HTTP/2.0\r\nHost: x\r\n", 505, "HTTP/2.0 is not served here"),
-        (b"POST / HTTP/1.1\r\n", 400, "The header Host is missing"),
+        (b"POST / HTTP/1.1\r\n", 400, "one header Host, got 0"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nhost: y\r\n", 400, "one header Host, got 2"),
+        (b"POST / HTTP/1.0\r\nHost: x\r\nHost: x\r\n", 400, "one header Host, got 2"),
         (b"POST http:///x HTTP/1.1\r\nHost: x\r\n", 400, "not a valid HTTP request"),
         (b"POST http://host HTTP/1.1\r\nHost: x\r\n", 200, ""),
         (b"POST http://host/?timeout=10s HTTP/1.1\r\nHost: x\r\n", 200, ""),
@@ -423,9 +437,15 @@ async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alo
     assert len(fn.calls) == 4
 
 
-async def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
-    fn: Recorder,
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
+    fn: Recorder, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(keep_silent(fn))
+
+
+async def keep_silent(fn: Recorder) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     hosting = Hosting(DefaultLimits(max_connections=3))
     async with contextlib.AsyncExitStack() as stack:
@@ -446,6 +466,23 @@ async def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
                     with contextlib.suppress(ConnectionError):
                         assert await asyncio.wait_for(reader.read(), 0.2) == b""
             pytest.fail("Connections are refused when the others have gone.")
+
+
+async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:
+    pair = build_certificate_self_signed(["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, pair.cert, pair.key)
+    client = trust(pair.cert)
+    async with contextlib.AsyncExitStack() as stack:
+        listener = Listener(ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context)
+        port = (await stack.enter_async_context(listener)).port
+        await stack.enter_async_context(connect(port, client))
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(20):
+            await stack.enter_async_context(connect(port, client))
+        # Both sides are counted here, and the buffers of a client are as large.
+        assert tracemalloc.get_traced_memory()[0] < 20 * 2 * 100 * 1024
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
+import resource
 import signal
 import socket
 import ssl
@@ -14,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.servers.reviewing import REVIEW, Recorder, connect, post, read_head, trust
+from tests.servers.reviewing import REVIEW, Recorder, connect, post, read_head, trust, until
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
@@ -106,6 +108,26 @@ async def test_signal_handlers_are_left_alone(app: ReviewEndpoint) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     async with Listener(app, "127.0.0.1", 0):
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+async def test_clients_are_served_again_after_a_shortage_of_open_files(
+    app: ReviewEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with Listener(app, "127.0.0.1", 0) as listener:
+        with socket.socket() as client:
+            client.setblocking(False)
+            free = os.dup(0)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+            try:
+                await loop.sock_connect(client, ("127.0.0.1", listener.port))
+                await until(lambda: "Cannot accept a connection: Too many" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await loop.sock_sendall(client, REQUEST)
+            assert (await loop.sock_recv(client, 100)).startswith(b"HTTP/1.1 200 ")
 
 
 async def until_refused(port: int) -> None:

@@ -156,6 +156,10 @@ async def test_files_need_no_cluster(tmp_path: Path) -> None:
 async def test_mistakes_are_named_with_their_remedies(cluster: Secrets) -> None:
     assert "WEBOP_SERVICE" in await fail(cluster, service=None)
     assert "certfile=" in await fail(None, namespace="ns")
+    assert "got 'Op erator'" in await fail(cluster, service="Op erator")
+    assert "namespace= of" in await fail(cluster, namespace="a b")
+    assert "from 1 to 65535, got 70000" in await fail(cluster, service_port=70000)
+    assert "'ä..b' is no host name" in await fail(cluster, extra_sans=["ä..b"])
     assert "too short" in await fail(cluster, certificate_lifetime=dt.timedelta(seconds=1))
     cluster.namespace = None
     assert "namespace=" in await fail(cluster)

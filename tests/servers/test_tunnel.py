@@ -72,6 +72,21 @@ async def test_the_documented_provider_says_that_its_agent_is_not_installed(
             pass
 
 
+async def test_a_tunnel_or_a_server_that_returns_instead_of_yielding_is_told_of() -> None:
+    class Tunnel(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:  # type: ignore[override]
+            return upstream
+
+    class Server(BaseWebhookServer):
+        async def serve(self, fn: webop.WebhookFn) -> Any:  # type: ignore[override]
+            return {"url": "https://somewhere"}
+
+    for server, name in (Tunnel(port=0), r"open\(\) of Tunnel"), (Server(), r"serve\(\) of Server"):
+        with pytest.raises(ConfigurationError, match=f"{name} must be an asynchronous generator"):
+            async with serve(server, Recorder()):
+                pass
+
+
 class Silent(webop.WebhookTunnel):
     START_LIMIT = 0.05
 

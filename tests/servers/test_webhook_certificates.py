@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import ssl
 import subprocess
 import sys
@@ -31,6 +34,9 @@ from webop.servers.certificates.certs import (
     build_certificate_self_signed,
     build_certificate_signed,
 )
+from webop.servers.certificates.contexts import LiveContext
+from webop.servers.http.endpoint import ReviewEndpoint
+from webop.servers.http.listener import Listener
 
 
 @pytest.fixture
@@ -354,3 +360,31 @@ async def test_verification_is_added_to_a_context_of_the_user(
     async with serve(server, fn) as config:
         await post(get_url(config), trust(ca.cert, client=client_pair))
     assert fn.calls[0].sslpeer
+
+
+async def test_a_client_whose_ca_was_withdrawn_cannot_resume_its_session(
+    ca: KeyPair, pair: KeyPair, client_pair: KeyPair, tmp_path: Path
+) -> None:
+    cafile = tmp_path / "clients.pem"
+    cafile.write_bytes(ca.cert)
+    contexts = LiveContext(mode=ssl.CERT_REQUIRED, cafile=cafile)
+    await contexts.use(pair.cert, pair.key, None)
+    client = trust(ca.cert, client=client_pair)
+
+    async with Listener(ReviewEndpoint(Recorder()), "127.0.0.1", 0, ssl_context=contexts) as server:
+
+        def call(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+            with (
+                socket.create_connection(("127.0.0.1", server.port)) as plain,
+                client.wrap_socket(plain, server_hostname="localhost", session=session) as sock,
+            ):
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                with contextlib.suppress(ssl.SSLError, ConnectionError):
+                    return sock.recv(4096), sock.session
+            return b"", None
+
+        answer, session = await asyncio.to_thread(call, None)
+        assert answer.startswith(b"HTTP/1.1 405 ")
+        cafile.write_bytes(build_ca("another").cert)
+        await contexts.use(pair.cert, pair.key, None)
+        assert (await asyncio.to_thread(call, session))[0] == b""

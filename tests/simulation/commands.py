@@ -32,7 +32,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="how many histories")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long, without a count")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--mutant", help="put a mended bug back (tests/simulation/mutants.py)")
+    parser.add_argument(
+        "--mutant",
+        default=os.environ.get("WEBOP_MUTANT"),
+        help="put a mended bug back (tests/simulation/mutants.toml)",
+    )
     parser.add_argument(
         "--mutants", action="store_true", help="how many histories find each of the mended bugs"
     )
@@ -47,6 +51,7 @@ def main() -> int:
         _prepare(options.mutant)
         return _replay(options, shrinks=options.shrink)
     if options.kept:
+        _prepare(options.mutant)
         return _run_kept()
     return _hunt_mutants(options) if options.mutants else _run_many(options)
 

@@ -57,6 +57,7 @@ class Judge:
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
+        self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
@@ -67,8 +68,16 @@ class Judge:
 
     # All the time.
 
+    def complain_of_workers(self, problem: str) -> None:
+        """Note what is wrong with requests, unless daemons or timers may have sent them."""
+        kinds = {plan.kind for plan in self.world.plan.handlers}
+        if not kinds & {"daemon", "timer"}:
+            self.complain(problem)
+
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
+        if call.plan.kind == "timer":
+            self.judge_timer(call)
         if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
             return
         active = self._active[call.uid]
@@ -78,6 +87,7 @@ class Judge:
             if other.process is call.process or not is_excused:
                 self.complain(f"overlap: {call} while {other}")
         active.append(call)
+        self._judge_limit(call)
         if is_event:
             return
         key = call.handler, call.uid, call.reason
@@ -97,6 +107,26 @@ class Judge:
         if is_next and call.begin < last.end + last.delay - 0.01:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
 
+    def _judge_limit(self, call: Call) -> None:
+        """No more objects are worked on at once than is allowed."""
+        limit = self.world.plan.settings.get("batching", {}).get("worker_limit")
+        own = [
+            one
+            for calls in self._active.values()
+            for one in calls
+            if one.process is call.process and one.plan.kind in _CYCLE_KINDS
+        ]
+        if limit is not None and len(own) > limit:
+            self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
+
+    def judge_timer(self, call: Call) -> None:
+        """A timer waits until the object has not changed for a while."""
+        if call.plan.idle is None or self.world.was_disturbed(call.begin - _AFTERMATH, call.begin):
+            return
+        age = call.begin - self._changed.get(call.uid, 0.0)
+        if 0.2 < age < call.plan.idle - 0.2:
+            self.complain(f"idle: {call} {age:.3f} s after a change")
+
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""
         if call in self._active[call.uid]:
@@ -114,8 +144,14 @@ class Judge:
                 self._judge_deletion(old)
             return
         self._judge_owner(new)
-        if self._writes is not None and change.request is not None:
+        for key, count in new.get("status", {}).items():
+            if key.startswith("count-") and count < (old or {}).get("status", {}).get(key, 0):
+                self.complain(f"order: {key} of {new['metadata']['uid']} is {count} again")
+        is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
+        if self._writes is not None and change.request is not None and not is_counting:
             self._writes[change.request.user] += 1
+        if change.request is not None and change.request.user == "user":
+            self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before
         if is_deleted and _FINALIZER in before.get("finalizers", ()):
@@ -129,7 +165,7 @@ class Judge:
         for task in asyncio.all_tasks(self.world.loop):
             owner = get_process(task)
             if owner is process and task is not process.task:
-                self.complain(f"leftover: {task.get_name()} of {process} after its end")
+                self.complain(f"leftover: {task.get_coro()} of {process} after its end")
 
     # In the calm.
 
@@ -178,7 +214,12 @@ class Judge:
         progress += ["status"] if "kopf" in body.get("status", {}) else []
         if progress:
             problems.append(f"progress: {name} has some left over: {progress}")
-        is_guarded = any(plan.kind in {"delete", "daemon", "timer"} for plan in plans)
+        ended = {key for process in self.world.processes for key in process.ended_daemons}
+        is_guarded = any(
+            plan.kind in {"delete", "timer"}
+            or (plan.kind == "daemon" and (plan.id, uid) not in ended)
+            for plan in plans
+        )
         if is_guarded != (_FINALIZER in meta.get("finalizers", [])):
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
@@ -221,6 +262,8 @@ class Judge:
             for body in objects.values()
             if self._wants(plan, body)
         }
+        ended = {key for process in self.world.processes for key in process.ended_daemons}
+        wanted = {key for key in wanted if key not in ended or running[key]}
         problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [
             f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
@@ -233,9 +276,9 @@ class Judge:
         problems = []
         for process in self.world.processes:
             for plan in self.world.plan.handlers if process.is_running else ():
-                index = process.indexes.get(plan.id)
-                if index is None:
+                if plan.kind != "index":
                     continue
+                index = process.operator.context.indices[plan.id]
                 seen = {name: list(store) for name, store in index.items()}
                 wanted = {
                     name: [(body["metadata"]["uid"], body["spec"]["value"])]
@@ -254,8 +297,9 @@ class Judge:
         uid = body["metadata"]["uid"]
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         for key, note in notes.items():
-            if key.startswith("of-") and note != uid:
-                self.complain(f"wrong object: {key} of {note} is in {uid}")
+            owner = note.get("uid") if isinstance(note, dict) else note  # of a result, of an effect
+            if owner != uid and (isinstance(note, dict) or key.startswith("of-")):
+                self.complain(f"wrong object: {key} of {owner} is in {uid}")
 
     def _judge_deletion(self, body: Json) -> None:
         """An object goes only after its deletion was handled, if it was guarded."""

@@ -86,12 +86,15 @@ class Network:
         cluster: servers.Cluster,
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
+        complain: Callable[[str], None],
     ) -> None:
         self.faults: list[Fault] = []
         self._loop = loop
         self._cluster = cluster
         self._rng = rng
         self._on_request = on_request
+        self._complain = complain
+        self._pauses: dict[tuple[str, str], float] = {}  # by process and path: 429 was the answer
         self._context = contextvars.Context()  # of no process: it goes on when one stands still
         self._watches: dict[WatchAnswer, Sender] = {}
         self._gone: set[str] = set()
@@ -141,6 +144,9 @@ class Network:
             request.method, parts.path, query, headers, request.content, sender.identity
         )
         is_watch = query.get("watch") in {"true", "1"}
+        key = sender.identity, parts.path
+        if request.method == "PATCH" and self._loop.time() < self._pauses.get(key, 0.0):
+            self._complain(f"impatience: {key} before {self._pauses[key]:.3f}")
         delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
         if fault is None or fault.kind == "slow":
             delay += fault.seconds * self._rng.random() if fault else 0.0
@@ -149,6 +155,8 @@ class Network:
             self.later(delay, fail, waiter, "connection refused")
         elif fault.kind == "status":
             self.later(delay, succeed, waiter, _refuse(fault))
+            if request.method == "PATCH" and fault.status == 429:
+                self._pauses[key] = self._loop.time() + delay + fault.seconds
         elif fault.kind in {"lost", "silent"} and not is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
 
@@ -314,6 +322,8 @@ def _build_answer(response: servers.Response) -> _ContentAnswer:
 _REASONS: Mapping[int, str] = {
     401: "Unauthorized",
     403: "Forbidden",
+    409: "Conflict",
+    422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
     503: "ServiceUnavailable",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.network import Fault
 
-CALM = 240.0  # seconds at the end in which nothing goes wrong, and everything must converge
+CALM = 600.0  # seconds at the end in which nothing goes wrong, and everything must converge
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class HandlerPlan:
         id: of the handler.
         kind: the decorator: "create", "event", "daemon" and so on.
         attempts: how the first attempts for each cause end; all others succeed.
-        seconds: how long an attempt takes.
+        seconds: how long an attempt takes, or a daemon needs to stop.
         is_sync: whether it runs in a thread.
-        effect: what it changes: nothing, "status", "label" or "fn" (of the patch).
+        effect: what it changes: nothing, "status", "label", "fn" (of the patch), "result"; timers:
+            "count".
         subs: the number of its sub-handlers.
         is_choosy: whether it takes objects with a label only.
         seen_by: the versions of the operator that have it.
+        life: after how many seconds a daemon ends by itself; None if it does not.
+        idle: of a timer, in seconds.
     """
 
     id: str
@@ -50,6 +54,8 @@ class HandlerPlan:
     subs: int = 0
     is_choosy: bool = False
     seen_by: tuple[int, ...] = (0, 1)
+    life: float | None = None
+    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,10 @@ class Plan:
         handlers: what the operator does.
         steps: what happens, by time.
         settings: of the operator, by section.
+        has_status: whether the kind has a status endpoint.
+        is_late: whether the kind is defined by a step only, not at the start.
+        is_hosted: whether the operator stays when there are no credentials.
+        discovery_lag: in seconds.
         admission: its webhooks; None for none.
     """
 
@@ -110,6 +120,10 @@ class Plan:
     handlers: tuple[HandlerPlan, ...] = ()
     steps: tuple[Step, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    has_status: bool = False
+    is_late: bool = False
+    is_hosted: bool = False
+    discovery_lag: float = 0.0
     admission: AdmissionPlan | None = None
 
     @property
@@ -120,35 +134,96 @@ class Plan:
 
 _NAMES = ("one", "two", "three")
 _FAULTS = ("refused", "hung", "silent", "lost", "slow", "status")
-_STATUSES = (500, 503, 504, 429, 401, 403)
+_STATUSES = (500, 503, 504, 429, 401, 403, 409, 422)
+_KINDS = ("create", "update", "delete", "resume", "field", "event", "daemon", "timer", "index")
+
+
+@dataclass(frozen=True)
+class _Theme:
+    """What a history is mostly about.
+
+    Attributes:
+        fate: what happens to processes, network and cluster.
+        user: what happens to objects that exist.
+        kinds: of handlers that are there for sure.
+        faults: of the network.
+        methods: of the requests that are concerned by them.
+    """
+
+    fate: tuple[str, ...] = (
+        *("fault",) * 3,
+        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock"),
+    )
+    user: tuple[str, ...] = ("update",) * 3 + ("label", "delete", "replace")
+    kinds: tuple[str, ...] = ()
+    faults: tuple[str, ...] = _FAULTS
+    methods: tuple[tuple[str, ...], ...] = (
+        (),
+        (),
+        ("PATCH",),
+        ("GET",),
+        ("PUT", "POST", "PATCH"),
+    )
+
+
+_THEMES = {
+    "mixed": _Theme(),
+    "outages": _Theme(
+        fate=("outage", "outage", "compact", "lag", "watches"), kinds=("index", "event")
+    ),
+    "writes": _Theme(
+        fate=("fault",), faults=("status", "status", "lost", "silent"), methods=(("PATCH",),)
+    ),
+    "background": _Theme(
+        fate=("fault", "stop", "pause", "lockout"),
+        user=("label", "label", "delete", "replace", "update"),
+        kinds=("daemon", "timer"),
+    ),
+    "handovers": _Theme(
+        fate=("kill", "stop", "stop", "pause", "fault", "unlock"), kinds=("create", "update")
+    ),
+    "successors": _Theme(user=("replace", "replace", "delete", "update"), kinds=("create",)),
+    "kinds": _Theme(fate=("alter", "outage", "fault", "lockout"), kinds=("index", "daemon")),
+    "crowds": _Theme(fate=("fault", "crowd", "crowd"), kinds=("create",), methods=(("PATCH",),)),
+}
 
 
 def draw_plan(seed: int) -> Plan:
     """Make a plan of a seed."""
     rng = random.Random(seed)
-    mode = rng.choice(("alone", "alone", "lease", "lease", "peering"))
+    name = rng.choice(("mixed", "mixed", *_THEMES))
+    theme = _THEMES[name]
+    modes = ("lease", "peering") if name == "handovers" else ("alone", "alone", "lease", "peering")
+    mode = rng.choice((*modes, "lease"))
     replicas = 1 if mode == "alone" else rng.randint(1, 3)
     length = rng.choice((10.0, 30.0, 90.0))
-    steps = [*_draw_user(rng, length), *_draw_fate(rng, length, replicas)]
+    is_late = name == "kinds" and rng.random() < 0.4
+    steps = [*_draw_user(rng, theme, length), *_draw_fate(rng, theme, length, replicas)]
+    steps += [Step(rng.uniform(0, 1.0), "define")] if is_late else []
     plan = Plan(
         seed,
         mode,
         replicas,
-        tuple(_draw_handlers(rng)),
+        tuple(_draw_handlers(rng, theme)),
         _sort(steps),
         _draw_settings(rng),
+        has_status=rng.random() < 0.3,
+        is_late=is_late,
+        is_hosted=rng.random() < 0.5,
+        discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    return plan if mode == "peering" else _add_admission(plan, length)
+    has_webhooks = mode != "peering" and name != "kinds"
+    return _add_admission(plan, length) if has_webhooks else plan
 
 
 def _add_admission(plan: Plan, length: float) -> Plan:
     """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
     rng = random.Random(f"admission {plan.seed}")
-    if rng.random() > 0.4:
+    if rng.random() > 0.45:
         return plan
     steps = list(plan.steps)
     if rng.random() < 0.5:
-        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause"}]
+        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause", "unlock"}]
     for _ in range(rng.choice((0, 0, 1, 2))):
         steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
     steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
@@ -167,11 +242,8 @@ def _sort(steps: list[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.at))
 
 
-def _draw_handlers(rng: random.Random) -> list[HandlerPlan]:
-    kinds = rng.sample(
-        ("create", "update", "delete", "resume", "field", "event", "daemon", "timer", "index"),
-        rng.randint(2, 6),
-    )
+def _draw_handlers(rng: random.Random, theme: _Theme) -> list[HandlerPlan]:
+    kinds = [*theme.kinds, *rng.sample(_KINDS, rng.randint(1, 5))]
     kinds += rng.choices(("create", "update", "delete"), k=rng.randint(0, 2))
     return [_draw_handler(rng, kind, f"{kind}{number}") for number, kind in enumerate(kinds)]
 
@@ -185,59 +257,68 @@ def _draw_handler(rng: random.Random, kind: str, name: str) -> HandlerPlan:
             attempts.append(Attempt(end, rng.choice((0.0, 0.3, 1.0, 5.0, 15.0))))
         if rng.random() < 0.15:
             attempts.append(Attempt("permanent"))
+    effects = ("", "", "status", "label", "fn", "result") if is_state else ("",)
     return HandlerPlan(
         name,
         kind,
         tuple(attempts),
-        seconds=rng.choice((0.0, 0.0, 0.05, 0.5, 3.0)) if kind != "index" else 0.0,
+        # A replica that stands by indexes one object after the other.
+        seconds=rng.choice(
+            (0.0, 0.0, 0.05, 0.5) if kind == "index" else (0.0, 0.0, 0.05, 0.5, 3.0)
+        ),
         is_sync=rng.random() < 0.25,
-        effect=rng.choice(("", "", "status", "label", "fn")) if is_state else "",
+        effect=rng.choice(("", "count") if kind == "timer" else effects),
         subs=rng.choice((0, 0, 0, 2)) if kind in {"create", "update"} else 0,
-        is_choosy=rng.random() < 0.25,
+        is_choosy=rng.random() < (0.5 if kind in {"daemon", "index"} else 0.25),
+        life=rng.choice((None, None, None, 2.0)) if kind == "daemon" else None,
+        idle=rng.choice((None, 3.0)) if kind == "timer" else None,
     )
 
 
-def _draw_user(rng: random.Random, length: float) -> list[Step]:
+def _draw_user(rng: random.Random, theme: _Theme, length: float) -> list[Step]:
     steps = []
     for name in _NAMES[: rng.randint(1, 3)]:
         at, exists = rng.choice((0.0, rng.uniform(0, length / 2))), False
         for _ in range(rng.randint(1, 8)):
-            if not exists:
-                kind = "create"
-            else:
-                kind = rng.choice(("update", "update", "update", "label", "delete", "replace"))
+            kind = rng.choice(theme.user) if exists else "create"
             exists = kind != "delete"
             steps.append(Step(at, kind, name))
             at += rng.choice((0.0, 0.02, 0.2, 1.0, rng.uniform(0, length / 4)))
     return steps
 
 
-def _draw_fate(rng: random.Random, length: float, replicas: int) -> list[Step]:
-    steps = []
+def _draw_fate(rng: random.Random, theme: _Theme, length: float, replicas: int) -> Iterator[Step]:
     for _ in range(rng.randint(0, 5)):
         at, seconds = rng.uniform(0, length), rng.choice((0.3, 2.0, rng.uniform(1, 40)))
         replica = rng.randrange(replicas)
-        kind = rng.choice(
-            ("fault", "fault", "fault", "kill", "stop", "pause", "watches", "compact", "lag")
-        )
+        kind = rng.choice(theme.fate)
         if kind == "fault":
-            steps.append(Step(at, kind, None, seconds, _draw_fault(rng, replica)))
+            yield Step(at, kind, None, seconds, _draw_fault(rng, theme, replica))
         elif kind == "watches":
             fault = Fault(rng.choice(("cut", "mute")), share=rng.choice((0.5, 1.0)))
-            steps.append(Step(at, "fault", None, seconds, fault))
+            yield Step(at, "fault", None, seconds, fault)
+        elif kind == "outage":
+            yield Step(at, "fault", None, 0.0, Fault("cut"))
+            yield Step(at, "fault", None, seconds, Fault("refused"))
+            if rng.random() < 0.5:
+                yield Step(at + seconds / 2, "compact")
+        elif kind == "lockout":
+            yield Step(at, "fault", None, 0.0, Fault("cut"))
+            yield Step(at, "fault", None, seconds, Fault("status", status=401))
         elif kind in {"kill", "stop", "pause"}:
-            steps.append(Step(at, kind, replica, seconds))
+            yield Step(at, kind, replica, seconds)
+        elif kind == "crowd":
+            yield Step(at, kind, rng.choice((10, 25)))
         else:
-            steps.append(Step(at, kind, None, 0.0 if kind == "compact" else seconds))
-    return steps
+            yield Step(at, kind, None, seconds if kind == "lag" else 0.0)
 
 
-def _draw_fault(rng: random.Random, replica: int) -> Fault:
-    kind = rng.choice(_FAULTS)
+def _draw_fault(rng: random.Random, theme: _Theme, replica: int) -> Fault:
+    kind = rng.choice(theme.faults)
     return Fault(
         kind,
         replicas=rng.choice(((), (replica,))),
-        methods=rng.choice(((), (), ("PATCH",), ("GET",), ("PUT", "POST", "PATCH"))),
+        methods=rng.choice(theme.methods),
         path=rng.choice(("", "", "", "leases", "things")),
         share=rng.choice((0.2, 0.5, 1.0)),
         status=rng.choice(_STATUSES) if kind == "status" else 503,
@@ -248,7 +329,11 @@ def _draw_fault(rng: random.Random, replica: int) -> Fault:
 def _draw_settings(rng: random.Random) -> dict[str, Any]:
     return {
         "posting": {"enabled": rng.random() < 0.3},
-        "batching": {"idle_timeout": rng.choice((0.5, 5.0)), "error_delays": [0.5, 2, 5]},
+        "batching": {
+            "idle_timeout": rng.choice((0.5, 5.0)),
+            "error_delays": [0.5, 2, 5],
+            "worker_limit": rng.choice((None, None, 2)),
+        },
         "networking": {"request_timeout": rng.choice((10.0, 30.0))},
         "execution": {"default_backoff": rng.choice((0.5, 5.0))},
         "watching": {

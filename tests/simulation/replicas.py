@@ -81,7 +81,7 @@ class ReplicaProcess(Process):
 
     Attributes:
         daemons: those that run, by handler and uid.
-        indexes: as its handlers see them, by handler.
+        ended_daemons: those that have ended by themselves.
         task: the whole operator.
         is_dead: whether it was killed.
         is_stopping: whether it was told to end.
@@ -93,7 +93,7 @@ class ReplicaProcess(Process):
         self.serial = serial
         self.identity = f"replica-{number}-{serial}"
         self.daemons: dict[tuple[str, str], int] = {}
-        self.indexes: dict[str, Mapping[str, Any]] = {}
+        self.ended_daemons: set[tuple[str, str]] = set()
         self.began_at = world.loop.time()
         self.ended_at: float | None = None
         self.is_dead = False
@@ -122,8 +122,9 @@ class ReplicaProcess(Process):
         registry = webop.OperatorRegistry()
 
         @webop.on.login(registry=registry, id="login")
-        async def login(**_: Any) -> ConnectionInfo:
-            return ConnectionInfo(server=info.server, token=self._world.get_token(self.number))
+        async def login(**_: Any) -> ConnectionInfo | None:
+            token = self._world.get_token(self.number)
+            return ConnectionInfo(server=info.server, token=token) if token else None
 
         for handler in plan.handlers:
             if self.serial % 2 in handler.seen_by:
@@ -138,6 +139,7 @@ class ReplicaProcess(Process):
                 settings=settings,
                 scope=Scope(clusterwide=False, patterns=(NAMESPACE,)),
                 identity=self.identity,
+                is_hosted=plan.is_hosted,
                 transport_factory=lambda _: transport,
             )
         )
@@ -190,8 +192,8 @@ class _Act:
             )
         )
 
-    def decide(self) -> None:
-        """Change the object; raise what is to be raised.
+    def decide(self) -> dict[str, str] | None:
+        """Change the object; return or raise what is to be returned or raised.
 
         Raises:
             Exception: as the plan wants it.
@@ -200,7 +202,7 @@ class _Act:
         attempt = attempts[retry] if retry < len(attempts) else None
         if attempt is None or attempt.end == "ok":
             self._change(self.kwargs["patch"])
-            return
+            return {"uid": self.call.uid} if self.plan.effect == "result" else None
         self.call.delay = attempt.delay
         if attempt.end == "temporary":
             raise webop.TemporaryError("not yet", delay=attempt.delay)
@@ -215,6 +217,8 @@ class _Act:
             patch.status[key] = uid
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
+        elif self.plan.effect == "count":
+            patch.status[f"count-{self.plan.id}"] = self.world.count(uid)
         elif self.plan.effect == "fn":
             patch.fns.append(partial(_note_in_status, key=key, uid=uid))
 
@@ -263,15 +267,17 @@ def _declare(
         options["field"] = "spec.value"
     if plan.kind == "timer":
         options["interval"] = 7.0
+        if plan.idle is not None:
+            options["idle"] = plan.idle
     decorate = {"index": webop.index, "daemon": webop.daemon, "timer": webop.timer}.get(
         plan.kind
     ) or getattr(webop.on, plan.kind)
     if plan.kind == "index":
-        fn: Any = _index
+        fn: Any = partial(_index, plan)
     elif plan.kind == "daemon":
         fn = partial(_run_daemon, process, plan)
     elif plan.kind == "event":
-        fn = partial(_watch_events, process, act, plan)
+        fn = partial(_watch_events, act, plan)
     elif plan.is_sync:
         fn = partial(_run_sync, act, plan)
     else:
@@ -279,7 +285,7 @@ def _declare(
     decorate(PLURAL, **options)(fn)
 
 
-async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
     doing = act(plan.id, kwargs)
     with doing.recording():
         if plan.seconds:
@@ -287,7 +293,7 @@ async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
         if plan.subs:
             subs = {f"sub{number}": partial(_run_sub, act, plan) for number in range(plan.subs)}
             await webop.execute(fns=subs)
-        doing.decide()
+        return doing.decide()
 
 
 async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
@@ -295,19 +301,15 @@ async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
         await asyncio.sleep(plan.seconds / 2)
 
 
-def _run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+def _run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
     doing = act(plan.id, kwargs)
     doing.is_in_thread = True
     block(plan.seconds)
     with doing.recording():
-        doing.decide()
+        return doing.decide()
 
 
-async def _watch_events(
-    process: ReplicaProcess, act: Any, plan: HandlerPlan, **kwargs: Any
-) -> None:
-    for handler in process.operator.context.registry.select_indexers():
-        process.indexes[handler.id] = kwargs[handler.id]
+async def _watch_events(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
     with act(plan.id, kwargs).recording():
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
@@ -324,10 +326,17 @@ async def _run_daemon(
     key = plan.id, uid
     process.daemons[key] = process.daemons.get(key, 0) + 1
     try:
-        await stopped.wait()
+        await stopped.wait(plan.life)
+        if stopped:
+            await asyncio.sleep(plan.seconds)
+        else:
+            process.ended_daemons.add(key)
     finally:
         process.daemons[key] -= 1
 
 
-async def _index(name: str, uid: str, spec: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+async def _index(
+    plan: HandlerPlan, name: str, uid: str, spec: Mapping[str, Any], **_: Any
+) -> dict[str, Any]:
+    await asyncio.sleep(plan.seconds)
     return {name: (uid, spec.get("value", 0))}

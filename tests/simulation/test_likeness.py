@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.simulation.likeness import Likeness
+from tests.simulation.likeness.definitions import tell
+from tests.simulation.likeness.sides import RealSide, SimulatedSide
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -18,15 +18,24 @@ _SEED = int(os.environ.get("WEBOP_TEST_LIKENESS_SEED", "20"))
 _REQUESTS = int(os.environ.get("WEBOP_TEST_LIKENESS_REQUESTS", "400"))
 
 
-@pytest.fixture
-def likeness(webop_cluster: LocalCluster) -> Iterator[Likeness]:
-    made = Likeness(webop_cluster, _SEED)
-    yield made
-    made.close()
-
-
-def test_random_requests_are_answered_by_both_servers_alike(likeness: Likeness) -> None:
-    differences = likeness.run(_REQUESTS)
+def test_random_requests_are_answered_by_both_servers_alike(webop_cluster: LocalCluster) -> None:
+    with contextlib.closing(Likeness(webop_cluster, _SEED)) as likeness:
+        differences = likeness.run(_REQUESTS)
     assert not differences, "\n".join(str(difference) for difference in differences)
     assert likeness.watches > 5
     assert likeness.events > 20
+
+
+def test_both_servers_ask_the_same_of_webhooks_and_do_what_they_say(
+    webop_cluster: LocalCluster,
+) -> None:
+    with contextlib.closing(Likeness(webop_cluster, _SEED, with_hooks=True)) as likeness:
+        differences = likeness.run(_REQUESTS // 3)
+    assert not differences, "\n".join(str(difference) for difference in differences)
+    assert likeness.reviews > 40
+
+
+def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: LocalCluster) -> None:
+    # The real server takes its time: 2 s until it creates objects, 5 s until a definition is gone.
+    with contextlib.closing(RealSide(webop_cluster)) as real:
+        assert not tell(real, SimulatedSide(_SEED))

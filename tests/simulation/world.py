@@ -43,6 +43,8 @@ _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
+_PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout"}
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -75,8 +77,10 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
-        self.network = Network(loop, self.cluster, self.rng, self._note_request)
         self.judge = Judge(self)
+        self.network = Network(
+            loop, self.cluster, self.rng, self._note_request, self.judge.complain_of_workers
+        )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
         self.processes: list[ReplicaProcess] = []
@@ -84,14 +88,15 @@ class World:
         self._disturbances: list[tuple[float, float]] = []
         self._serials = 0
         self._values = 0
+        self._counted = 0
         self._requests = 0
         self._digest = hashlib.sha256()
         self._threads: list[threading.Thread] = []
-        self.cluster.add_kind(GROUP, PLURAL, "Thing")
+        self.cluster.kinds.discovery_lag = plan.discovery_lag
+        if not plan.is_late:
+            self._define()
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
-        head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
-        path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-        self._ask("POST", path, {**head, "metadata": {"name": "default"}})
+        self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
 
@@ -184,8 +189,15 @@ class World:
         return any(first <= end and last >= begin for first, last in self._disturbances)
 
     def get_token(self, number: int) -> str:
-        """Return a token for a login that has to bring another one."""
-        return f"token-{number}-{self.loop.time():.3f}"
+        """Return a token for a login that has to bring another one; nothing if there is none."""
+        faults = [fault for fault in self.network.faults if fault.status == 401]
+        is_locked = any(fault.concerns(number, "GET", "") for fault in faults)
+        return "" if is_locked else f"token-{number}-{self.loop.time():.3f}"
+
+    def count(self, uid: str) -> int:
+        """Return a number that is greater than all others before it."""
+        self._counted += 1
+        return self._counted
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
         """Ask the API server as the user."""
@@ -199,7 +211,7 @@ class World:
 
     def list_objects(self) -> dict[str, Any]:
         """Return the objects that there are, by name."""
-        items = self.request("GET").body["items"]
+        items = self.request("GET").body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
     def get_verdict(self) -> Verdict:
@@ -222,6 +234,15 @@ class World:
             self.network.later(step.seconds, self.network.end, step.fault)
         elif step.kind == "compact":
             self.cluster.compact()
+        elif step.kind == "define":
+            self._define()
+        elif step.kind == "alter":
+            self._alter()
+        elif step.kind == "unlock":
+            self._unlock()
+        elif step.kind == "crowd":
+            for number in range(int(step.target)):
+                self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
             self.network.later(step.seconds, self._catch_up)
@@ -230,7 +251,7 @@ class World:
             self.admission.take(step.kind)
         else:
             self._strike(step)
-        if step.kind in {"fault", "kill", "stop", "pause", "skew", "rollout"}:
+        if step.kind in _DISTURBING:
             self._disturb(step.seconds)
 
     def _disturb(self, seconds: float) -> None:
@@ -293,6 +314,29 @@ class World:
             process.is_paused = False
             self.tell(f"{process} goes on")
             self.loop.resume()
+
+    def _define(self) -> None:
+        self.cluster.add_kind(GROUP, PLURAL, "Thing", has_status=self.plan.has_status)
+
+    def _alter(self) -> None:
+        """Let the kind gain a status endpoint, or lose it."""
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+        crd = self._ask("GET", path).body
+        if "spec" in crd:
+            version = crd["spec"]["versions"][0]
+            version["subresources"] = {} if version.get("subresources") else {"status": {}}
+            self._ask("PUT", path, crd)
+
+    def _unlock(self) -> None:
+        """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+        self._ask("DELETE", f"{leases}/operator")
+        self._ask("DELETE", f"{_PEERINGS}/default")
+        self.network.later(3.0, self._create_peering)
+
+    def _create_peering(self) -> None:
+        head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+        self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0

@@ -531,3 +531,46 @@ async def test_validating_handlers_change_nothing(registry: webop.OperatorRegist
     async with AdmissionClient(registry) as client:
         result = await client.create(build())
     assert (result.patch, result.webhooks) == ([], ("check",))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"registry": "x"}, "registry must be of the type OperatorRegistry, got 'x'"),
+        ({"settings": {}}, "settings must be of the type OperatorSettings, got {}"),
+        ({"resources": ["pods"]}, "resources must be of the type Resource, got 'pods'"),
+        ({"timeout": "5"}, r"timeout must be of the type int \| float, got '5'"),
+    ],
+)
+def test_wrong_arguments_of_a_client_are_told_of_at_once(options: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        AdmissionClient(**options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda client: client.create("x"), "An object must be a mapping"),
+        (lambda client: client.update(build(), [build()]), "An object must be a mapping"),
+        (lambda client: client.update(build(), None), "both states"),
+        (lambda client: client.delete(5), "An object must be a mapping"),
+        (lambda client: client.create(build(), user=5), "user= must be a name, or a mapping"),
+        (lambda client: client.create(build(), groups="dev"), "groups= must be a list of names"),
+        (lambda client: client.create(build(), resource=5), "resource= must be a webop.Resource"),
+        (lambda client: client.send(review(build()), 5), "webhook= must be a string, got 5"),
+        (lambda client: client.send(review(build()), timeout="5"), "timeout= must be a number"),
+    ],
+)
+async def test_wrong_arguments_of_a_request_are_told_of_with_what_is_expected(
+    registry: webop.OperatorRegistry, call: Callable[[Any], Any], message: str
+) -> None:
+    async with AdmissionClient(registry) as client:
+        with pytest.raises(TypeError, match=message):
+            await call(client)
+
+
+async def test_files_can_be_given_as_paths(
+    default: webop.OperatorRegistry, write: Callable[[str], Path]
+) -> None:
+    async with AdmissionClient(modules=[write("path_handlers.py")]) as client:
+        assert (await client.create(build())).webhooks == ("from-file",)

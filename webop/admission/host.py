@@ -19,7 +19,7 @@ from webop.admission.serve import AdmissionService
 from webop.errors import ConfigurationError, WebopError
 from webop.handling.context import OperatorContext
 from webop.objects.resources import Resource
-from webop.servers.base import WebhookClientConfig
+from webop.servers.base import WebhookClientConfig, check_generator
 from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
 from webop.servers.local import WebhookServer
 
@@ -120,10 +120,16 @@ class WebhookHost:
         current_hosting.set(self.hosting)
         async with _enter(self._get_server()) as server:
             configs: AsyncIterator[WebhookClientConfig] = server(self.review)
+            check_generator(configs, "A webhook server")
             async for config in configs:
                 if not isinstance(config, dict):
                     what = "A webhook server must yield a webop.WebhookClientConfig"  # type: ignore[unreachable]
                     raise ConfigurationError(f"{what}, got {config!r}.")
+                if self.is_managing and str(config.get("url")).startswith("http:"):
+                    raise ConfigurationError(
+                        f"API servers do not call webhooks at {config['url']}: they need HTTPS. "
+                        "Remove insecure=True, or do not set settings.admission.managed."
+                    )
                 where = config.get("url") or config.get("service")
                 log = logger.debug if self._is_listening else logger.info
                 log("Webhooks are served at %s.", where)

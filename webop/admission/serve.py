@@ -138,7 +138,7 @@ class AdmissionService:
                 warnings=cause.warnings,
                 audit_annotations=cause.audit_annotations,
                 patch_ops=patch_ops,
-                error=rank_errors(errors),
+                error=rank_errors(errors) if errors else None,
             )
             log_answer(cause.logger, review, answer["response"], refusing)
             return answer
@@ -157,7 +157,7 @@ class AdmissionService:
         needs_copy = (is_validating or handler.ignore_failures) and bool(patch)
         before = Patch(clone(patch), fns=patch.fns) if needs_copy else _UNPATCHED
         outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
-        if is_validating and (patch != before or patch.fns != before.fns):
+        if is_validating and (patch or needs_copy) and (patch != before or patch.fns != before.fns):
             text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
             self._warn_once(cause, f"{text}Use @webop.on.mutate().")
             _restore(patch, before)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from webop.cli.options import CLIControls, aliased_option, choose_scope, module_option
+from webop.cli.options import CLIControls, aliased_option, check_names, choose_scope, module_option
 from webop.errors import WebopError
 
 _option = functools.partial(click.option, show_default=True)
@@ -18,18 +18,10 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"
 
 
 def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
-    """Refuse what looks like a service account, but is none."""
     parts = (account or "").split(":")
     if parts[:2] == ["system", "serviceaccount"] and (len(parts) != 4 or not all(parts)):
         raise click.BadParameter("a service account is system:serviceaccount:NAMESPACE:NAME.")
     return account
-
-
-def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse patterns, which ``webop run`` takes."""
-    if patterns := [name for name in names if set(name) & set("*?!,")]:
-        raise click.BadParameter(f"{patterns[0]!r} is a pattern; name one namespace, or several.")
-    return names
 
 
 @click.command(short_help="Check an operator in a cluster.")
@@ -94,17 +86,13 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
-    paths, modules = options.pop("paths"), options.pop("modules")
+    sources = options.pop("paths"), options.pop("modules")
     try:
-        registry = controls.registry
-        if paths or modules:
-            with contextlib.redirect_stdout(sys.stderr):  # the report is all of the output
-                registry = load_handlers(paths, modules, registry)
-        if registry is not None:
-            check_registry(registry)
+        with contextlib.redirect_stdout(sys.stderr):  # the report is all of the output
+            registry = load_handlers(*sources, controls.registry)
+        check_registry(registry)
         settings = controls.settings or OperatorSettings.from_environment()
-        chosen = options.pop("clusterwide"), options.pop("namespaces")
-        _, namespaces = choose_scope(ctx, *chosen)
+        _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
     except WebopError as exc:
         raise click.ClickException(str(exc)) from exc
     settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name
@@ -113,9 +101,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
         settings.peering.name, settings.peering.mandatory = name, True
     visit = Visit(settings=settings, namespaces=namespaces, registry=registry, **options)
     found = asyncio.run(examine(visit))
-
-    def paint(text: str, level: str) -> str:  # click drops colours if this is no terminal
-        return click.style(text, fg=_COLOURS[level])
-
-    click.echo(build_json(found) if form == "json" else build_text(found, paint))
+    # click drops colours if this is no terminal.
+    text = build_text(found, lambda text, level: click.style(text, fg=_COLOURS[level]))
+    click.echo(build_json(found) if form == "json" else text)
     ctx.exit(1 if count_levels(found)[Level.FAILURE] else 0)

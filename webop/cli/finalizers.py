@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from webop.cli.doctor import check_names
-from webop.cli.options import choose_scope
+from webop.cli.options import check_names, choose_scope
 from webop.errors import APIConnectionError, APIError, WebopError
 
 if TYPE_CHECKING:

@@ -67,6 +67,13 @@ def aliased_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable
     )
 
 
+def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse patterns, which ``webop run`` takes."""
+    if patterns := [name for name in names if set(name) & set("*?!,")]:
+        raise click.BadParameter(f"{patterns[0]!r} is a pattern; name one namespace, or several.")
+    return names
+
+
 def choose_scope(
     ctx: click.Context, clusterwide: bool, namespaces: tuple[str, ...]
 ) -> tuple[bool, tuple[str, ...]]:

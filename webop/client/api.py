@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -190,8 +189,7 @@ class Client:
                     raise
                 # One line a minute for each kind of request and of trouble, not for each object.
                 topic = (call.attempt.verb, call.attempt.resource, type(exc))
-                is_new = self._logged.is_new(topic, int(time.monotonic() // 60))
-                level = logging.WARNING if is_new else logging.DEBUG
+                level = self._logged.choose_level(topic)
                 logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 

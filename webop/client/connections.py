@@ -15,11 +15,10 @@ import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from webop.client.credentials import find_server_problem, quote_url
+from webop.client.credentials import check_proxy
 from webop.client.http1 import Connection, HTTPAnswer
 from webop.client.tls import build_ssl_context
 from webop.client.transport import Request, TransportError
-from webop.errors import LoginError
 from webop.own_threads import call_in_own_thread
 
 if TYPE_CHECKING:
@@ -262,10 +261,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
                 proxy = f"http://{proxy}"
     if not proxy:
         return None
-    problem = find_server_problem(proxy)
-    if problem:
-        message = f"The proxy {quote_url(proxy)} {problem}"
-        raise LoginError(message, kind="The URL of the proxy is wrong.")
+    check_proxy(proxy)
     return _locate(urlsplit(proxy))
 
 

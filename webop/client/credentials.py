@@ -421,6 +421,24 @@ def find_server_problem(server: object) -> str:
     return "" if is_usable else advice
 
 
+def check_proxy(proxy: object, owner: str = "") -> None:
+    """Refuse what is no proxy of HTTP.
+
+    Args:
+        proxy: its URL.
+        owner: whose it is, such as " of the cluster".
+
+    Raises:
+        LoginError: it is none.
+    """
+    if problem := find_server_problem(proxy):
+        raise LoginError(
+            f"The proxy {quote_url(proxy)}{owner} {problem}. Give one of HTTP or HTTPS; others, "
+            "such as SOCKS, are not supported.",
+            kind="The URL of the proxy is wrong.",
+        ) from None
+
+
 def quote_url(url: object) -> str:
     """Quote a URL, or what should be one, for messages: without all that can be a password."""
     if not isinstance(url, str):

@@ -6,13 +6,13 @@ against the result (chapter "Resource specification").
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from webop.client.calls import Call
 from webop.errors import APINotFoundError, APIStatusError
 from webop.objects.resources import Resource
+from webop.together import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -55,7 +55,7 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
     made = Discovery()
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
     roots = [path for path, is_needed in needed.items() if is_needed]
-    found = await asyncio.gather(*(_scan_root(client, path, groups, made) for path in roots))
+    found = await run_together(_scan_root(client, path, groups, made) for path in roots)
     made.resources = frozenset(resource for resources in found for resource in resources)
     return made
 
@@ -68,12 +68,10 @@ async def _scan_root(
         return list(_parse_aggregated(answer, groups, made))
     versions = list(_parse_versions(answer))
     made.groups.update(group for group, _, _ in versions)
-    found = await asyncio.gather(
-        *(
-            _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
-            for group, version, is_preferred in versions
-            if groups is None or group in groups
-        )
+    found = await run_together(
+        _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
+        for group, version, is_preferred in versions
+        if groups is None or group in groups
     )
     return [resource for resources in found for resource in resources]
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from webop.client.credentials import (
     ConnectionInfo,
+    check_proxy,
     find_server_problem,
     quote_path,
     quote_url,
@@ -24,8 +25,10 @@ from webop.client.credentials import (
 from webop.client.exec_plugins import parse_plugin
 from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
+from webop.pacing import Once
 
 logger = logging.getLogger(__name__)
+_logged = Once()
 
 _DEFAULT = "~/.kube/config"
 _SECTIONS = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))
@@ -77,8 +80,6 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
             has failed; or as :func:`choose_context`.
     """
     choice = choose_context(paths)
-    if choice.cluster.get("tls-server-name"):
-        logger.warning("The tls-server-name of %s is ignored.", choice.cluster_owner)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
     server = cluster.get("server")
@@ -101,7 +102,8 @@ def choose_context(paths: Sequence[Path]) -> Choice:
 
     Raises:
         LoginError: no such files, no current context, names that lead to nothing, fields of another
-            type than Kubernetes says, a user who impersonates another one.
+            type than Kubernetes says, a user who impersonates another one, a proxy that is not
+            of HTTP.
     """
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
@@ -113,6 +115,15 @@ def choose_context(paths: Sequence[Path]) -> Choice:
             f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} impersonates somebody "
             f"({', '.join(found)}), which webop does not support. Use credentials of the account "
             f"that the operator must act as."
+        )
+    if proxy := choice.cluster.get("proxy-url"):
+        check_proxy(proxy, f" of {choice.cluster_owner}")
+    name, owner = choice.cluster.get("tls-server-name"), choice.cluster_owner
+    if name and _logged.is_new(owner, name):
+        logger.warning(
+            "The tls-server-name of %s is ignored. If its certificate is not trusted, use a server "
+            "whose host is in the certificate, such as https://%s.",
+            *(owner, name),
         )
     return choice
 

@@ -193,6 +193,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         import kubernetes.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
+    proxy_url = None
     try:
         kubernetes.config.load_incluster_config()
         logger.debug("The client library has found a service account.")
@@ -202,7 +203,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             with _silence_loaders():
                 kubernetes.config.load_kube_config(config_file=place)
-            _check_kubeconfig()
+            proxy_url = _check_kubeconfig()
             logger.debug("The client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - of the library, whatever it is
             return _read_instead()
@@ -210,7 +211,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
     with _silence_loaders():
         headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
-    return _read_configuration(config, headers, _detect_plugin_expiration(config))
+    return _read_configuration(config, headers, _detect_plugin_expiration(config), proxy_url)
 
 
 async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
@@ -225,7 +226,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         import kubernetes_asyncio.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    loader = None
+    loader = proxy_url = None
     try:
         kubernetes_asyncio.config.load_incluster_config()
         logger.debug("The async client library has found a service account.")
@@ -234,7 +235,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             with _silence_loaders():
                 loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
-            _check_kubeconfig()
+            proxy_url = _check_kubeconfig()
             logger.debug("The async client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - of the library, whatever it is
             return await asyncio.to_thread(_read_instead)
@@ -243,7 +244,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
         headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
     expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
-    return await asyncio.to_thread(_read_configuration, config, headers, expiry, config.proxy)
+    return await asyncio.to_thread(_read_configuration, config, headers, expiry, proxy_url)
 
 
 def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
@@ -275,7 +276,7 @@ def _read_configuration(
     config: Any,
     headers: list[str | None],
     expiry: dt.datetime | None,
-    proxy_url: str | None = None,
+    proxy_url: str | None,
 ) -> ConnectionInfo:
     """Return what a client library has in its configuration."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
@@ -299,16 +300,16 @@ def _read_configuration(
     return info
 
 
-def _check_kubeconfig() -> None:
-    """Refuse what the libraries ignore, or take for something else.
+def _check_kubeconfig() -> str | None:
+    """Refuse what the libraries ignore, or take for something else; return the URL of the proxy.
 
     Raises:
         LoginError: says what it is.
     """
     from webop.client.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
 
-    if paths := find_kubeconfig(os.environ):
-        choose_context(paths)
+    paths = find_kubeconfig(os.environ)
+    return choose_context(paths).cluster.get("proxy-url") if paths else None
 
 
 def _read_instead() -> ConnectionInfo:

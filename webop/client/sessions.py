@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.credentials import find_server_problem, quote_url
+from webop.client.credentials import check_proxy, find_server_problem, quote_url
 from webop.client.transport import Answer, Request, Transport, adapt
 from webop.errors import LoginError
 from webop.version import __version__
@@ -150,14 +150,11 @@ def _check(info: ConnectionInfo) -> None:
     Raises:
         LoginError: says what it is.
     """
-    addresses = [("server", info.server)]
+    if problem := find_server_problem(info.server):
+        message = f"The server {quote_url(info.server)} {problem}"
+        raise LoginError(message, kind="The URL of the server is wrong.")
     if info.proxy_url is not None:
-        addresses.append(("proxy", info.proxy_url))
-    for what, address in addresses:
-        problem = find_server_problem(address)
-        if problem:
-            message = f"The {what} {quote_url(address)} {problem}"
-            raise LoginError(message, kind=f"The URL of the {what} is wrong.")
+        check_proxy(info.proxy_url)
     value = info.authorization
     if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
         raise LoginError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError, ConfigurationError
 
 from . import cache, reaper
-from .binaries import APISERVER, Binaries, provide_binaries
+from .binaries import APISERVER, ETCD, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
 from .progress_bar import Progress, StreamProgress
 from .requests import Json, Kind, Manifest, ObjectStore
@@ -224,7 +224,19 @@ class LocalCluster:
         Raises:
             ClusterError: it does not come up, e.g. because its port has been taken meanwhile.
         """
-        self._get_runtime().restart_apiserver()
+        self._get_runtime().restart(APISERVER)
+
+    def kill_etcd(self) -> None:
+        """Kill etcd with SIGKILL; the API server stays, and can neither read nor write."""
+        self._get_runtime().kill(ETCD)
+
+    def restart_etcd(self) -> None:
+        """Start etcd again with the same data, and wait for the API server; kill it if it is on.
+
+        Raises:
+            ClusterError: it does not come up, or the API server is not running.
+        """
+        self._get_runtime().restart(ETCD)
 
     def start_controller_manager(self) -> None:
         """Start kube-controller-manager, if it is not running, and wait until it works.

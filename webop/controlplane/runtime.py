@@ -99,12 +99,12 @@ class Runtime:
         version = self.prober.request("GET", "/version").read_json()["gitVersion"]
         self._put(replace(self.state, version=version))
 
-    def restart_apiserver(self) -> None:
-        """Start the API server as it was started before; kill it if it is running."""
-        self.kill(APISERVER)
-        process = self.state.get_process(APISERVER)
+    def restart(self, name: str) -> None:
+        """Start a process as it was before, killing it if it is running; wait for readiness."""
+        self.kill(name)
+        process = self.state.get_process(name)
         if process is not None:
-            self._launch(APISERVER, list(process.argv))
+            self._launch(name, list(process.argv))
             self._wait(self.is_ready, "the API server to be ready")
 
     def start_controller_manager(self, progress: Progress) -> None:

@@ -1,75 +1,74 @@
 """The whole examination, in order: each step needs what those before it have found out.
 
-Flow: credentials → the API server → the webhook configurations of the operator: who keeps them,
-whom they trust, whether the API server can call them → the handlers → who acts → RBAC.
+Flow: credentials → startup handlers → webhook configurations and calls → who acts → RBAC.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 
 from webop.admission.managed.clock import ServerClock
+from webop.admission.managed.configurations import KINDS
 from webop.client.discovery import discover
 from webop.command_client import connect
 from webop.doctor import records
-from webop.doctor.findings import Finding, Section, approve, fail, join_names, warn
-from webop.doctor.permissions import check_permissions
-from webop.doctor.probing import probe
-from webop.doctor.trust import check_trust
+from webop.doctor.findings import Finding, Report, approve, fail, note
+from webop.doctor.permissions import check_permissions, list_unknown
+from webop.doctor.reachability import check_trust, probe
 from webop.doctor.visit import Visit, call_startup
-from webop.errors import APIConnectionError, APIError, LoginError
-
-_CONFIGURATIONS = "Webhook configurations"
-Part = tuple[str, Iterable[Finding]]
+from webop.errors import APIError, APIForbiddenError, LoginError
 
 
-async def examine(visit: Visit) -> list[Section]:
+async def examine(visit: Visit) -> Report:
     """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
-    parts: list[Part] = []
+    report: dict[str, list[Finding]] = {}
     try:
         async with connect() as visit.client:
-            async for part in _examine(visit):
-                parts.append(part)  # noqa: PERF401 - those before an error are kept
-    except LoginError as exc:
-        remedy = "Provide a kubeconfig (KUBECONFIG, ~/.kube/config), or run it in a pod."
-        parts.append(("Login", [fail("login", str(exc), remedy)]))
-    except APIError as exc:
-        remedy = "See whether kubectl can do the same; and run it again."
-        if isinstance(exc, APIConnectionError):
-            remedy = "Check that the cluster runs, and the kubeconfig: kubectl cluster-info."
-        parts.append(("API server", [fail("server", str(exc), remedy)]))
-    return [Section(title, found) for title, findings in parts if (found := list(findings))]
+            async for title, findings in _examine(visit):
+                report.setdefault(title, []).extend(findings)
+    except (LoginError, APIError) as exc:
+        subject = "login" if isinstance(exc, LoginError) else "server"
+        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), and kubectl cluster-info."
+        report.setdefault("API server", []).append(fail(subject, str(exc), remedy))
+    return {title: findings for title, findings in report.items() if findings}
 
 
-async def _examine(visit: Visit) -> AsyncIterator[Part]:
-    """Yield the findings about one thing after the other, with a title."""
+async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = visit.client, (await visit.client.vault.get()).server
-    declared = visit.settings.admission.managed  # before the startup handlers
+    if not visit.registry or visit.registry.select_webhooks():
+        visit.managed = visit.managed or visit.settings.admission.managed
     yield "Settings", await call_startup(visit, server)
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)
+    visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
     login = approve("login", clock.username or "the API server does not say who this is")
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
-    visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
     visit.resources = (await discover(client)).resources
-    names, found, findings = await records.find_configurations(visit)
-    is_required = not {visit.managed, declared}.isdisjoint(names)
-    yield _CONFIGURATIONS, [finding.soften(is_required=is_required) for finding in findings]
-    if visit.registry is not None and len(names) > 1:
-        text = f"there are several operators in the cluster: {join_names(names)}"
-        remedy = "Say which one has these handlers: --managed NAME."
-        yield _CONFIGURATIONS, [warn("handlers", text, remedy)]
-    probed = await probe(visit, [record for one in found for record in one.records])
-    for one in found:
-        findings = [*records.check_replicas(one, visit.now), *await check_trust(visit, one.records)]
-        findings += [probed.pop(0) for _ in one.records if visit.is_probing]
-        if visit.registry is not None and len(names) == 1:
-            findings += records.check_handlers(visit, one)
-        yield one.title, findings or [approve("webhooks", "none")]
-    replicas = {m.identity for one in found for m in one.marks if m.is_alive(visit.now)}
-    lease, peering = await records.check_lease(visit, replicas), await records.check_peering(visit)
-    yield "Coordination", [*lease, *peering, *await records.check_finalizers(visit)]
-    whose = visit.account or visit.username or "this account"
-    yield f"Permissions of {whose}", await check_permissions(visit, names)
+    found, findings = await records.find_configurations(visit)
+    yield "Webhook configurations", findings
+    webhooks = [(reason, one) for (_, reason), held in found.items() for one in held.webhooks]
+    probed = iter(await probe(visit, webhooks) if visit.is_probing else ())
+    for (name, reason), held in found.items():
+        removal = f"kubectl delete {KINDS[reason].plural} {name}"
+        findings = [*records.check_replicas(held, removal, visit.now)]
+        findings += [*await check_trust(visit, held.webhooks), *islice(probed, len(held.webhooks))]
+        if visit.registry and len(visit.names) == 1:
+            findings += records.check_handlers(visit, name, reason, held)
+        yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
+        visit.replicas |= {one.identity for one in held.marks.values() if one.is_alive(visit.now)}
+    whose = f"Permissions of {visit.account or visit.username or 'this account'}"
+    for title, check in (
+        ("Coordination", records.check_lease),
+        ("Coordination", records.check_peering),
+        ("Coordination", records.check_finalizers),
+        (whose, check_permissions),
+    ):
+        try:
+            findings = await check(visit)
+        except APIForbiddenError as exc:
+            findings = [note("unknown", str(exc))]
+        yield title, findings
+    yield whose, list_unknown(visit)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
 from webop.escaping import escape
-
-RENEW = (
-    "The operator writes its own within a minute of its start: start it, or look into its log. "
-    "With certificates of your own, give cafile= to the webhook server."
-)
 
 
 class Level(enum.StrEnum):
@@ -35,56 +30,45 @@ class Finding:
     text: str
     remedy: str = ""
 
-    def soften(self, *, is_required: bool) -> Finding:
-        """Return a failure as a warning if nobody depends on what does not work."""
-        is_soft = self.level is Level.FAILURE and not is_required
-        return replace(self, level=Level.WARNING) if is_soft else self
-
 
 approve, note = partial(Finding, Level.OK), partial(Finding, Level.NOTE)
 warn, fail = partial(Finding, Level.WARNING), partial(Finding, Level.FAILURE)
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The findings about one thing."""
-
-    title: str
-    findings: Sequence[Finding]
+Report = Mapping[str, Sequence[Finding]]  # by the titles of what they are about
 
 
-def count_levels(sections: Iterable[Section]) -> dict[Level, int]:
+def count_levels(report: Report) -> dict[Level, int]:
     """Return how many findings there are of each level."""
-    levels = [finding.level for section in sections for finding in section.findings]
+    levels = [finding.level for findings in report.values() for finding in findings]
     return {level: levels.count(level) for level in Level}
 
 
-def build_text(sections: Sequence[Section], paint: Callable[[str, Level], str]) -> str:
+def build_text(report: Report, paint: Callable[[str, Level], str]) -> str:
     """Return the report in lines, grouped and aligned."""
-    subjects = (finding.subject for section in sections for finding in section.findings)
+    subjects = (finding.subject for findings in report.values() for finding in findings)
     width, size = max(map(len, subjects), default=0), max(map(len, Level))
     lines = []
-    for section in sections:
-        lines.append(section.title)
-        for finding in section.findings:
+    for title, findings in report.items():
+        lines.append(title)
+        for finding in findings:
             level = paint(f"{finding.level:<{size}}", finding.level)
-            what = f"{finding.subject:<{width}}  {finding.text}"
-            lines.append(f"  {level}  {escape(what)}".rstrip())
+            lines.append(f"  {level}  {escape(f'{finding.subject:<{width}}  {finding.text}')}")
             if finding.remedy:
-                lines.append(f"  {'':<{size}}  {'':<{width}}  -> {escape(finding.remedy)}")
+                lines.append(f"{'':<{size + width + 6}}-> {escape(finding.remedy)}")
         lines.append("")
-    counts = {level: count for level, count in count_levels(sections).items() if count}
+    counts = [(level, count) for level, count in count_levels(report).items() if count]
     parts = [
         f"{count} {level}{'' if count == 1 or level is Level.OK else 's'}"
-        for level, count in reversed(counts.items())
+        for level, count in reversed(counts)
     ]
-    return "\n".join([*lines, paint(f"{', '.join(parts)}.", max(counts, key=list(Level).index))])
+    return "\n".join([*lines, paint(f"{', '.join(parts)}.", counts[-1][0])])
 
 
-def build_json(sections: Sequence[Section]) -> str:
+def build_json(report: Report) -> str:
     """Return the report as a JSON document."""
-    counts = {level.value: count for level, count in count_levels(sections).items()}
-    document = {"healthy": not counts[Level.FAILURE], "counts": counts, "sections": [*sections]}
+    counts = {level.value: count for level, count in count_levels(report).items()}
+    sections = [{"title": title, "findings": found} for title, found in report.items()]
+    document = {"healthy": not counts[Level.FAILURE], "counts": counts, "sections": sections}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -93,15 +77,6 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     listed = list(dict.fromkeys(names))
     more = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def build_rule(
-    group: str, resources: Iterable[str], verbs: Iterable[str], name: str | None = None
-) -> str:
-    """Return a rule of a role, in YAML; limited to the object of a name, if there is one."""
-    names = f"resourceNames: [{name}], " if name else ""
-    what = f"resources: [{', '.join(resources)}], {names}verbs: [{', '.join(verbs)}]"
-    return f"{{apiGroups: [{group}], {what}}}"
 
 
 def describe_seconds(seconds: float) -> str:

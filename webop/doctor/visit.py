@@ -1,7 +1,4 @@
-"""What every check needs: the client, whom it is for, and the settings as the operator sets them.
-
-Without the startup handlers, nobody knows what the operator must be permitted.
-"""
+"""What every check needs: the client, whom it is for, the settings as the operator sets them."""
 
 from __future__ import annotations
 
@@ -11,30 +8,30 @@ import datetime as dt
 import logging
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 from webop.client.api import Client
-from webop.doctor.findings import Finding, approve, note, warn
+from webop.coordination.peers import build_kinds
+from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
 from webop.handling.activities import run_activity
-from webop.handling.handlers import Activity, ResourceHandler, WebhookHandler
+from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.own_threads import OwnThreads
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
+from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
 Json = dict[str, Any]
 
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # by which programs recognise that they run in a pod
-_REMEDY = (
-    "What they set is not known here. Say it by options, as --managed, --lease and --peering, and "
-    "by variables, as WEBOP_POSTING__ENABLED=false."
-)
+_REMEDY = "Say what they set by --managed, --lease, --peering, or variables: WEBOP_<GROUP>__<NAME>."
 
 
 @dataclass(kw_only=True)
@@ -42,10 +39,10 @@ class Visit:
     """One examination: what users ask for; and the cluster, as soon as it is known."""
 
     settings: OperatorSettings
-    managed: str | None  # the name of the webhook configurations; by default, as in the settings
+    managed: str | None  # the name of the webhook configurations that there must be
     account: str | None  # whose permissions are checked; by default, one's own
     namespaces: tuple[str, ...]  # where the operator works; empty for everywhere
-    registry: OperatorRegistry | None  # the handlers; None if they are not given
+    registry: OperatorRegistry  # the handlers; empty if they are not known
     is_probing: bool
     calls_startup: bool
     startup_timeout: float
@@ -53,16 +50,8 @@ class Visit:
     resources: Collection[Resource] = ()
     now: dt.datetime = field(init=False)
     username: str | None = None
-
-    @property
-    def handlers(self) -> list[ResourceHandler]:
-        """The handlers of objects, as far as they are known."""
-        return [] if self.registry is None else self.registry.select_resource_handlers()
-
-    @property
-    def webhooks(self) -> list[WebhookHandler]:
-        """The handlers of admission, as far as they are known."""
-        return [] if self.registry is None else self.registry.select_webhooks()
+    names: Sequence[str] = ()  # of the webhook configurations
+    replicas: set[str] = field(default_factory=set)  # those that are alive, by their marks
 
     @property
     def home(self) -> str:
@@ -75,30 +64,36 @@ class Visit:
         """Where the operator is, as far as it is known."""
         return self.home or self.client.vault.default_namespace or "default"
 
-    async def read(self, path: str, **params: str) -> Json | None:
-        """Read an object or a list; None if there is none."""
-        try:
-            answer: Json = await self.client.request("GET", path, params=params)
-        except APINotFoundError:
-            return None
-        return answer
+    @property
+    def peerings(self) -> list[Resource]:
+        """The peering kinds that the cluster has for such an operator."""
+        kinds = build_kinds(clusterwide=not self.namespaces)
+        return [kind for kind in self.resources if kind in kinds]
 
-    async def look(self, subject: str, path: str) -> Json | Finding | None:
-        """Read an object for a finding about a subject; or return why it is unknown."""
-        try:
-            return await self.read(path)
-        except APIForbiddenError as exc:
-            return note(subject, f"unknown: {exc}")
+    @property
+    def handled(self) -> dict[Resource, bool]:
+        """The resources that there are handlers for, and whether these change objects."""
+        found: dict[Resource, bool] = {}
+        for handler in self.registry.select_resource_handlers():
+            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler)
+            for one in handler.selector.select(self.resources) if handler.selector else ():
+                found[one] = found.get(one, False) or is_writing
+        return found
 
+    async def read(self, path: str, **params: str) -> Json:
+        """Read an object or a list; nothing if there is none."""
+        with contextlib.suppress(APINotFoundError):
+            return dict(await self.client.request("GET", path, params=params))
+        return {}
 
-class _LastError(logging.Handler):
-    """Keeps the last message about a handler that fails and is called again."""
-
-    text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.text = f"; the last error: {record.getMessage()}"
+    async def read_secret(self, namespace: str, service: str) -> tuple[str, Json]:
+        """Return the name of the Secret with the certificate, and what can be read of it."""
+        server = self.settings.admission.server
+        named = server.secret if isinstance(server, WebhookServiceServer) else None
+        name = named or f"{service}-webhook-certs"
+        with contextlib.suppress(APIForbiddenError):
+            return name, await self.read(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+        return name, {}
 
 
 async def call_startup(visit: Visit, server: str) -> list[Finding]:
@@ -108,45 +103,37 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
     the command ends. For a service account, they find the API server where they do in a pod.
     """
     registry, settings, limit = visit.registry, visit.settings, visit.startup_timeout
-    if registry is None or not registry.select_activities(Activity.STARTUP):
+    if not registry.select_activities(Activity.STARTUP):
         return []
     if not visit.calls_startup:
         return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
     scope = Scope(not visit.namespaces, visit.namespaces)
     operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
     settings.execution.executor = threads = OwnThreads("webop-startup")
-    done, last = False, _LastError()
-    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
-    logger = logging.getLogger("webop.activities.startup")
+    logger, log = logging.getLogger("webop.activities.startup"), BufferingHandler(sys.maxsize)
+    log.setLevel(logging.WARNING)
+    done = list[Finding]()
 
     async def call() -> None:
-        nonlocal done
-        if task := asyncio.current_task():
-            running.append((asyncio.get_running_loop(), task))
-        await run_activity(operator, Activity.STARTUP)
-        done = True
-        with contextlib.suppress(ActivityError):
-            await run_activity(operator, Activity.CLEANUP)
+        async with asyncio.timeout(limit):
+            await run_activity(operator, Activity.STARTUP)
+            done.append(approve("startup", "the settings are those of the startup handlers"))
+            with contextlib.suppress(ActivityError):
+                await run_activity(operator, Activity.CLEANUP)
 
-    is_posing = bool(visit.home) and _POD_VARIABLE not in os.environ
-    if is_posing:
-        os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
-    logger.addHandler(last)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
-            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait({ended}, timeout=limit)
-    finally:
-        logger.removeHandler(last)
-        for loop, task in running:
-            with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
-                loop.call_soon_threadsafe(task.cancel)
-        if is_posing:
-            del os.environ[_POD_VARIABLE]
-    if done:
-        return [approve("startup", "the settings are those of the startup handlers")]
-    why = f"they have not ended in {limit:g} s{last.text}"
-    if ended.done() and (exc := ended.exception()) is not None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        logger.addHandler(log)
+        stack.callback(logger.removeHandler, log)
+        if visit.home and _POD_VARIABLE not in os.environ:
+            os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
+            stack.callback(os.environ.pop, _POD_VARIABLE)
+        ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
+        ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({ended}, timeout=limit + 0.1)
+    why = f"they have not ended in {limit:g} s"
+    if log.buffer:
+        why += f"; the last error: {log.buffer[-1].getMessage()}"
+    if ended.done() and not isinstance(exc := ended.exception(), TimeoutError):
         why = str(exc) or type(exc).__name__
-    return [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]
+    return done or [warn("startup", f"the startup handlers do not work here: {why}", _REMEDY)]

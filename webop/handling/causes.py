@@ -73,6 +73,7 @@ class ResourceCause(Cause):
     def _build_kwargs(self) -> dict[str, Any]:
         body = self.body
         meta = body.meta
+        fields = meta.raw
         return {
             "logger": self.logger,
             "memo": self.memo,
@@ -82,9 +83,9 @@ class ResourceCause(Cause):
             "spec": body.spec,
             "meta": meta,
             "status": body.status,
-            "uid": meta.uid,
-            "name": meta.name,
-            "namespace": meta.namespace,
+            "uid": fields.get("uid"),
+            "name": fields.get("name"),
+            "namespace": fields.get("namespace"),
             "labels": meta.labels,
             "annotations": meta.annotations,
         }

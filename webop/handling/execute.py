@@ -26,8 +26,9 @@ from webop.errors import (
 from webop.handling.call_options import CallOptions, Commit
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
+from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
-from webop.handling.handler_states import HandlerState, Progress, build_mark
+from webop.handling.handler_states import HandlerState, Progress, build_mark, now
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
@@ -107,14 +108,16 @@ async def attempt(
     handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
 ) -> Outcome:
     """Call one handler once, in the loop or in a thread; return the verdict; log both."""
-    standing = state.as_attempt()
+    runtime = now() - state.started
+    standing = Attempt(state.retries, runtime.total_seconds())
     invocation = Invocation(handler, cause, options, state)
-    cause.logger.debug("%s is invoked.", handler)
+    cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     try:
         check_limits(handler, standing)
-        kwargs = _build_kwargs(handler, cause, state, standing)
+        await pass_fence()
+        kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
             result = await call_in_thread(handler.fn, kwargs, pool)
@@ -149,17 +152,17 @@ async def attempt(
 
 
 def _build_kwargs(
-    handler: Handler, cause: Cause, state: HandlerState, standing: Attempt
+    handler: Handler, cause: Cause, state: HandlerState, runtime: timedelta
 ) -> dict[str, Any]:
     """Return the keyword arguments of one call."""
     kwargs = dict(cause.kwargs)
     kwargs["param"] = handler.param
-    kwargs["retry"] = standing.retries
+    kwargs["retry"] = state.retries
     kwargs["started"] = state.started
-    kwargs["runtime"] = timedelta(seconds=standing.runtime)
-    if isinstance(handler, ResourceHandler) and isinstance(cause, DiffCause):
-        path = handler.field or getattr(handler, "inherited_field", ())
-        if path:
+    kwargs["runtime"] = runtime
+    if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
+        inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
+        if path := handler.field or inherited:
             kwargs.update(cause.build_field_kwargs(path))
     return kwargs
 

@@ -122,6 +122,13 @@ class Fenced(Coroutine[Any, Any, T]):
         return self._coroutine.throw(asyncio.CancelledError())
 
 
+async def pass_fence() -> None:
+    """Go on only if it is not over: a step in which the process was stopped begins nothing more."""
+    fence = current_fence.get()
+    if fence is not None and fence.rest <= 0:
+        await asyncio.sleep(0)  # the next step is refused
+
+
 def fence_offspring(loop: asyncio.AbstractEventLoop) -> None:
     """Fence the tasks that fenced tasks start, too: those of gather(), task groups, and so on.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webop.handling.handlers import Handler
-from webop.handling.policy import Attempt, Outcome
+from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
@@ -30,9 +30,11 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HandlerState:
     """The state of one handler; times are in UTC, None for what has not happened.
+
+    It is never changed, but replaced; a frozen dataclass takes three times as long to make.
 
     ``seen`` is the digest of the object's state that a finished handler was called for, while
     others are not finished: a restarted operator must know which handlers have missed later changes
@@ -102,10 +104,6 @@ class HandlerState:
     def is_due(self, moment: dt.datetime) -> bool:
         """Tell whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
-
-    def as_attempt(self) -> Attempt:
-        """Return what the policy of errors needs."""
-        return Attempt(retries=self.retries, runtime=(now() - self.started).total_seconds())
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the state after one more attempt."""

@@ -38,6 +38,7 @@ from webop.handling.webhook_options import (
 )
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.resources import Marker, SelectorNames
+from webop.settings.sections import LONGEST, describe_mismatch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,8 +46,6 @@ SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
 ResourcePart = str | Marker | Callable[..., bool] | None
 
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
-_PLAIN = {"dictionary": "a mapping", "frozenset": "a list", "list": "a list"}
-_LONGEST = 200  # characters of a value that are shown
 
 Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
 Flag = Annotated[bool, must_be("True or False")]
@@ -306,10 +305,9 @@ def _describe(error: ErrorDetails) -> str:
         return f"{place} is missing."
     if error["type"] == "extra_forbidden":
         return f"{place} is unknown: remove it."
-    words = error["msg"].replace("Input should", "must")
-    for word, plain in _PLAIN.items():
-        words = words.replace(f"a valid {word}", plain)
-    return f"{place} {words}, got {repr(error['input'])[:_LONGEST]}."
+    words = describe_mismatch(error, place).rstrip(".")
+    words = words if words.startswith(place) else f"{place} {words}"
+    return f"{words}, got {repr(error['input'])[:LONGEST]}."
 
 
 def check_names(owner: str, options: Iterable[str], known: Any) -> None:

@@ -138,16 +138,15 @@ def select_webhooks(
     handlers: Iterable[WebhookHandler], cause: WebhookCause
 ) -> list[WebhookHandler]:
     """Return those for a review of their resource (ADM-13, 15, 20, 28, 30; D-52, D-53)."""
-    return list(
-        deduplicated(
-            handler
-            for handler in handlers
-            if (not handler.operations or cause.operation in handler.operations)
-            and handler.subresource in ("*", cause.subresource)
-            and _may_run_on(handler, cause.operation)
-            and matches(handler, cause)
-        )
-    )
+    found = [
+        handler
+        for handler in handlers
+        if (not handler.operations or cause.operation in handler.operations)
+        and handler.subresource in ("*", cause.subresource)
+        and _may_run_on(handler, cause.operation)
+        and matches(handler, cause)
+    ]
+    return found if len(found) < 2 else list(deduplicated(found))
 
 
 def deduplicated(handlers: Iterable[H]) -> Iterator[H]:

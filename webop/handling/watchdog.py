@@ -102,8 +102,7 @@ class Watchdog:
             who = f"{invocation.handler} blocks the event loop"
             log = invocation.cause.logger
             extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
-        is_news = self._logged.is_new(who, int(began // 60))  # it may do so for many objects
-        level = logging.WARNING if is_news else logging.DEBUG
+        level = self._logged.choose_level(who)  # it may do so for many objects
         logger.log(
             level,
             "%s for %.1f s so far; no other handlers, reviews and probes are served meanwhile. "

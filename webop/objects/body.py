@@ -221,6 +221,11 @@ class Meta(_Stanza):
         self._labels = self._annotations = None
 
     @property
+    def raw(self) -> Mapping[str, Any]:
+        """The raw metadata of this moment; not to be changed."""
+        return self._read()
+
+    @property
     def name(self) -> str | None:
         """The name; None before one is generated, as in admission."""
         return self._read().get("name")

@@ -142,9 +142,7 @@ class Room:
 
     def choose_level(self, topic: str) -> int:
         """Return the level of a message that many objects can cause: a warning once a minute."""
-        minute = int(asyncio.get_running_loop().time() // 60)
-        is_news = not self._is_failing and self._logged.is_new(topic, minute)
-        return logging.WARNING if is_news else logging.DEBUG
+        return logging.DEBUG if self._is_failing else self._logged.choose_level(topic)
 
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
         """Call a function with the item when there is a place for it.

@@ -100,6 +100,7 @@ class Work:
         cleanup: what is removed together with the finalizer; None until all deletion handlers
             have finished.
         pending: what could not be written.
+        writing: held by whoever writes, so that nothing older is written after something newer.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
         trouble: the last of these errors: it is logged once.
@@ -108,6 +109,7 @@ class Work:
     cycle: Cycle | None = None
     cleanup: Patch | None = None
     pending: Pending | None = None
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     backoff: Backoff | None = None
     paused_until: float = 0.0
     trouble: str = ""
@@ -126,7 +128,7 @@ class Work:
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
         is_blank = self.cycle is None and self.pending is None and self.backoff is None
-        return is_blank and not self.is_released
+        return is_blank and not self.is_released and not self.writing.locked()
 
 
 NOTHING = Work()
@@ -310,9 +312,9 @@ class Tracked:
         return self.work
 
     def keep_pending(self, pending: Pending) -> None:
-        """Keep what could not be written, after what is kept already."""
+        """Keep what could not be written, before what has been kept meanwhile."""
         work = self.open_work()
-        work.pending = pending if work.pending is None else work.pending.followed_by(pending)
+        work.pending = pending if work.pending is None else pending.followed_by(work.pending)
         if pending.is_denied and self.raw is not None:
             self.raw = apply_merge_patch(self.raw, pending.own)
 

@@ -80,8 +80,11 @@ async def save(
     pending: Pending,
     *,
     choose_level: Callable[[str], int] = _always_as_error,
-) -> bool:
+) -> None:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
+
+    Workers, daemons and timers of an object write one after another: of two values of a field,
+    the newer one stays.
 
     Args:
         ctx: the context of the resource.
@@ -90,46 +93,46 @@ async def save(
         choose_level: returns the level for the reason of a denial: what is called again and again
             would log the same each time.
 
-    Returns:
-        Whether the object is still there.
-
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
         LoginError: the same, as there are no credentials.
         asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
-    work = obj.work
-    if work is not None and work.pending is not None:  # it is older: it must be written first
-        pending, work.pending = work.pending.followed_by(pending), None
-    wanted, own, _ = pending
-    try:
-        if wanted:
-            merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
-            try:
-                return await patch(ctx, obj, merged)
-            except APIError as exc:
-                if judge(exc) is not Failure.DENIED:
-                    raise
-                logger.log(
-                    choose_level(str(exc)),
-                    "The patch of %s is denied and dropped; handlers are not called again: %s",
-                    obj,
-                    exc,
-                    extra=ctx.refer_to(obj),
-                )
-                wanted = Patch()
-        return not own or await patch(ctx, obj, own)
-    except (APIError, LoginError, asyncio.CancelledError) as exc:
-        obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
-        raise
+    work = obj.open_work()
+    work.pending = pending if work.pending is None else work.pending.followed_by(pending)
+    async with work.writing:
+        if not obj.has_pending:  # whoever came before has written it, too
+            return
+        (wanted, own, _), work.pending = work.pending, None
+        try:
+            if wanted:
+                merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
+                try:
+                    await patch(ctx, obj, merged)
+                except APIError as exc:
+                    if judge(exc) is not Failure.DENIED:
+                        raise
+                    logger.log(
+                        choose_level(str(exc)),
+                        "The patch of %s is denied and dropped; handlers are not called again: %s",
+                        obj,
+                        exc,
+                        extra=ctx.refer_to(obj),
+                    )
+                    wanted = Patch()
+                else:
+                    return
+            if own:
+                await patch(ctx, obj, own)
+        except (APIError, LoginError, asyncio.CancelledError) as exc:
+            obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
+            raise
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
     """Write what could not be written before; errors as in :func:`save`."""
-    work = obj.work
-    if work is not None and work.pending is not None:
-        pending, work.pending = work.pending, None
-        await save(ctx, obj, pending)
+    if obj.has_pending:
+        await save(ctx, obj, Pending(Patch(), Patch()))
 
 
 async def patch(

@@ -10,8 +10,10 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict
+
+from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,6 +57,21 @@ class WebhookClientConfig(TypedDict, total=False):
     service: WebhookClientConfigService | None
     #: The CA certificates to trust, in base64 of PEM; absent means the default ones.
     caBundle: str | None
+
+
+def check_generator(value: Any, what: str) -> None:
+    """Refuse what a function has returned that must be an asynchronous generator.
+
+    Raises:
+        ConfigurationError: it is none; the function has ``return`` instead of ``yield``.
+    """
+    if not isinstance(value, AsyncIterable):
+        if asyncio.iscoroutine(value):
+            value.close()
+        raise ConfigurationError(
+            f"{what} must be an asynchronous generator: an `async def` with `yield`, not `return`; "
+            f"got {value!r}."
+        )
 
 
 class WebhookFn(Protocol):
@@ -143,7 +160,9 @@ class BaseWebhookServer(abc.ABC):
         is_taken = asyncio.Event()
 
         async def run() -> None:
-            async with contextlib.aclosing(self.serve(fn)) as served:
+            generator = self.serve(fn)
+            check_generator(generator, f"serve() of {type(self).__name__}")
+            async with contextlib.aclosing(generator) as served:
                 async for config in served:
                     is_taken.clear()
                     configs.put_nowait(config)

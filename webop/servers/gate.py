@@ -36,8 +36,8 @@ class Gate:
         """
         limits = self._get_limits()
         # The largest review is served alone, even if the budget is smaller than it.
-        budget = max(limits.max_held_bytes, limits.max_body)
-        if self._held + size > budget:
+        if (held := self._held + size) > limits.max_held_bytes and held > limits.max_body:
+            budget = max(limits.max_held_bytes, limits.max_body)
             raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
 
     def hold(self, size: int) -> None:

@@ -85,15 +85,15 @@ class WebhookNgrokTunnel(WebhookTunnel):
         assert agent.stdout is not None  # noqa: S101 - for the type checker
         try:
             while line := await _read_line(agent.stdout):
-                logger.debug("ngrok: %s", hide_secrets(line.decode(errors="replace").rstrip()))
+                text = hide_secrets(line.decode(errors="replace").rstrip(), self.token)
+                logger.debug("ngrok: %s", text)
                 record = _parse(line)
                 if record.get("msg") == "started tunnel" and record.get("url"):
                     yield str(record["url"])
                 elif record.get("lvl") in ("eror", "crit") and record.get("err"):
                     # ngrok quotes a wrong authtoken.
-                    complaint = (
-                        " ".join(hide_secrets(str(record["err"])).split()).rstrip(".") + ". "
-                    )
+                    text = " ".join(hide_secrets(str(record["err"]), self.token).split())
+                    complaint = text.rstrip(".") + ". "
             code = await agent.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):

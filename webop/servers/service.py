@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import logging
 import os
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVICE_VARIABLE = "WEBOP_SERVICE"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -160,6 +162,17 @@ class WebhookServiceServer(WebhookServer):
         if not namespace:
             raise ConfigurationError(
                 f"The namespace of the Service {service!r} is not known: give it by namespace=."
+            )
+        for option, name in (("service", service), ("namespace", namespace)):
+            if not _NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"{option}= of WebhookServiceServer must be a name of Kubernetes: lowercase "
+                    f"letters, digits and '-', 63 at most; got {name!r}."
+                )
+        if not 1 <= self.service_port <= 65535:
+            raise ConfigurationError(
+                f"service_port= of WebhookServiceServer must be from 1 to 65535, got "
+                f"{self.service_port}."
             )
         return service, namespace
 

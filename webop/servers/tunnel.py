@@ -17,7 +17,12 @@ from urllib.parse import urlsplit
 
 from webop.errors import ConfigurationError
 from webop.pacing import Backoff
-from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
+from webop.servers.base import (
+    BaseWebhookServer,
+    WebhookClientConfig,
+    WebhookFn,
+    check_generator,
+)
 from webop.servers.local import WebhookServer
 
 logger = logging.getLogger(__name__)
@@ -81,7 +86,9 @@ class WebhookTunnel(BaseWebhookServer):
             since = time.monotonic()
             loss = "The tunnel has ended."
             try:
-                async with contextlib.aclosing(self.open(upstream)) as urls:
+                generator = self.open(upstream)
+                check_generator(generator, f"open() of {type(self).__name__}")
+                async with contextlib.aclosing(generator) as urls:
                     async with asyncio.timeout(self.START_LIMIT):
                         url = await anext(urls, None)
                     while isinstance(url, str) and url.startswith("https://"):

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.settings.sections import Section
+from webop.settings.sections import LONGEST, Section, describe_mismatch
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +113,11 @@ def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -
     try:
         setattr(section, name, _parse(type(section), name, text))
     except ValueError as exc:
-        why = exc.errors()[0]["msg"] if isinstance(exc, pydantic.ValidationError) else str(exc)
-        why = why.removeprefix("Value error, ").rstrip(".")
-        raise ConfigurationError(f"{variable}={text!r} does not fit: {why}.") from exc
+        why = f"{exc}."
+        if isinstance(exc, pydantic.ValidationError):
+            why = describe_mismatch(exc.errors()[0])
+        given = repr(text)[:LONGEST]
+        raise ConfigurationError(f"{variable}={given} does not fit: {why}") from exc
 
 
 def _parse(section: type[Section], name: str, text: str) -> Any:

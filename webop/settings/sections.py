@@ -19,7 +19,7 @@ from pydantic import (
     PlainValidator,
     ValidationError,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 
 def check_delays(value: Any) -> Any:
@@ -63,6 +63,19 @@ Seconds = Annotated[float, BeforeValidator(_check_seconds), Field(ge=0, allow_in
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
+
+
+#: Characters of a value that are shown.
+LONGEST = 200
+_PLAIN = {
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "True or False",
+    "string": "a string",
+    "dictionary": "a mapping",
+    "frozenset": "a list",
+    "list": "a list",
+}
 
 
 class UnknownSettingError(AttributeError):
@@ -140,9 +153,17 @@ def find_setting_problem(exc: BaseException) -> str | None:
         return None
     error = exc.errors()[0]
     setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
-    why = error["msg"].removeprefix("Value error, ").rstrip(".?")
-    end = "?" if error["msg"].endswith("?") else "."
-    return f"{setting} = {error['input']!r} does not fit: {why}{end}{_locate(exc)}"
+    given, why = repr(error["input"])[:LONGEST], describe_mismatch(error)
+    return f"{setting} = {given} does not fit: {why}{_locate(exc)}"
+
+
+def describe_mismatch(error: ErrorDetails, subject: str = "it") -> str:
+    """Return an error of pydantic in words, such as "it must be a number."."""
+    words = error["msg"].split(", unable to")[0].removeprefix("Value error, ")
+    words = words.replace("Input should", f"{subject} must")
+    for kind, plain in _PLAIN.items():
+        words = words.replace(f"a valid {kind}", plain)
+    return words if words.endswith("?") else f"{words.rstrip('.')}."
 
 
 def _locate(exc: BaseException) -> str:

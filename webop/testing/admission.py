@@ -9,6 +9,7 @@ an :class:`AdmissionResult`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -22,7 +23,7 @@ from webop.admission.managed.configurations import build_typed_id
 from webop.app import create_app
 from webop.errors import ReviewError, WebopError
 from webop.handling.handlers import WebhookType
-from webop.handling.options import check_names
+from webop.handling.options import parse_options
 from webop.handling.registry import OperatorRegistry
 from webop.loading import load_sources
 from webop.objects.resources import Resource
@@ -69,13 +70,16 @@ class AdmissionClient:
         resources: kinds, for handlers that ask for them by short names or categories, and for
             kinds whose plural is not the usual one.
         timeout: the seconds for startup handlers, and for cleanup handlers; None for no limit.
+
+    Raises:
+        TypeError: an argument is of another type; says which one, and what it must be.
     """
 
     def __init__(
         self,
         registry: OperatorRegistry | None = None,
         settings: OperatorSettings | None = None,
-        modules: Iterable[str] = (),
+        modules: Iterable[str | os.PathLike[str]] = (),
         *,
         memo: Any = None,
         resources: Iterable[Resource] = (),
@@ -83,9 +87,20 @@ class AdmissionClient:
     ) -> None:
         self._registry = registry
         self._settings = settings
-        self._modules = [modules] if isinstance(modules, str) else list(modules)
+        sources = [modules] if isinstance(modules, str) else modules
+        self._modules = [os.fspath(each) for each in sources]
         self._memo = memo
         self._resources = list(resources)
+        checks: list[tuple[str, object, Any]] = [
+            ("registry", registry, OperatorRegistry),
+            ("settings", settings, OperatorSettings),
+            ("timeout", timeout, int | float),
+        ]
+        checks += [("each of resources", each, Resource) for each in self._resources]
+        for name, value, kind in checks:
+            if value is not None and not isinstance(value, kind):
+                expected = getattr(kind, "__name__", kind)
+                raise TypeError(f"{name} must be of the type {expected}, got {value!r}.")
         self._timeout = timeout
         self._handlers = OperatorRegistry()
         self._stack = AsyncExitStack()
@@ -151,6 +166,8 @@ class AdmissionClient:
         It goes to one handler, or to all that match; errors as for :meth:`create`.
         """
         http = self._get_http()
+        given: RequestOptions = {"webhook": webhook, "headers": headers, "timeout": timeout}
+        parse_options("send()", given, RequestOptions)
         calls: dict[str, None] = {}
         token = judges.set(calls)
         try:
@@ -179,11 +196,13 @@ class AdmissionClient:
         options: RequestOptions,
     ) -> AdmissionResult:
         self._get_http()
-        check_names(f"{operation.lower()}()", options, RequestOptions)
+        parse_options(f"{operation.lower()}()", options, RequestOptions)
+        if operation == "UPDATE" and (new is None or old is None):
+            raise TypeError("update() needs both states of the object: the old and the new one.")
         body, before, namespace = to_json(new), to_json(old), options.get("namespace")
         for each in (body, before):  # API servers set the namespace of the URL
             if each and namespace and operation != "CONNECT":
-                each.setdefault("metadata", {})["namespace"] = namespace
+                each["metadata"] = (each.get("metadata") or {}) | {"namespace": namespace}
         resource = find_resource(body or before or {}, options, self._resources)
         target = _select(options, _TARGET) | {"operation": operation, "resource": resource}
         paths = self._find_paths(operation, resource, options)

@@ -7,12 +7,15 @@ import re
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import orjson
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from webop.errors import ConfigurationError
-from webop.handling.options import check_names
+from webop.handling.options import parse_options
+from webop.handling.webhook_options import must_be
 from webop.objects.fields import unwrap_mapping
 from webop.objects.resources import Resource
 
@@ -23,15 +26,25 @@ _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that API server
 _KEPT = ("uid", "creationTimestamp", "resourceVersion")
 
 
+def _check_groups(groups: object) -> object:
+    """Refuse a text, which is an iterable of letters."""
+    if isinstance(groups, str):
+        raise PydanticCustomError("kind_type", "must be a list of names")
+    return groups
+
+
 class TargetOptions(TypedDict, total=False):
     """What a request is about, beside the objects, and who has sent it."""
 
-    resource: Resource | str | None  # or its plural name; by default guessed from the kind
+    # Or its plural name; by default guessed from the kind.
+    resource: Annotated[Resource | str | None, must_be("a webop.Resource or a plural name")]
     kind: str | None  # of the object; by default as the object says, as the next two
     namespace: str | None
     name: str | None
-    user: str | Mapping[str, Any] | None  # the name, or all of userInfo; else an administrator
-    groups: Iterable[str] | None  # of the user; "system:authenticated" is added
+    # The name, or all of userInfo; else an administrator.
+    user: Annotated[str | Mapping[str, Any] | None, must_be("a name, or a mapping as userInfo is")]
+    # Of the user; "system:authenticated" is added.
+    groups: Annotated[Iterable[str] | None, BeforeValidator(_check_groups)]
     dry_run: bool
     subresource: str | None
     options: Mapping[str, Any] | None  # of the request, such as {"fieldManager": "kubectl"}
@@ -54,7 +67,7 @@ def review(
     One object is a creation, two are an update, an old one alone is a deletion; for any other
     meaning there is ``operation=``: ``review(obj, operation="DELETE")`` has it as ``oldObject``.
     """
-    check_names("review()", options, ReviewOptions)
+    parse_options("review()", options, ReviewOptions)
     implied = "CREATE" if old is None else "DELETE" if obj is None else "UPDATE"
     operation = options.get("operation") or implied
     if operation == "DELETE" and old is None:
@@ -103,7 +116,13 @@ def _build_userinfo(user: str | Mapping[str, Any] | None, groups: Iterable[str] 
 
 
 def to_json(obj: Mapping[str, Any] | None) -> Json | None:
-    """Return a copy of an object as it comes out of JSON."""
+    """Return a copy of an object as it comes out of JSON.
+
+    Raises:
+        TypeError: it is no object, or has in it what JSON cannot express.
+    """
+    if obj is not None and not isinstance(obj, Mapping):
+        raise TypeError(f"An object must be a mapping, as API servers are sent, got {obj!r}.")
     result: Json | None = orjson.loads(orjson.dumps(obj, default=unwrap_mapping))
     return result
 

@@ -80,6 +80,25 @@ def test_a_grant_that_is_prolonged_is_open_again(
     assert namespace.get_binding() is not None
 
 
+def test_a_role_binding_that_somebody_else_has_made_is_left_alone(
+    operator: OperatorRunner, namespace: Namespace, build_grant: Grant
+) -> None:
+    group = "rbac.authorization.k8s.io"
+    foreign = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "grant-jane"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "edit"},
+    }
+    namespace.cluster.apply(foreign, namespace=namespace.name)
+    namespace.wait_for_webhooks(build_grant())
+    namespace.apply(build_grant())
+    eventually(lambda: namespace.get_grant().get("status", {}).get("phase") == "Refused")
+    namespace.cluster.delete("access.example.com/v1", "AccessGrant", "jane", namespace.name)
+    eventually(lambda: namespace.get_grant() is None, "the grant is gone")
+    assert namespace.get_binding()["roleRef"]["name"] == "edit"
+
+
 def test_a_user_is_locked_out_when_the_grant_is_deleted(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:

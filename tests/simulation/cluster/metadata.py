@@ -82,7 +82,16 @@ def decode_metadata(raw: Any) -> Json:
             raise MetadataError(f"cannot unmarshal it into Go struct field ObjectMeta.{name}")
         if value or value == 0:
             metadata[name] = value
+    if "ownerReferences" in metadata:
+        empty = dict.fromkeys(_OWNER_FIELDS, "")
+        metadata["ownerReferences"] = [empty | owner for owner in metadata["ownerReferences"]]
     return metadata
+
+
+def wipe(metadata: Json) -> None:
+    """Remove from new metadata what only the server says."""
+    for field in ("creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds"):
+        metadata.pop(field, None)
 
 
 def find_faults(metadata: Json, *, is_label: bool = False) -> Iterator[str]:

@@ -67,6 +67,17 @@ def apply_json_patch(target: Json, patch: Any) -> Any:
     return document[0]
 
 
+def is_same(one: Any, other: Any) -> bool:
+    """Compare strictly: true is not 1, and 1 is not 1.0, as their texts differ."""
+    if one != other or type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return all(map(is_same, one, other))
+    return True
+
+
 def _add(document: list[Any], operation: Json) -> None:
     _insert(document, operation["path"], operation.get("value"))
 
@@ -106,21 +117,8 @@ def _test(document: list[Any], operation: Json) -> None:
     wanted = operation.get("value")
     if found is _ABSENT:
         found = None
-    if not _is_equal(found, wanted):
+    if not is_same(found, wanted):
         raise ValueError("a test does not hold")
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    """Compare strictly: true is not 1, and 1 is not 1.0, as their texts differ."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(
-            _is_equal(value, other[key]) for key, value in one.items()
-        )
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_is_equal, one, other))
-    return bool(one == other)
 
 
 def _insert(document: list[Any], path: str, value: Any) -> None:

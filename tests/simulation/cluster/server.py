@@ -10,22 +10,16 @@ from urllib.parse import unquote
 
 import orjson
 
+from .bodies import parse_body, parse_delete_options, parse_object
 from .definitions import Kinds
 from .discovery import discover
 from .kinds import BUILT_IN, CRDS, NAMESPACES
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .reading import list_objects, open_watch
 from .store import Change, Store, Watch
+from .targets import Target
 from .webhooks import Review, Verdict
-from .writing import (
-    Quota,
-    Steps,
-    Target,
-    Writer,
-    parse_body,
-    parse_delete_options,
-    parse_object,
-)
+from .writing import Quota, Steps, Writer
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
@@ -249,7 +243,8 @@ class Cluster:
                 one = Target(
                     kind, target.table, target.namespace, raw["metadata"]["name"], "", request
                 )
-                yield from self._delete(one)
+                options = parse_delete_options(request)
+                yield from self._writer.delete(one, options, is_one_of_many=True)
             return listed
         if kind.is_custom and request.method in {"PUT", "PATCH"}:
             raise Refusal(400, "BadRequest", "name must be provided")

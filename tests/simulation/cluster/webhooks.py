@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -52,19 +52,28 @@ class Operation:
 
 
 def mutate(
-    store: Store, rng: random.Random, operation: Operation, old: Json | None, new: Json | None
+    store: Store,
+    rng: random.Random,
+    operation: Operation,
+    old: Json | None,
+    new: Json | None,
+    fit: Callable[[Json], Json],
 ) -> Generator[Review, Verdict, Json | None]:
     """Ask the mutating webhooks one after another; return the changed object.
+
+    Each sees what the one before has made of it; ``fit`` makes an object of it again.
 
     Raises:
         Refusal: one of them denies, or cannot be called.
     """
     for webhook in _choose(store, "Mutating", operation, old, new):
+        if not _selects_object(webhook, old, new):
+            continue
         response = yield from _ask(rng, webhook, operation, old, new)
         if response and response.get("patch") and new is not None:
             try:
                 patch = orjson.loads(base64.b64decode(response["patch"]))
-                new = apply_json_patch(new, patch)
+                new = fit(apply_json_patch(new, patch))
             except (ValueError, Refusal) as exc:
                 raise _fail(webhook, f"cannot apply its patch: {exc}") from exc
     return new
@@ -73,34 +82,42 @@ def mutate(
 def validate(
     store: Store, rng: random.Random, operation: Operation, old: Json | None, new: Json | None
 ) -> Generator[Review, Verdict, None]:
-    """Ask the validating webhooks one after another.
+    """Ask all validating webhooks, as kube-apiserver does at once.
 
     Raises:
-        Refusal: one of them denies, or cannot be called.
+        Refusal: one of them denies, or cannot be called: the first of them tells why.
     """
+    refusals = []
     for webhook in _choose(store, "Validating", operation, old, new):
-        yield from _ask(rng, webhook, operation, old, new)
+        try:
+            if _selects_object(webhook, old, new):
+                yield from _ask(rng, webhook, operation, old, new)
+        except Refusal as refusal:
+            refusals.append(refusal)
+    if refusals:
+        raise refusals[0]
 
 
 def _choose(
     store: Store, way: str, operation: Operation, old: Json | None, new: Json | None
-) -> Iterator[Json]:
+) -> list[Json]:
+    """Return the webhooks that are responsible, but for what they say about labels of objects."""
     table = store.tables[WEBHOOKS[way]]
     if not table.objects or operation.kind.resource in WEBHOOKS.values():
-        return
+        return []
     labels = _get_namespace_labels(store, operation, old, new)
-    for name in sorted(table.objects):
-        for webhook in table.objects[name].get("webhooks", ()):
-            if not any(_concerns(rule, operation) for rule in webhook.get("rules", ())):
-                continue
-            if labels is not None and not matches_label_selector(
-                webhook["namespaceSelector"], labels
-            ):
-                continue
-            selector = webhook["objectSelector"]
-            states = [raw["metadata"].get("labels") or {} for raw in (old, new) if raw is not None]
-            if any(matches_label_selector(selector, state) for state in states):
-                yield webhook
+    return [
+        webhook
+        for name in sorted(table.objects)
+        for webhook in table.objects[name].get("webhooks", ())
+        if any(_concerns(rule, operation) for rule in webhook.get("rules", ()))
+        and (labels is None or matches_label_selector(webhook["namespaceSelector"], labels))
+    ]
+
+
+def _selects_object(webhook: Json, old: Json | None, new: Json | None) -> bool:
+    states = [raw["metadata"].get("labels") or {} for raw in (old, new) if raw is not None]
+    return any(matches_label_selector(webhook["objectSelector"], labels) for labels in states)
 
 
 def _get_namespace_labels(

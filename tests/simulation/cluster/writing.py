@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from . import metadata as metadatas
 from . import schemas, webhooks
+from .bodies import (
+    check_size,
+    get_content_type,
+    parse_body,
+    refuse_content_type,
+    write_whole_numbers,
+)
 from .kinds import CRDS, NAMESPACES, Kind
-from .messages import Json, Refusal, Request, Response, refuse_body
-from .patches import apply_json_patch, apply_merge_patch
-from .store import Store, Table
-from .webhooks import Operation, Review, Verdict
+from .messages import Json, Refusal, Response, refuse_body
+from .patches import apply_json_patch, apply_merge_patch, is_same
+from .store import Store
+from .targets import Target
+from .webhooks import Review, Verdict
 
 Steps = Generator[Review, Verdict, Response]
 Quota = Callable[[str, Json], Refusal | None]
 
-_BODY_LIMIT = 3 * 1024 * 1024
 _STORE_LIMIT = 1_572_864
 _ATTEMPTS = 5
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
@@ -34,69 +40,8 @@ _PATCHES: dict[str, Callable[[Json, Any], Any]] = {
     "application/json-patch+json": apply_json_patch,
     "application/merge-patch+json": apply_merge_patch,
 }
-_DELETE_OPTIONS = {"propagationPolicy", "dryRun"}
 _ORPHANING = "orphan"
 _FOREGROUND = "foregroundDeletion"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about."""
-
-    kind: Kind
-    table: Table
-    namespace: str
-    name: str
-    subresource: str
-    request: Request
-
-    @property
-    def key(self) -> str:
-        """Where the object is in its table."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-    @property
-    def is_dry(self) -> bool:
-        """Whether nothing must be stored."""
-        return self.request.query.get("dryRun") == "All"
-
-    def build_details(self, *, kind: str | None = None, name: str | None = None) -> Json:
-        """Return the details of a Status."""
-        details: Json = {
-            "name": name or self.name,
-            "group": self.kind.group,
-            "kind": kind or self.kind.plural,
-        }
-        return {field: value for field, value in details.items() if value}
-
-    def refuse_absent(self) -> Refusal:
-        """Return the refusal if there is no such object."""
-        message = f'{self.kind.resource} "{self.name}" not found'
-        return Refusal(404, "NotFound", message, self.build_details())
-
-    def refuse_conflict(self, problem: str, kind: str | None = None) -> Refusal:
-        """Return the refusal of a write that is based on another state."""
-        message = f'Operation cannot be fulfilled on {self.kind.resource} "{self.name}": {problem}'
-        return Refusal(409, "Conflict", message, self.build_details(kind=kind))
-
-    def refuse_invalid(self, fault: str, *, kind: str | None = None, name: str = "") -> Refusal:
-        """Return the refusal of an object that is not as it must be."""
-        kind = kind or self.kind.kind
-        message = f'{kind} "{name or self.name}" is invalid: {fault}'
-        return Refusal(422, "Invalid", message, self.build_details(kind=kind, name=name))
-
-    def describe(self, verb: str, options: Json) -> Operation:
-        """Describe it for webhooks."""
-        return Operation(
-            verb,
-            self.kind,
-            self.subresource,
-            self.namespace,
-            self.name,
-            self.request,
-            self.is_dry,
-            options,
-        )
 
 
 class Writer:
@@ -119,15 +64,17 @@ class Writer:
             message = "create not allowed while custom resource definition is terminating"
             details = target.build_details(name=metadata.get("name", ""))
             raise Refusal(403, "Forbidden", message, details)
-        new: Json | None = {**raw, "metadata": metadata}
-        operation = target.describe("CREATE", {"kind": "CreateOptions"})
-        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new)
+        metadatas.wipe(metadata)
+        new: Json | None = _shape(target, {**raw, "metadata": metadata})
+        name = metadata.get("name", "")
+        operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
+        fit = partial(_shape, target)
+        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new, fit)
         assert new is not None
-        has_version = metadata.get("resourceVersion", "0") != "0"
         metadata = _decode_metadata(target, new)
         name = self._complete_new(kind, metadata)
         target = Target(kind, target.table, target.namespace, name, "", target.request)
-        new = _shape(target, {**new, "metadata": metadata}, is_patch=False)
+        new = {**new, "metadata": metadata}
         if kind.has_status and kind.is_custom:
             new.pop("status", None)
         if kind.counted != ():
@@ -138,13 +85,13 @@ class Writer:
         refusal = self.quota(kind.resource, new) if self.quota is not None else None
         if refusal is not None:
             raise refusal
-        if has_version:
+        if metadata.pop("resourceVersion", "0") != "0":
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if (there := target.table.objects.get(target.key)) is not None:
             prefix = "object is being deleted: " if "deletionTimestamp" in there["metadata"] else ""
             message = f'{prefix}{kind.resource} "{name}" already exists'
             raise Refusal(409, "AlreadyExists", message, target.build_details())
-        self._store_new(target, new)
+        self._write(target, new)
         return Response(201, kind.show(new))
 
     def replace(self, target: Target, raw: Json) -> Steps:
@@ -167,21 +114,22 @@ class Writer:
                 raise target.refuse_conflict("StorageError: Precondition failed: UID")
             metadata.pop("resourceVersion", None)
             return (yield from self.create(target, {**raw, "metadata": metadata}))
-        return (yield from self._update(target, make, {"kind": "UpdateOptions"}, is_patch=False))
+        return (yield from self._update(target, make, is_patch=False))
 
     def patch(self, target: Target) -> Steps:
         """Apply a patch; what is wrong with it is told only if the object is there."""
-        content_type = _get_content_type(target.request)
+        content_type = get_content_type(target.request)
         if content_type not in _PATCHES:
-            raise _refuse_content_type(", ".join(_PATCHES))
+            raise refuse_content_type(", ".join(_PATCHES))
         check_size(target.request)
 
         def make(old: Json) -> Any:
-            return _PATCHES[content_type](old, parse_body(target.request))
+            made = _PATCHES[content_type](old, parse_body(target.request))
+            return write_whole_numbers(target.request, made)
 
-        return (yield from self._update(target, make, {"kind": "PatchOptions"}, is_patch=True))
+        return (yield from self._update(target, make, is_patch=True))
 
-    def delete(self, target: Target, options: Json) -> Steps:
+    def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
         kind, table = target.kind, target.table
         old = table.objects.get(target.key)
@@ -189,8 +137,10 @@ class Writer:
             raise target.refuse_absent()
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
-        operation = target.describe("DELETE", {"kind": "DeleteOptions", **options})
-        yield from webhooks.mutate(self._store, self._rng, operation, old, None)
+        name = "" if is_one_of_many else target.name  # webhooks are told so
+        wish = {"kind": "DeleteOptions", **options}
+        operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
+        yield from webhooks.mutate(self._store, self._rng, operation, old, None, dict)
         yield from webhooks.validate(self._store, self._rng, operation, old, None)
         old = table.objects.get(target.key)
         if old is None:
@@ -219,11 +169,9 @@ class Writer:
         """Return the time as in metadata."""
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _update(
-        self, target: Target, make: Callable[[Json], Any], options: Json, *, is_patch: bool
-    ) -> Steps:
+    def _update(self, target: Target, make: Callable[[Json], Any], *, is_patch: bool) -> Steps:
         kind, table = target.kind, target.table
-        operation = target.describe("UPDATE", options)
+        operation = target.describe("UPDATE", {"kind": "UpdateOptions"}, target.name)
         for _ in range(_ATTEMPTS):
             old = table.objects.get(target.key)
             if old is None:
@@ -231,24 +179,34 @@ class Writer:
             made = make(kind.show(old))
             if not isinstance(made, dict) or not made.get("kind"):
                 raise _refuse_patched("Object 'Kind' is missing")
-            made = {**made, "metadata": _decode_metadata(target, made, is_patch=is_patch)}
+            metadata = _decode_metadata(target, made, is_patch=is_patch)
+            # An empty list is not the same as none, until it is stored.
+            is_emptied = any(made.get(field) == [] for field in kind.counted or ())
+            made = _shape(target, {**made, "metadata": metadata})
             if is_patch:
                 _check_same_name(target, made["metadata"])
             self._get_namespace(target)
-            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made)
+            fit = partial(_shape, target)
+            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made, fit)
             assert mutated is not None
-            new = self._prepare_update(target, old, mutated, is_patch=is_patch)
+            if mutated is not made:
+                metadata = _decode_metadata(target, mutated, is_patch=is_patch)
+                mutated = _shape(target, {**mutated, "metadata": metadata})
+            new = self._prepare_update(target, old, mutated)
+            if is_emptied or _has_new_generation(kind, old, new):
+                new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             yield from webhooks.validate(self._store, self._rng, operation, old, new)
             if table.objects.get(target.key) is not old:
                 continue  # somebody else was faster than the webhooks
-            self._store_update(target, old, new)
+            if not is_same(new, old):
+                self._write(target, new)
             return Response(200, kind.show(new))
         raise target.refuse_conflict("the object has been modified")
 
-    def _prepare_update(self, target: Target, old: Json, raw: Json, *, is_patch: bool) -> Json:
-        kind, before = target.kind, old["metadata"]
-        metadata = _decode_metadata(target, raw, is_patch=is_patch)
-        new = _shape(target, {**raw, "metadata": metadata}, is_patch=is_patch)
+    def _prepare_update(self, target: Target, old: Json, raw: Json) -> Json:
+        """Return the state that is to be stored; the resource version stays for now."""
+        kind, before, metadata = target.kind, old["metadata"], {**raw["metadata"]}
+        new = {**raw, "metadata": metadata}
         _check_version(target, metadata, before)
         if target.subresource:
             field = {"status": "status", "finalize": "spec"}[target.subresource]
@@ -272,30 +230,20 @@ class Writer:
         _check(target, new)
         metadata["resourceVersion"] = before["resourceVersion"]
         new["apiVersion"] = old["apiVersion"]
-        # An empty list is not the same as none, until it is stored.
-        is_emptied = any(raw.get(field) == [] for field in kind.counted or ())
-        if is_emptied or _has_new_generation(kind, old, new):
-            metadata["generation"] = before.get("generation", 0) + 1
         return new
 
-    def _store_new(self, target: Target, new: Json) -> None:
-        _check_size(target.request)
+    def _write(self, target: Target, new: Json) -> None:
+        """Store a new state, or remove the object if nothing holds it any more."""
+        body = target.request.body
+        if body is not None and len(body) > _STORE_LIMIT:
+            raise Refusal(500, "", "etcdserver: request is too large")
         if not target.is_dry:
-            self._store.commit(target.table, target.key, new, target.request)
-
-    def _store_update(self, target: Target, old: Json, new: Json) -> None:
-        _check_size(target.request)
-        if target.is_dry:
-            return
-        if is_finished(target.kind, new):
-            self._store.commit(target.table, target.key, None, target.request)
-        elif new != old:
-            self._store.commit(target.table, target.key, new, target.request)
+            state = None if is_finished(target.kind, new) else new
+            self._store.commit(target.table, target.key, state, target.request)
 
     def _complete_new(self, kind: Kind, metadata: Json) -> str:
         """Fill in the metadata of an object to be created, return its name."""
-        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"):
-            metadata.pop(field, None)
+        metadatas.wipe(metadata)
         metadata.pop("generation", None)
         metadata["uid"] = str(UUID(int=self._rng.getrandbits(128), version=4))
         metadata["creationTimestamp"] = self.stamp()
@@ -358,83 +306,12 @@ class Writer:
         return new
 
 
-def parse_body(request: Request) -> Any:
-    """Return the JSON of a body; None if it is empty.
-
-    Raises:
-        Refusal: it is too long, or no JSON.
-    """
-    if not request.body:
-        return None
-    check_size(request)
-    try:
-        return orjson.loads(request.body)
-    except orjson.JSONDecodeError as exc:
-        raise refuse_body(f"json parse error: {exc}") from exc
-
-
-def check_size(request: Request) -> None:
-    """Refuse a body that is too long."""
-    if request.body is not None and len(request.body) > _BODY_LIMIT:
-        message = f"Request entity too large: limit is {_BODY_LIMIT}"
-        raise Refusal(413, "RequestEntityTooLarge", message)
-
-
-def parse_object(kind: Kind, request: Request) -> Json:
-    """Return the object that a body holds.
-
-    Raises:
-        Refusal: it is no object of this kind.
-    """
-    if _get_content_type(request) not in {"", "application/json"}:
-        raise _refuse_content_type("application/json")
-    raw = parse_body(request)
-    if not isinstance(raw, dict):
-        raise refuse_body(f"the object provided is unrecognized (must be of type {kind.kind})")
-    if not kind.is_custom:
-        raw = {"apiVersion": kind.api_version, "kind": kind.kind, **raw}
-        if raw["kind"] != kind.kind:
-            raise refuse_body(f'no kind "{raw["kind"]}" is registered')
-    elif not raw.get("kind"):
-        raise refuse_body("the object provided is unrecognized: Object 'Kind' is missing")
-    if raw.get("apiVersion", "") != kind.api_version:
-        raise refuse_body("the API version in the data does not match the expected API version")
-    if not kind.is_custom:
-        fault = next(schemas.find_faults(schemas.fit(raw, kind.schema), kind.schema), "")
-        if fault:
-            raise refuse_body(f"{kind.kind} cannot be handled as a {kind.kind}: {fault}")
-    return raw
-
-
-def parse_delete_options(request: Request) -> Json:
-    """Return the DeleteOptions of a body, or those of the query.
-
-    Raises:
-        Refusal: they mean nothing.
-    """
-    options = parse_body(request)
-    if options is None:
-        # Those of the query count only if there is no body.
-        options = {key: value for key, value in request.query.items() if key in _DELETE_OPTIONS}
-    if not isinstance(options, dict) or options.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise refuse_body("these are no DeleteOptions")
-    policy = options.get("propagationPolicy", "Background")
-    if policy not in {"Background", "Foreground", "Orphan"}:
-        message = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {policy}'
-        raise Refusal(422, "Invalid", message, {"group": "meta.k8s.io", "kind": "DeleteOptions"})
-    return options
-
-
 def is_finished(kind: Kind, raw: Json) -> bool:
     """Tell whether an object is deleted, and nothing holds it."""
     metadata = raw["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
     return kind.resource != NAMESPACES or not raw["spec"].get("finalizers")
-
-
-def _get_content_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip()
 
 
 def _decode_metadata(target: Target, raw: Json, *, is_patch: bool = False) -> Json:
@@ -462,7 +339,7 @@ def _check_same_name(target: Target, metadata: Json) -> None:
         raise _refuse_other_name(metadata["name"], target.name)
 
 
-def _shape(target: Target, raw: Json, *, is_patch: bool) -> Json:
+def _shape(target: Target, raw: Json) -> Json:
     """Return the object with the fields of its kind only."""
     kind = target.kind
     content = {
@@ -522,16 +399,12 @@ def _check_preconditions(target: Target, old: Json, options: Json) -> None:
             raise target.refuse_conflict(problem, target.kind.kind)
 
 
-def _check_size(request: Request) -> None:
-    if request.body is not None and len(request.body) > _STORE_LIMIT:
-        raise Refusal(500, "", "etcdserver: request is too large")
-
-
 def _has_new_generation(kind: Kind, old: Json, new: Json) -> bool:
-    if kind.counted is not None:
-        return any(old.get(field) != new.get(field) for field in kind.counted)
-    ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
-    return any(old.get(field) != new.get(field) for field in {*old, *new} - ignored)
+    fields = kind.counted
+    if fields is None:
+        ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
+        fields = tuple({*old, *new} - ignored)
+    return not all(is_same(old.get(field), new.get(field)) for field in fields)
 
 
 def _refuse_other_name(name: str, wanted: str) -> Refusal:
@@ -541,11 +414,3 @@ def _refuse_other_name(name: str, wanted: str) -> Refusal:
 def _refuse_patched(problem: str) -> Refusal:
     causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
     return Refusal(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
-
-
-def _refuse_content_type(accepted: str) -> Refusal:
-    message = (
-        "the body of the request was in an unknown format - accepted media types include: "
-        f"{accepted}"
-    )
-    return Refusal(415, "UnsupportedMediaType", message)

@@ -19,16 +19,19 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cluster", help="the name of a running cluster; else one is started")
+    parser.add_argument("--hooks", action="store_true", help="with admission webhooks")
     parser.add_argument("--trace", help="print the requests whose path has this in it")
     options = parser.parse_args()
     cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster().start()
     try:
-        likeness = Likeness(cluster, options.seed)
+        likeness = Likeness(cluster, options.seed, with_hooks=options.hooks)
         likeness.trace = options.trace
         began_at = time.monotonic()
-        differences = likeness.run(options.requests)
+        try:
+            differences = likeness.run(options.requests)
+        finally:
+            likeness.close()
         seconds = time.monotonic() - began_at
-        likeness.close()
     finally:
         if not options.cluster:
             cluster.stop()

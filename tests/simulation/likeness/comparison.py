@@ -12,13 +12,15 @@ import orjson
 
 from tests.simulation.cluster import Request
 
-from .drawing import CUSTOM, Drawing, Drawn, build_crd
+from .drawing import CUSTOM, GROUP, OAKS, Drawing, Drawn, build_crd
+from .hooks import PROBE, HookServer, Judge
 from .sides import EventStream, Memory, RealSide, Side, SimulatedSide
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_HOOKS = "likeness"
 _ENOUGH = 10
 _WATCHES = 12  # open at once, at most
 _PATIENCE = 5.0  # seconds, for events of the real server
@@ -52,20 +54,27 @@ class Likeness:
     Args:
         cluster: the real one; nothing else writes the kinds of the comparison in it.
         seed: of the requests.
+        with_hooks: whether admission webhooks judge them.
     """
 
-    def __init__(self, cluster: LocalCluster, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int, *, with_hooks: bool = False) -> None:
         self.real = RealSide(cluster)
         self.simulated = SimulatedSide(seed)
         self.differences: list[Difference] = []
-        self.requests = self.events = self.watches = 0
+        self.requests = self.events = self.watches = self.reviews = 0
         self.trace: str | None = None
         run = f"like-{time.time_ns() // 1_000_000:x}"
         self._namespaces = (f"{run}-1", f"{run}-2")
         self._drawing = Drawing(random.Random(seed), self._namespaces)
         self._memories: dict[Side, Memory] = {self.real: Memory(), self.simulated: Memory()}
         self._open: list[_OpenWatch] = []
+        self._judges: dict[Side, Judge] = {self.real: Judge(), self.simulated: Judge()}
+        self._hooks: HookServer | None = None
         self._prepare()
+        if with_hooks:
+            self._hooks = HookServer(self._judges[self.real])
+            self.simulated.cluster.admit = self._judges[self.simulated].admit
+            self._add_hooks(self._hooks)
 
     def run(self, count: int) -> list[Difference]:
         """Send so many requests to both; return all differences."""
@@ -74,6 +83,8 @@ class Likeness:
                 break  # one difference brings others
             self.requests += 1
             drawn = self._drawing.draw()
+            if self._hooks is not None and _is_known_difference(drawn):
+                continue
             if drawn.is_watch:
                 self._watch(drawn)
             else:
@@ -84,17 +95,33 @@ class Likeness:
 
     def close(self) -> None:
         """Remove what was made in the real cluster, but for the kinds."""
+        self._clear()
+        if self._hooks is not None:
+            self._hooks.close()
         for namespace in self._namespaces:
             self.real.send(Request("DELETE", f"/api/v1/namespaces/{namespace}"))
-        self.real.send(
-            Request(
-                "DELETE",
-                "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
-                f"{self._namespaces[0]}-hook",
-            )
-        )
-        self._clear()
         self.real.close()
+
+    def _add_hooks(self, hooks: HookServer) -> None:
+        headers = {"content-type": "application/json"}
+        for path, body in hooks.build_configurations(_HOOKS, self._namespaces[0]).items():
+            request = Request("POST", path, {}, headers, orjson.dumps(body))
+            self.simulated.send(request)
+            while self.real.send(request)[0] != 201:
+                self.real.send(Request("DELETE", f"{path}/{_HOOKS}"))
+        asked = self._judges[self.real].asked
+        while {"second", "fourth"} - {name.partition(".")[0] for name, _ in asked}:
+            self._probe_hooks()
+        asked.clear()
+
+    def _probe_hooks(self) -> None:
+        """Have the real server call its webhooks: it takes a moment until it knows them."""
+        metadata = {"generateName": PROBE, "labels": {"colour": "red"}}
+        body = {"apiVersion": OAKS.api_version, "kind": OAKS.kind, "metadata": metadata}
+        path = OAKS.build_path(self._namespaces[1])
+        headers = {"content-type": "application/json"}
+        self.real.send(Request("POST", path, {"dryRun": "All"}, headers, orjson.dumps(body)))
+        time.sleep(0.02)
 
     def _prepare(self) -> None:
         headers = {"content-type": "application/json"}
@@ -113,19 +140,24 @@ class Likeness:
         self._clear()
 
     def _clear(self) -> None:
-        """Remove objects of earlier comparisons."""
+        """Remove the webhooks and the objects of this comparison and of earlier ones."""
+        for way in ("validating", "mutating"):
+            path = f"/apis/admissionregistration.k8s.io/v1/{way}webhookconfigurations"
+            for name in (f"{self._namespaces[0]}-hook", _HOOKS):
+                self.real.send(Request("DELETE", f"{path}/{name}"))
         headers = {"content-type": "application/merge-patch+json"}
         release = orjson.dumps({"metadata": {"finalizers": None}})
         for place in CUSTOM:
-            _, body = self.real.send(Request("GET", place.build_path("")))
-            for raw in body["items"]:
-                metadata = raw["metadata"]
-                path = place.build_path(metadata.get("namespace", ""), metadata["name"])
-                if metadata.get("finalizers"):
-                    # In a namespace that is gone, nothing can be patched.
-                    self._create_namespace(metadata.get("namespace", "default"))
-                    self.real.send(Request("PATCH", path, {}, headers, release))
-                self.real.send(Request("DELETE", path))
+            # The webhooks are called for some moments more, and can deny.
+            while items := self.real.send(Request("GET", place.build_path("")))[1]["items"]:
+                for raw in items:
+                    metadata = raw["metadata"]
+                    path = place.build_path(metadata.get("namespace", ""), metadata["name"])
+                    if metadata.get("finalizers"):
+                        # In a namespace that is gone, nothing can be patched.
+                        self._create_namespace(metadata.get("namespace", "default"))
+                        self.real.send(Request("PATCH", path, {}, headers, release))
+                    self.real.send(Request("DELETE", path))
 
     def _create_namespace(self, name: str) -> None:
         body = orjson.dumps({"metadata": {"name": name}})
@@ -141,6 +173,14 @@ class Likeness:
             memory.take(drawn.resource, status, body)
             answers[side] = memory.normalise(status, body)
         self._compare(self.requests, drawn, answers[self.real], answers[self.simulated])
+        reviews = []
+        for side, memory in self._memories.items():
+            # The real server calls all validating webhooks at once.
+            asked = sorted(self._judges[side].asked, key=lambda pair: pair[0])
+            self._judges[side].asked.clear()
+            reviews.append([(name, memory.normalise_review(review)) for name, review in asked])
+            self.reviews += len(asked)
+        self._compare(self.requests, f"{drawn}: reviews", *reviews)
 
     def _watch(self, drawn: Drawn) -> None:
         self.watches += 1
@@ -174,7 +214,7 @@ class Likeness:
         self.events += len(found)
         for index in range(max(len(found), len(wanted))):
             pair = [events[index : index + 1] for events in (found, wanted)]
-            if pair[0] != pair[1]:
+            if _write(pair[0]) != _write(pair[1]):
                 self._compare(watch.number, f"{watch.drawn}: event {index}", *pair)
                 break
         watch.real.close()
@@ -193,8 +233,27 @@ class Likeness:
     def _compare(self, number: int, request: Any, real: Any, simulated: Any) -> None:
         if self.trace and self.trace in str(request):
             sys.stdout.write(f"#{number} {request}\n   {real}\n")
-        if real != simulated:
+        if _write(real) != _write(simulated):
             self.differences.append(Difference(number, request, real, simulated))
+
+
+def _write(value: Any) -> bytes:
+    """Return it as JSON: to Python, true is 1."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_known_difference(drawn: Drawn) -> bool:
+    """Tell whether webhooks are asked differently by the simulated server.
+
+    Objects that say that they are of another kind or version are refused in the end. Before that,
+    the real server shows them to webhooks as of the right kind, without having applied its schema,
+    or fails to convert them.
+    """
+    body = drawn.body
+    wrong = {"Other", f"{GROUP}/v3"}
+    return isinstance(body, dict) and bool(
+        wrong & {str(body.get("kind")), str(body.get("apiVersion"))}
+    )
 
 
 def _build(drawn: Drawn, memory: Memory) -> Request:

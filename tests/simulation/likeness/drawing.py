@@ -326,6 +326,7 @@ class Drawing:
                 {"spec": {"field": {"a": {"b": None, "c": 1}}}},
                 {"spec": None},
                 {"spec": {"size": 20}},
+                {"spec": {"same": self._rng.choice((True, 1, 1.0, "1"))}},
                 {"spec": {"size": None}},
                 {"spec": "text"},
                 {},

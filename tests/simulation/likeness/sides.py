@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import bisect
+import contextlib
 import http.client
 import random
 import socket
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _TIMESTAMPS = ("creationTimestamp", "deletionTimestamp", "lastTransitionTime")
+_RECENT = 300  # writes
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 class EventStream(Protocol):
     """The events of a watch that are there by now."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server has ended it."""
 
     def read(self) -> list[Json]:
         """Return all events until now, from the first one on."""
@@ -109,13 +115,19 @@ class _RealStream:
         self._thread = threading.Thread(target=self._work, name="likeness watch", daemon=True)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the server has ended it."""
+        return not self._thread.is_alive()
+
     def read(self) -> list[Json]:
         """Return all events until now."""
         return list(self._events)
 
     def close(self) -> None:
         """End it."""
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # the server may have closed it
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._answer.close()
         self._connection.close()
@@ -148,6 +160,11 @@ class _SimulatedStream:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the server has ended it."""
+        return self._watch.is_over
+
     def read(self) -> list[Json]:
         """Return all events until now."""
         return list(self._watch.events)
@@ -158,10 +175,15 @@ class _SimulatedStream:
 
 
 class Memory:
-    """What one side has answered until now; its answers in the words of both."""
+    """What one side has answered until now; its answers in the words of both.
 
-    def __init__(self) -> None:
+    Args:
+        is_ranking: whether versions become their places among those of the writes until now.
+    """
+
+    def __init__(self, *, is_ranking: bool = True) -> None:
         self.token = ""
+        self._is_ranking = is_ranking
         self._versions: list[int] = []
         self._objects: dict[str, Json] = {}
         self._uids: dict[str, str] = {}
@@ -178,7 +200,9 @@ class Memory:
         if name == "token":
             return self.token
         if name == "past":
-            return str(self._versions[int(key) % len(self._versions)]) if self._versions else "1"
+            # Not from long ago: every five minutes, the real server forgets what is older.
+            recent = self._versions[-_RECENT:]
+            return str(recent[int(key) % len(recent)]) if recent else "0"
         metadata = self._objects.get(key, {}).get("metadata", {})
         if name == "uid":
             return metadata.get("uid", _UNKNOWN_UID)
@@ -224,6 +248,14 @@ class Memory:
             return "BOOKMARK", raw["kind"], annotations, self._rank(raw)
         return event["type"], self._normalise(raw)
 
+    def normalise_review(self, request: Json) -> Any:
+        """Return the request of a review in the words of both sides."""
+        others = {"uid", "userInfo", "options"}
+        result = self._normalise({key: request[key] for key in request if key not in others})
+        if "generateName" in ((request.get("object") or {}).get("metadata") or {}):
+            result.pop("name", None)
+        return {**result, "options": (request["options"] or {}).get("kind")}
+
     def _normalise(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._normalise(item) for item in value]
@@ -254,6 +286,10 @@ class Memory:
 
     def _rank(self, raw: Json) -> str:
         """Return where a version is among those of the writes until now."""
+        if not raw["metadata"]["resourceVersion"].isdecimal():
+            return "nonsense"  # of the request
+        if not self._is_ranking:
+            return "a version"
         version = int(raw["metadata"]["resourceVersion"])
         index = bisect.bisect_right(self._versions, version)
         is_known = index > 0 and self._versions[index - 1] == version

@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from webop.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -346,7 +348,10 @@ def _normalize_hostname(name: str | _Address) -> str | _Address:
         return ipaddress.ip_address(name)
     except ValueError:
         text = str(name)
+    try:
         return text if text.isascii() else text.encode("idna").decode("ascii")
+    except UnicodeError:
+        raise ConfigurationError(f"{text!r} is no host name for a certificate.") from None
 
 
 def _to_pem(cert: x509.Certificate) -> bytes:

@@ -28,7 +28,8 @@ class LiveContext:
     Args:
         given: a context of the user's. It cannot be copied, so all is loaded into it.
         mode: whether client certificates are asked for and required. With CA certificates but no
-            mode, they are verified if clients have them.
+            mode, they are verified if clients have them. Sessions are not resumed then, and
+            clients must know TLS 1.3; a given context decides for itself.
         cafile: the CA certificates to verify those of clients; read again for each new context.
         capath: the same in a directory, as OpenSSL wants it.
         cadata: the same as data.
@@ -84,7 +85,14 @@ class LiveContext:
         return context
 
     def _build(self) -> ssl.SSLContext:
-        context = self._given or ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context = self._given
+        if context is None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            if self._mode or self._locations != (None, None, None):
+                # A resumed session is not verified again, but its client's CA can be withdrawn.
+                context.num_tickets = 0
+                # TLS 1.2 resumes sessions from a cache, too, which Python cannot switch off.
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self._mode is not None:
             context.verify_mode = self._mode
         if self._locations == (None, None, None):

@@ -64,6 +64,7 @@ def read_timeout(query: bytes) -> float | None:
         raise ReviewError(f"The timeout= in the URL is {error}.") from None
 
 
+@functools.lru_cache(maxsize=64)
 def compute_budget(timeout: float) -> float:
     """Return the seconds until the answer must leave for a client that waits so many seconds."""
     margin = min(max(timeout / 10, _MIN_MARGIN), _MAX_MARGIN)

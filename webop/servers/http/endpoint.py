@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import re
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -76,12 +77,16 @@ class ReviewEndpoint:
         self._path = normalize_path(path)
         self._hosting = get_hosting() if hosting is None else hosting
         self._logged = Once()
+        self._deadlines: _Deadlines | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is served here, not {scope['type']!r}.")
-        exchange = _Exchange(send, self._hosting)
+        loop, deadlines = asyncio.get_running_loop(), self._deadlines
+        if deadlines is None or deadlines.loop is not loop:
+            self._deadlines = deadlines = _Deadlines(loop)
+        exchange = _Exchange(send, self._hosting, deadlines, self._logged)
         answer: Answer | None = None
         try:
             webhook = self._find_webhook(scope)
@@ -133,8 +138,7 @@ class ReviewEndpoint:
 
     def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
         # Whoever reaches the port can send garbage: one line a minute for each status.
-        is_new = self._logged.is_new(error.status, int(time.monotonic() // 60))
-        level = logging.WARNING if is_new else logging.DEBUG
+        level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
         logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
         headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -165,11 +169,13 @@ class _Exchange:
     cancellation, the client is answered in time.
     """
 
-    def __init__(self, send: Send, hosting: Hosting) -> None:
+    def __init__(self, send: Send, hosting: Hosting, deadlines: _Deadlines, logged: Once) -> None:
+        self._logged = logged
         self._send = send
         self._hosting = hosting
-        self._task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = deadlines
+        self._loop = deadlines.loop
+        self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
         self._sending: asyncio.Task[None] | None = None
         self._held = 0  # bytes of the body, or more
         self._is_read = False
@@ -177,13 +183,12 @@ class _Exchange:
 
     def start(self, timeout: float | None, webhook: str | None) -> None:
         """Begin to count the time: for the body at first, then for the whole review."""
-        limits, loop = self._hosting.limits, self._task.get_loop()
+        limits = self._hosting.limits
         self._timeout = limits.review_timeout if timeout is None else timeout
         self._budget = compute_budget(self._timeout)
         self._webhook = webhook
-        self._arrival = loop.time()
-        due = self._arrival + min(self._budget, limits.read_timeout)
-        self._timer = loop.call_at(due, self._expire)
+        self._arrival = self._loop.time()
+        self._deadlines.set(self, self._arrival + min(self._budget, limits.read_timeout))
 
     async def read_body(self, receive: Receive) -> bytes:
         """Return the body, which is counted until the end."""
@@ -218,8 +223,7 @@ class _Exchange:
     def end(self) -> None:
         """Forget the body and the deadline; there is an answer."""
         self._hosting.gate.release(self._held)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.drop(self)
         if self.is_expired:
             self._task.uncancel()
 
@@ -236,24 +240,26 @@ class _Exchange:
         else:
             await self._transmit(answer)
 
-    def _expire(self) -> None:
-        loop, limits = self._task.get_loop(), self._hosting.limits
-        if self._is_read and (due := self._arrival + self._budget) > loop.time():
-            self._timer = loop.call_at(due, self._expire)
+    def expire(self) -> None:
+        """Answer instead of the function if the time is over; else wait for the rest of it."""
+        limits = self._hosting.limits
+        if self._is_read and (due := self._arrival + self._budget) > self._loop.time():
+            self._deadlines.set(self, due)
             return
         if self._is_read:
             name = "The webhooks" if self._webhook is None else f"The webhook {self._webhook[:99]}"
             reason = (
                 f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
             )
-            logger.warning("%s Its handlers are cancelled.", reason)
+            level = self._logged.choose_level(504)  # anybody can send short timeouts
+            logger.log(level, "%s Its handlers are cancelled.", reason)
             answer = build_refusal(504, reason)
         else:
             seconds = min(self._budget, limits.read_timeout)
             reason = f"The request body was not received within {seconds:g} s."
             answer = build_refusal(408, reason, closes=True)
         self.is_expired = True
-        self._sending = loop.create_task(self._transmit(answer))
+        self._sending = self._loop.create_task(self._transmit(answer))
         self._task.cancel()
 
     async def _transmit(self, answer: Answer, *, more_body: bool = False) -> None:
@@ -265,6 +271,39 @@ class _Exchange:
         if send_at_once is None or not send_at_once(status, headers, body):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+
+class _Deadlines:
+    """The deadlines of all exchanges in one loop, with one timer: few exchanges reach theirs.
+
+    A timer of the loop for each of them would cost more than all the checks of a review.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._dues: dict[_Exchange, float] = {}
+        self._next = math.inf  # when the timer rings
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, exchange: _Exchange, due: float) -> None:
+        """Have an exchange expire at a time of the loop, unless it is dropped before."""
+        self._dues[exchange] = due
+        if due < self._next:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._next, self._timer = due, self.loop.call_at(due, self._ring)
+
+    def drop(self, exchange: _Exchange) -> None:
+        """Forget the deadline of an exchange, if it has one."""
+        self._dues.pop(exchange, None)
+
+    def _ring(self) -> None:
+        rung, self._next, self._timer = self._next, math.inf, None
+        for exchange in [each for each, due in self._dues.items() if due <= rung]:
+            del self._dues[exchange]
+            exchange.expire()
+        if self._dues:
+            self.set(*min(self._dues.items(), key=itemgetter(1)))
 
 
 def build_too_large(size: int, limit: int) -> ReviewError:

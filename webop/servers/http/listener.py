@@ -8,6 +8,7 @@ for TLS handshakes, and a stop that leaves nothing behind. Signals are not handl
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import errno
 import logging
@@ -37,6 +38,8 @@ _HANDSHAKE_SECONDS = 10.0
 _CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # for what has come, but is not read or accepted yet
 _FREE_PORT_ATTEMPTS = 10
+_TLS_BUFFER = 64 * 1024  # bytes
+_ACCEPT_PAUSE = 1.0  # seconds after a failure
 
 # A name such as "localhost" resolves to IPv6 addresses also where there is no IPv6.
 _UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -45,31 +48,6 @@ _REMEDIES = {
     errno.EACCES: "it is not permitted; set a port of 1024 or above.",
     errno.EADDRNOTAVAIL: "this host has no such address; set one of its own, or 0.0.0.0 for all.",
 }
-
-
-class _Socket(socket.socket):
-    """A listening socket that refuses connections beyond a limit before asyncio serves them.
-
-    The protocol knows a connection after the TLS handshake only, but asyncio takes 300 KiB for it
-    before. uvloop, which takes less, does not call :meth:`accept`.
-    """
-
-    def limit(self, limits: ServingLimits, accepted: list[socket.socket]) -> None:
-        """Refuse while too many of the accepted ones, at all sockets of the port, are open."""
-        self._limits, self._accepted = limits, accepted
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection, for asyncio."""
-        connection, address = super().accept()
-        limit = self._limits.max_connections
-        if len(self._accepted) >= limit:
-            self._accepted[:] = [each for each in self._accepted if each.fileno() >= 0]
-        if len(self._accepted) >= limit:
-            report_full(self._limits)
-            connection.close()
-            raise BlockingIOError  # there is nothing to serve
-        self._accepted.append(connection)
-        return connection, address
 
 
 class Listener:
@@ -104,7 +82,6 @@ class Listener:
         #: The port in use; not 0 any more once entered.
         self.port = port
         hosting = get_hosting() if hosting is None else hosting
-        self._limits = hosting.limits
         self._config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -119,9 +96,8 @@ class Listener:
             timeout_keep_alive=0,  # the protocol takes the setting
             timeout_graceful_shutdown=hosting.limits.drain_timeout,  # type: ignore[arg-type]
         )
-        self._server = _Server(self._config, ssl_context)
+        self._server = _Server(self._config, ssl_context, hosting.limits)
         self._server.server_state.hosting = hosting  # type: ignore[attr-defined]
-        self._sockets: Sequence[_Socket] = ()
 
     @property
     def connections(self) -> Collection[Any]:
@@ -129,17 +105,10 @@ class Listener:
         return self._server.server_state.connections
 
     async def __aenter__(self) -> Self:
-        self._sockets = await _open_sockets(self.host, self.port)
-        self.port = self._sockets[0].getsockname()[1]
-        accepted: list[socket.socket] = []
-        for sock in self._sockets:
-            sock.limit(self._limits, accepted)
         self._config.load()
-        try:
-            await self._server.startup(list(self._sockets))
-        except BaseException:  # the cancellation, above all
-            self._close_sockets()
-            raise
+        sockets = await _open_sockets(self.host, self.port)
+        self.port = sockets[0].getsockname()[1]
+        await self._server.startup(sockets)
         logger.debug("Listening on %s.", _format_address(self.host, self.port))
         return self
 
@@ -155,7 +124,7 @@ class Listener:
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
-                self._close_sockets()
+                await self._server.stop_accepting()
             await self._server.shutdown()
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
@@ -163,43 +132,88 @@ class Listener:
         except TimeoutError:
             logger.debug("Some clients have not closed their connections.")
         finally:
+            self._server.cancel_handshakes()
             for connection in list(state.connections):
                 connection.transport.abort()
 
-    def _close_sockets(self) -> None:
-        for server in getattr(self._server, "servers", ()):
-            server.close()
-        self._server.servers = []  # else uvicorn waits for TLS handshakes, since Python 3.12
-        for sock in self._sockets:
-            sock.close()
-
 
 class _Server(uvicorn.Server):
-    """uvicorn without signals and lifespan, with limited handshakes."""
+    """uvicorn without signals and lifespan, with limited connections and handshakes.
+
+    It accepts connections by itself: the protocol gets to know them after the TLS handshake only,
+    but they take memory before.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, get_context: Callable[[], ssl.SSLContext] | None
+        self,
+        config: uvicorn.Config,
+        get_context: Callable[[], ssl.SSLContext] | None,
+        limits: ServingLimits,
     ) -> None:
         super().__init__(config)
-        self._get_context = get_context
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections on sockets that listen already."""
-        config, loop = self.config, asyncio.get_running_loop()
-        self.lifespan = config.lifespan_class(config)
-        protocol = partial(HTTPProtocol, config, self.server_state, {}, loop)
-        tls: dict[str, Any] = {}
-        if self._get_context is not None:
-            tls = {
-                "ssl": _build_front(self._get_context),
+        self._limits = limits
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepted: list[socket.socket] = []  # those that are open, and some that were
+        self._tls: dict[str, Any] = {}
+        if get_context is not None:
+            # For each TLS connection, asyncio keeps a buffer of so many bytes: 256 KiB by default.
+            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
+            self._tls = {
+                "ssl": _build_front(get_context),
                 "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
                 "ssl_shutdown_timeout": _CLOSING_SECONDS,
             }
-        self.servers = [
-            await loop.create_server(protocol, sock=sock, backlog=_BACKLOG, **tls)
-            for sock in sockets or ()
-        ]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections on sockets that listen already."""
+        self.lifespan = self.config.lifespan_class(self.config)
+        self.servers = []
+        self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or ()]
         self.started = True
+
+    async def stop_accepting(self) -> None:
+        """Close the port."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.wait(self._accepting)
+
+    def cancel_handshakes(self) -> None:
+        """Drop the connections that are not ready to be served."""
+        for task in self._handshakes:
+            task.cancel()
+
+    async def _accept(self, sock: socket.socket) -> None:
+        """Accept connections, up to the limit at all sockets of the port."""
+        loop = asyncio.get_running_loop()
+        with sock:
+            while True:
+                await asyncio.sleep(0)  # sock_accept() does not wait if a connection is there
+                try:
+                    connection, _address = await loop.sock_accept(sock)
+                except ConnectionError:  # the client has gone
+                    continue
+                except OSError as error:  # such as too many open files
+                    logger.warning("Cannot accept a connection: %s.", error.strerror)
+                    await asyncio.sleep(_ACCEPT_PAUSE)
+                    continue
+                limit = self._limits.max_connections
+                if len(self._accepted) >= limit:
+                    self._accepted = [each for each in self._accepted if each.fileno() >= 0]
+                if len(self._accepted) >= limit:
+                    report_full(self._limits)
+                    connection.close()
+                else:
+                    self._accepted.append(connection)
+                    task = loop.create_task(self._connect(connection))
+                    self._handshakes.add(task)
+                    task.add_done_callback(self._handshakes.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        protocol = partial(HTTPProtocol, self.config, self.server_state, {}, loop)
+        with contextlib.suppress(OSError):  # a failed handshake, too
+            await loop.connect_accepted_socket(protocol, connection, **self._tls)
 
 
 def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
@@ -214,7 +228,7 @@ def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     return front
 
 
-async def _open_sockets(host: str, port: int) -> Sequence[_Socket]:
+async def _open_sockets(host: str, port: int) -> list[socket.socket]:
     """Listen on all addresses of a host, on one and the same port."""
     name = _format_address(host, port)
     if not 0 <= port <= 65535:
@@ -243,12 +257,12 @@ def _format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 
-def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> Sequence[_Socket]:
-    sockets: list[_Socket] = []
+def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
     unusable: OSError | None = None
     with contextlib.ExitStack() as stack:
         for family, address in addresses:
-            sock = _Socket(family, socket.SOCK_STREAM)
+            sock = socket.socket(family, socket.SOCK_STREAM)
             stack.callback(sock.close)
             if os.name == "posix":  # elsewhere, it would let several processes share a port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -257,6 +271,7 @@ def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> Sequence[_So
             try:
                 sock.bind((address, port))
                 sock.listen(_BACKLOG)
+                sock.setblocking(False)  # noqa: FBT003 - the interface of sockets
             except OSError as error:
                 if error.errno not in _UNUSABLE:
                     raise

@@ -4,10 +4,10 @@
 
     uvicorn --http webop.servers.http.protocol:HTTPProtocol webop.app:app
 
-Flow: uvicorn's ``HttpToolsProtocol`` parses requests and runs the app for each of them. Here are
-the limits that it does not have, the verified client certificate in the scope, and the joining of
-the head and the body of an answer. Up to a fifth of the CPU of a review is saved by that and by the
-read buffer.
+Flow: uvicorn's ``HttpToolsProtocol`` parses requests, :class:`_Connection` runs the app for each
+of them, and :class:`_Cycle` takes its answer. Here are the limits that uvicorn does not have, and
+the verified client certificate in the scope. A review costs less CPU than under uvicorn: the head
+and the body of an answer are one write, and there are fewer objects and callbacks per request.
 
 Guarantees:
     - Heads, trailers, pipelined requests and connections are limited in number and in bytes.
@@ -21,13 +21,15 @@ It relies on names that uvicorn 0.39 to 0.54 have in common; see ``tests/servers
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, service_unavailable
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -43,6 +45,7 @@ logger = logging.getLogger(__name__)
 _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _HEADER_OVERHEAD = 32  # bytes that count for each header beside its text
 _VERSIONS = ("1.0", "1.1")
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _FRESH_SECONDS = 1.0  # for the first request of a connection to a server that stops
 _READ_SIZE = 64 * 1024  # bytes
 _MAX_PIPELINED = 8  # requests that wait for the answers to earlier ones; API servers send none
@@ -51,24 +54,28 @@ _logged = Once()
 
 
 class _RefusedError(Exception):
-    """A request breaks a limit or a rule; the argument is the answer."""
+    """A request breaks a limit or a rule; the argument is the answer, if there is one."""
 
     @property
-    def answer(self) -> Answer:
-        answer: Answer = self.args[0]
+    def answer(self) -> Answer | None:
+        answer: Answer | None = self.args[0]
         return answer
 
 
 class HTTPProtocol(asyncio.BufferedProtocol):
     """One connection. The arguments are those that uvicorn gives to its protocols.
 
-    It reads into a buffer of its own: for other protocols, asyncio and uvloop allocate 256 KiB
-    twice for each piece of a TLS connection.
+    It reads into a buffer that all connections of the server share, as each read is parsed at
+    once: for other protocols, asyncio and uvloop allocate 256 KiB twice for each piece of a TLS
+    connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._connection = connection = _Connection(*args, **kwargs)
-        self._buffer = memoryview(bytearray(_READ_SIZE))
+        state: Any = connection.server_state
+        if not hasattr(state, "read_buffer"):
+            state.read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._buffer: memoryview = state.read_buffer
         self.connection_made = connection.connection_made  # type: ignore[assignment,method-assign]
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
@@ -90,11 +97,12 @@ class _Connection(HttpToolsProtocol):
         self._limits = _find_hosting(config, server_state).limits
         self._idle_limit = max(self.timeout_keep_alive, self._limits.idle_timeout)
         self._extensions: dict[str, Any] = {}
-        self._unanswered: deque[RequestResponseCycle] = deque()
+        self._unanswered: deque[_Cycle] = deque()  # the app runs for the first one
+        self.message_event = asyncio.Event()  # something has come for the first one
+        self._can_reset = getattr(config, "reset_contextvars", False)
         self._head_size = 0
         self._received = 0  # bytes since the begin of the head, or since the last of the body
         self._is_in_head = False
-        self._has_host = self._has_body = False
         self._arrival: float | None = None  # of a request that is not complete
         self._idle_since = self.loop.time()
         self._progress = self.loop.time()  # when the client took something of an answer
@@ -114,7 +122,7 @@ class _Connection(HttpToolsProtocol):
         # Empty for a certificate that the context was not told to verify.
         if peer := transport.get_extra_info("peercert"):
             self._extensions[SSLPEER_EXTENSION] = peer
-        if getattr(self.server_state, "is_stopping", False):  # it came while the port was closed
+        if self._is_stopping:  # it came while the port was closed
             self._idle_limit = _FRESH_SECONDS
         self._watch()
 
@@ -124,7 +132,7 @@ class _Connection(HttpToolsProtocol):
             self._check.cancel()
         for cycle in self._unanswered:  # uvicorn tells the last one only
             cycle.disconnected = True
-            cycle.message_event.set()
+        self.message_event.set()
         self._unanswered.clear()
         super().connection_lost(exc)
 
@@ -151,12 +159,11 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if len(self.pipeline) >= _MAX_PIPELINED:
-            raise _RefusedError(build_refusal(429, "Too many pipelined requests."))
+        if len(self._unanswered) > _MAX_PIPELINED:
+            raise _RefusedError(None)  # the others are answered
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
-        self._has_host = self._has_body = False
         self._is_in_head = True
         self._arrival = self.loop.time()
 
@@ -165,7 +172,7 @@ class _Connection(HttpToolsProtocol):
         self._head_size += len(url)
         if self._head_size > _MAX_HEAD:
             raise _RefusedError(_HEAD_TOO_LARGE)
-        super().on_url(url)
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; drop a trailer: those are not checked by proxies."""
@@ -173,61 +180,81 @@ class _Connection(HttpToolsProtocol):
         if self._head_size > _MAX_HEAD:
             raise _RefusedError(_HEAD_TOO_LARGE)
         if self._is_in_head:
-            name = name.lower()
-            if name == b"host":
-                self._has_host = True
-            elif name in (b"content-length", b"transfer-encoding"):
-                self._has_body = True
-            elif name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            self.headers.append((name, value))
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin to serve a request."""
-        version = self.parser.get_http_version()
-        if version == "1.1" and not self._has_host:
-            raise _RefusedError(build_refusal(400, "The header Host is missing."))
+        """Begin to serve a request, or let it wait for the answers to those before it."""
+        parser, scope, found = self.parser, self.scope, dict(self.headers)
+        version = parser.get_http_version()
+        hosts = int(b"host" in found)
+        if len(found) < len(self.headers):  # some come several times
+            hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (version == "1.1" and not hosts):  # RFC 9112, 3.2
+            reason = f"There must be one header Host, got {hosts}."
+            raise _RefusedError(build_refusal(400, reason))
         if version not in _VERSIONS:
             raise _RefusedError(build_refusal(505, f"HTTP/{version} is not served here."))
-        if self.parser.should_upgrade() and self._has_body:  # the parser would drop it
-            raise _RefusedError(_NO_UPGRADE)
-        if not self.url.startswith(b"/"):  # RFC 9112, 3.2.2
-            self.url = _get_target(self.url)
-        super().on_headers_complete()
+        if parser.should_upgrade() and not found.keys().isdisjoint(_BODY_HEADERS):
+            raise _RefusedError(_NO_UPGRADE)  # the parser would drop the body
+        path, query = _split_target(self.url)
         self._is_in_head = False
-        self._unanswered.append(self.cycle)
-        self.cycle.send = _JoinedSend(self.cycle)  # type: ignore[method-assign]
-        is_stopping = getattr(self.server_state, "is_stopping", False)
-        if is_stopping or not self.parser.should_keep_alive():  # uvicorn asks since 0.53 only
-            self.cycle.keep_alive = False
-        if self.expect_100_continue:  # a client that is refused may send the next request at once
-            self.cycle.keep_alive = False
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = (self.root_path + path).encode("ascii")
+        scope["query_string"] = query
+        is_waited_for = found.get(b"expect", b"").lower() == b"100-continue"
+        # A client that is refused instead of "100 Continue" may send the next request at once.
+        is_last = is_waited_for or version == "1.0" or self._is_stopping
+        cycle = _Cycle(self, keep_alive=not is_last and parser.should_keep_alive())
+        cycle.waiting_for_100_continue = is_waited_for
+        limit = self.limit_concurrency
+        if limit is not None and max(len(self.connections), len(self.tasks)) >= limit:
+            self.logger.warning("Exceeded concurrency limit.")
+            cycle.app = service_unavailable
+        self.cycle = cycle
+        self._unanswered.append(cycle)
+        if len(self._unanswered) > 1:
+            self.flow.pause_reading()
+        else:
+            self._start(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._received = 0
-        super().on_body(body)
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            self.message_event.set()
 
     def on_message_complete(self) -> None:
         """End a request."""
         self._arrival = None
-        super().on_message_complete()
+        self.cycle.more_body = False
+        self.message_event.set()
 
     def on_response_complete(self) -> None:
         """Go on with the next request, if there is one."""
         self._idle_since = self.loop.time()
+        self.server_state.total_requests += 1
         if self._unanswered:
             self._unanswered.popleft()
-        if self.pipeline or self.transport.is_closing():
-            super().on_response_complete()
-        else:  # as uvicorn does, but without a timer for each answer
-            self.server_state.total_requests += 1
+        if not self.transport.is_closing():
             self.flow.resume_reading()
-
-    def _should_upgrade(self) -> bool:
-        return False
+            if self._unanswered:
+                self._start(self._unanswered[0])
 
     # In between.
+
+    @property
+    def _is_stopping(self) -> bool:
+        return getattr(self.server_state, "is_stopping", False)
+
+    def _start(self, cycle: _Cycle) -> None:
+        context = contextvars.Context() if self._can_reset else None
+        self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
 
     def _stop_parsing(self, refusal: Answer | None) -> None:
         """Take no more requests; answer those that are complete, and then close.
@@ -241,7 +268,7 @@ class _Connection(HttpToolsProtocol):
         self._is_in_head = False
         self.parser = _DeafParser()  # type: ignore[assignment]
         if has_begun and len(self._unanswered) > 1:  # its app has not been started
-            self._unanswered.remove(self.pipeline.popleft()[0])
+            self._unanswered.pop()
             has_begun = False
         if self._unanswered and not has_begun:
             self._unanswered[-1].keep_alive = False
@@ -293,79 +320,119 @@ class _DeafParser:
     def feed_data(self, data: bytes) -> None:
         """Drop."""
 
-    def should_upgrade(self) -> bool:
-        return False
 
+class _Cycle(RequestResponseCycle):
+    """A request, and the ``send`` of ASGI for its answer: head and body are sent in one write.
 
-class _JoinedSend:
-    """The ``send`` of ASGI, which sends the head of an answer with its body, in one write."""
+    Its attributes are those of uvicorn, whose methods do what is unusual.
+    """
 
-    __slots__ = ("_cycle", "_start")
+    disconnected = response_started = response_complete = False
+    chunked_encoding = None
+    expected_content_length = 0
+    more_body = True
+    body = b""  # type: ignore[assignment]  # what has come, and was not taken
+    _is_taken = False  # whether the app has got the end of the body
+    _head: Any = None  # the message that begins the answer
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._start: Any = None
+    def __init__(self, connection: _Connection, *, keep_alive: bool) -> None:
+        self.app = connection.app
+        self.scope = connection.scope
+        self.transport = connection.transport
+        self.flow = connection.flow
+        self.logger = connection.logger
+        self.access_logger = connection.access_logger
+        self.access_log = connection.access_log
+        self.default_headers = connection.server_state.default_headers
+        self.message_event = connection.message_event
+        self.on_response = connection.on_response_complete
+        self.keep_alive = keep_alive
+
+    async def run(self, connection: _Connection) -> None:
+        """Run the app, and forget the task: a callback of it would cost one more turn of the loop.
+
+        Args:
+            connection: which knows the task.
+        """
+        try:
+            await self.run_asgi(self._call_app)
+        finally:
+            connection.tasks.discard(asyncio.current_task(connection.loop))
+
+    def _call_app(self, scope: Any, receive: Any, _: Any) -> Any:
+        return self.app(scope, receive, self)
+
+    async def receive(self) -> Any:
+        """Receive, as ASGI has it."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        while not (self.disconnected or self.response_complete):
+            if self.body or not (self.more_body or self._is_taken):
+                body, self.body, self._is_taken = self.body, b"", not self.more_body
+                return {"type": "http.request", "body": body, "more_body": self.more_body}
+            self.flow.resume_reading()
+            self.message_event.clear()
+            await self.message_event.wait()
+        return {"type": "http.disconnect"}
 
     async def __call__(self, message: Any) -> None:
         """Send, as ASGI has it."""
-        if message["type"] == "http.response.start" and not self._cycle.response_started:
-            self._start = message
+        if message["type"] == "http.response.start" and not self.response_started:
+            self._head = message
             return
-        start, self._start = self._start, None
+        head, self._head = self._head, None
         is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-        if start is not None:
-            headers, body = start.get("headers", ()), message.get("body", b"")
-            if is_whole and self.send_at_once(start["status"], headers, body):
+        if head is not None:
+            headers, body = head.get("headers", ()), message.get("body", b"")
+            if is_whole and self.send_at_once(head["status"], headers, body):
                 return
-            if not self._cycle.keep_alive:  # uvicorn says so since 0.53 only
+            if not self.keep_alive:  # uvicorn says so since 0.53 only
                 headers = [pair for pair in headers if pair[0].lower() != b"connection"]
-                start = {**start, "headers": [*headers, (b"connection", b"close")]}
-            await RequestResponseCycle.send(self._cycle, start)
-        await RequestResponseCycle.send(self._cycle, message)
+                head = {**head, "headers": [*headers, (b"connection", b"close")]}
+            await self.send(head)
+        await self.send(message)
 
     def send_at_once(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> bool:
         """Send a whole answer without the messages of ASGI; tell whether that is possible."""
-        cycle = self._cycle
-        if cycle.response_started or cycle.disconnected or cycle.access_log:
+        if self.response_started or self.disconnected or self.access_log:
             return False
-        if cycle.flow.write_paused:  # the client does not take its answers: wait for it
+        if self.flow.write_paused:  # the client does not take its answers: wait for it
             return False
         parts, size = [STATUS_LINE[status]], b""
         for name, value in headers:
             if name == b"content-length":
                 size = value
             elif name == b"connection" and value == b"close":
-                cycle.keep_alive = False
+                self.keep_alive = False
                 continue
             parts.append(b"%b: %b\r\n" % (name, value))
-        if not cycle.keep_alive:
+        if not self.keep_alive:
             parts.append(b"connection: close\r\n")
         head, count = b"".join(parts), len(parts)
         if (
             size != b"%d" % len(body)
             or head.count(b"\n") != count
             or head.count(b"\r") != count
-            or cycle.scope["method"] == "HEAD"
+            or self.scope["method"] == "HEAD"
         ):
             return False
-        cycle.transport.write(b"%b\r\n%b" % (head, body))
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-        del cycle.send  # they refer to each other
+        self.transport.write(b"%b\r\n%b" % (head, body))
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
         return True
 
 
 def report_full(limits: ServingLimits) -> None:
-    """Log, once a minute, that a connection is refused."""
-    if _logged.is_new("connections", int(time.monotonic() // 60)):
-        limit = limits.max_connections
-        logger.warning("Refused a connection: there are %d (max_connections).", limit)
+    """Log that a connection is refused."""
+    level, limit = _logged.choose_level("connections"), limits.max_connections
+    logger.log(level, "Refused a connection: there are %d (max_connections).", limit)
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:
@@ -395,11 +462,10 @@ def _encode(answer: Answer) -> bytes:
     return b"".join((STATUS_LINE[answer.status], *headers, b"\r\n", answer.body))
 
 
-def _get_target(url: bytes) -> bytes:
-    """Return the path and the query of an absolute URL, as proxies are sent them."""
+def _split_target(url: bytes) -> tuple[str, bytes]:
+    """Return the path and the query of a URL; of an absolute one, too (RFC 9112, 3.2.2)."""
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
         raise _RefusedError(_MALFORMED_URL) from None
-    path = parsed.path or b"/"
-    return path + b"?" + parsed.query if parsed.query else path
+    return (parsed.path or b"/").decode("ascii"), parsed.query or b""

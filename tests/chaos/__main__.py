@@ -1,0 +1,73 @@
+"""Half an hour of faults on a real API server: ``python -m tests.chaos``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from tests.chaos.invariants import judge
+from tests.chaos.plan import build_plan
+from tests.chaos.story import Times, collect, find_idle_daemons, play, set_up, summarize, tell
+from tests.proving import Say, prove
+from webop.testing import LocalCluster
+
+_TOLD = 3  # violations of a rule that are told at length
+
+
+def main() -> int:
+    """Run it; return 0 if nothing was violated."""
+    defaults = Times()
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    add = parser.add_argument
+    add("--minutes", type=float, default=defaults.minutes, help="of faults (%(default)g)")
+    add("--objects", type=int, default=defaults.objects, help="at once (%(default)d)")
+    add("--rate", type=float, default=defaults.rate, help="of changes per second (%(default)g)")
+    add("--replicas", type=int, default=defaults.replicas, help="with a lease (%(default)d)")
+    add("--seed", type=int, default=defaults.seed, help="of the plan of faults (%(default)d)")
+    add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
+    add("--alone", action="store_true", help="one replica, and no lease")
+    add("--keep", type=Path, help="a folder for logs and evidence")
+    chosen = vars(parser.parse_args())
+    has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
+    times = Times(**chosen)
+    return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
+
+
+async def _run(
+    times: Times,
+    cluster: LocalCluster,
+    folder: Path,
+    say: Say,
+    *,
+    has_lease: bool,
+    keep: Path | None,
+) -> int:
+    plan = build_plan(times.seed, times.minutes * 60, times.replicas if has_lease else 1)
+    try:
+        async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
+            say(f"the replicas are ready, on Kubernetes {cluster.version}; {len(plan)} faults")
+            took = await play(stage, times, plan, say)
+            evidence = collect(stage)
+            violations = [*stage.problems, *judge(evidence), *find_idle_daemons(stage, evidence)]
+    finally:
+        if keep is not None:
+            shutil.copytree(folder, keep, dirs_exist_ok=True)
+            shutil.copytree(cluster.logs, keep / "cluster", dirs_exist_ok=True)
+    violations.sort(key=lambda violation: violation.rule)
+    for rule, found in groupby(violations, key=lambda violation: violation.rule):
+        several = list(found)
+        for violation in several[:_TOLD]:
+            say("\n".join(tell(stage, evidence, violation)))
+        say(f"{len(several)} times: {rule}")
+    for line in summarize(stage, evidence, took):
+        say(line)
+    say(f"violations: {len(violations)}")
+    return int(bool(violations))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

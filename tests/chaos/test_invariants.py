@@ -1,0 +1,169 @@
+"""The judge of chaos runs finds each kind of violation in evidence, and none in good evidence."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.invariants import (
+    Call,
+    Evidence,
+    Life,
+    Process,
+    find_growth,
+    judge,
+    measure_growth,
+    read_lines,
+)
+from tests.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
+
+
+def call(
+    handler: str,
+    begin: float,
+    *,
+    who: str = "a",
+    version: int = 1,
+    last: float = 0.0,
+    **fields: Any,
+) -> Call:
+    """Return a call that takes one second and is done, unless it says otherwise."""
+    last = last or begin + 1
+    fields = {"outcome": "done", "end": last, **fields}
+    return Call(who, handler, "u", version, begin, last=last, **fields)
+
+
+def is_interrupted(handler: str, begin: float, last: float = 0.0, **fields: Any) -> Call:
+    return call(handler, begin, last=last, outcome="", end=math.inf, **fields)
+
+
+LIFE = Life(
+    "u",
+    "crate",
+    had_finalizer=True,
+    recorded={("created", 1): 5.0, ("settled", 1): 5.0, ("all", 1): 5.0},
+)
+GOOD = [call("created", 1), call("settled", 2), call("tick", 2.5)]
+
+
+def find(calls: list[Call], life: Life = LIFE, *, has_lease: bool = True) -> list[str]:
+    evidence = Evidence(calls, {life.uid: life}, {}, has_lease=has_lease)
+    return [violation.rule for violation in judge(evidence)]
+
+
+AT_ONCE = "two calls at once for one object"
+TWICE = "a timer or daemon twice at once for one object"
+LEADERS = "two replicas act at once"
+AGAIN = "called again after it has finished"
+EARLIER = "called again earlier than told"
+STORED = "called again earlier than stored"
+STRANGE = "something strange is stored"
+UNHANDLED = "its last state is not handled"
+UNSTORED = "its last state is not stored as handled"
+UNDELETED = "gone, and its deletion was not handled"
+ENDLESS = "its deletion does not end"
+
+
+@pytest.mark.parametrize(
+    ("rule", "calls"),
+    [
+        (AT_ONCE, [call("created", 1, last=3), call("settled", 2)]),
+        (AT_ONCE, [is_interrupted("created", 1), call("settled", 9), call("created", 10)]),
+        (TWICE, [*GOOD, call("tick", 3)]),
+        (TWICE, [*GOOD, is_interrupted("follow", 7), call("follow", 9)]),
+        (LEADERS, [*GOOD, call("tick", 7, last=10), call("follow", 9, who="b")]),
+        (AGAIN, [*GOOD, call("created", 4)]),
+        (AGAIN, [*GOOD, call("created", 6, who="b")]),
+        (AGAIN, [*GOOD, call("created", 6, term=1)]),
+        (EARLIER, [GOOD[1], call("created", 3, outcome="later", delay=5), call("created", 8)]),
+        (STORED, [call("created", 1, who="b", rv=7, wall=1000.0), call("settled", 9)]),
+        (UNHANDLED, [call("created", 1), call("settled", 2, outcome="later")]),
+        (UNHANDLED, [call("created", 1), is_interrupted("settled", 2)]),
+    ],
+)  # fmt: skip
+def test_each_kind_of_violation_is_found_in_the_calls(rule: str, calls: list[Call]) -> None:
+    life = replace(LIFE, delays={7: {"created": 1001.0}})
+    assert find(calls, life) == [rule]
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        (STRANGE, {"oddities": ["it has got the result of another one"]}),
+        (UNHANDLED, {"version": 2}),
+        (UNSTORED, {"recorded": {("created", 1): 5.0}}),
+        (UNDELETED, {"marked": 6.0, "gone": 7.0}),
+        (ENDLESS, {"marked": 6.0}),
+    ],
+)
+def test_each_kind_of_violation_is_found_in_what_is_stored(
+    rule: str, changes: dict[str, Any]
+) -> None:
+    assert find(GOOD, replace(LIFE, **changes)) == [rule]
+
+
+@pytest.mark.parametrize(
+    ("calls", "changes"),
+    [
+        (GOOD, {}),
+        # What is not stored when a process is killed, or loses the lease, is done again.
+        ([call("created", 0.5, last=0.9), *(replace(c, who="b") for c in GOOD)], {}),
+        ([call("created", 0.5, last=0.9), *(replace(c, term=1) for c in GOOD)], {}),
+        ([is_interrupted("created", 0.5, last=0.9), *(replace(c, who="b") for c in GOOD)], {}),
+        ([GOOD[1], call("created", 3, outcome="later", delay=2), call("created", 6)], {}),
+        ([*GOOD, call("updated", 6, version=2), call("adjusted", 7, version=2, outcome="failed")],
+         {"version": 2, "recorded": {("all", 2): 8.0}}),
+        ([*GOOD, call("deleted", 8)], {"marked": 7.0, "gone": 9.5}),
+        ([], {"had_finalizer": False, "marked": 1.0, "gone": 1.0}),
+    ],
+)  # fmt: skip
+def test_nothing_is_found_in_what_is_promised(calls: list[Call], changes: dict[str, Any]) -> None:
+    assert find(calls, replace(LIFE, **changes)) == []
+
+
+def test_without_a_lease_another_process_may_be_at_another_object() -> None:
+    calls = [*GOOD, call("tick", 7, last=10), call("follow", 9, who="b")]
+    assert find(calls, has_lease=False) == []
+
+
+def test_a_growth_is_found_when_it_leads_as_before_and_a_leader_may_have_more() -> None:
+    def measure(first: dict[str, float], last: dict[str, float]) -> list[str]:
+        process = Process("a", samples=[(0.0, first)] * 60 + [(0.0, last)] * 60)
+        return [violation.text for violation in find_growth(process)]
+
+    leading: dict[str, float] = {"rss": 90e6, "descriptors": 20, "tasks": 30, "daemons": 9}
+    assert measure(leading, leading) == []
+    assert measure(leading, {**leading, "daemons": 50, "tasks": 31, "rss": 92e6}) == []
+    assert measure({**leading, "daemons": 0, "tasks": 9}, leading) == []
+    assert measure(leading, {**leading, "rss": 96e6}) == [
+        "rss of a when it leads: 9e+07, then 9.6e+07"
+    ]
+    assert len(measure(leading, {**leading, "descriptors": 40, "tasks": 60})) == 2
+    assert measure_growth(Process("a", samples=[(0.0, leading)] * 8)) == {}
+
+
+def test_lines_become_calls_and_a_step_that_was_stopped_ends_when_it_was() -> None:
+    begin = {"call": 0, "handler": "created", "uid": "u", "version": 1, "retry": 0, "rv": 5}
+    lines = [
+        json.dumps(["begin", 1.0, {**begin, "wall": 1001.0}]),
+        json.dumps(["step", 9.0, {"call": 0}]),
+        json.dumps(["sample", 9.1, {"tasks": 1}]),
+        json.dumps(["end", 9.2, {"call": 0, "outcome": "cancelled", "delay": 0}]),
+    ]
+    process = Process("a", terms=[0.5], pauses=[(2.0, 8.0)])
+    (read,) = read_lines(process, lines)
+    assert (read.begin, read.last, read.end, read.outcome) == (1.0, 2.0, 2.0, "cancelled")
+    assert (read.actor, process.samples) == (("a", 1), [(9.1, {"tasks": 1})])
+
+
+def test_a_seed_fixes_the_plan_and_half_of_it_is_for_the_leader() -> None:
+    plan = build_plan(7, 1800, 3)
+    assert plan == build_plan(7, 1800, 3) != build_plan(8, 1800, 3)
+    targets = [fault.target for fault in plan if fault.kind not in SERVER_FAULTS]
+    assert set(targets) == {None, 0, 1, 2}
+    assert targets.count(None) == pytest.approx(len(targets) / 2, rel=0.25)
+    assert {fault.kind for fault in plan} == {*LINK_FAULTS, *PROCESS_FAULTS, *SERVER_FAULTS}
