@@ -41,6 +41,7 @@ OTHERS = "others"  # the resource that only the second version of the operator j
 NAME = "operator.sim.webop.dev"  # of the webhook configurations
 MARKS = {PLURAL: ("", "", "", "forbidden", "doubtful", "unfit"), OTHERS: ("", "unfit")}
 _PROBING = 1.0  # seconds between looks at the readiness of a replica
+_JOINING = 3.0  # seconds more than until the end: requests go by the CAs of their begin
 _TRIES = 11  # of client-go
 _SETTLING = 5.0  # seconds until API servers surely know that they are to trust another CA
 _PATIENCE = 60.0  # seconds of a rollout for a new replica to be listed
@@ -98,14 +99,14 @@ class Admission:
 
     Attributes:
         version: of the operator, for the replicas that are started from now on.
-        versions: of each process.
+        versions: of each process; the second one (1) judges more.
         listed: the endpoints of the Service, as the API server sees them.
         servers: of each process.
     """
 
     def __init__(self, world: World, plan: AdmissionPlan) -> None:
         self.plan = plan
-        self.version = 0
+        self.version = 1 if plan.shrinks else 0
         self.versions: dict[ReplicaProcess, int] = {}
         self.listed: list[ReplicaProcess] = []
         self.servers: dict[ReplicaProcess, Server] = {}
@@ -114,6 +115,7 @@ class Admission:
         self._rng = random.Random(f"reviews {world.plan.seed}")
         self._ready: dict[ReplicaProcess, bool] = {}
         self._lags: dict[ReplicaProcess, float] = {}
+        self._listed_at: dict[ReplicaProcess, float] = {}  # when the last news arrive
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._count = 0
@@ -145,14 +147,14 @@ class Admission:
         settings.admission.managed = NAME
         settings.admission.replica_lifetime = self.plan.lifetime
         settings.admission.shutdown_delay = self.plan.shutdown_delay
-        _declare(registry, self.version, self.plan.seconds)
+        _declare(registry, self.version, self.plan)
 
     def submit(self, requests: Sequence[tuple[str, str, Any]]) -> None:
         """Carry out requests of users, one after another."""
         self._spawn(self._request_all(requests))
 
     def take(self, kind: str) -> None:
-        """Roll the second version of the operator out, or change all certificates."""
+        """Roll the other version of the operator out, or change all certificates."""
         if kind == "rollout":
             self._spawn(self._roll_out())
         else:
@@ -229,8 +231,10 @@ class Admission:
                 is_ready = self.is_ready(process)
                 if is_ready != self._ready.get(process, False):
                     self._ready[process] = is_ready
-                    lag = self._lags[process]
-                    self._world.network.later(lag, self._list_endpoint, process, is_ready)
+                    now = self._world.loop.time()
+                    at = now + self._lags[process] + (_JOINING if is_ready else 0.0)
+                    at = self._listed_at[process] = max(at, self._listed_at.get(process, 0.0))
+                    self._world.network.later(at - now, self._list_endpoint, process, is_ready)
             await asyncio.sleep(_PROBING)
 
     def is_ready(self, process: ReplicaProcess) -> bool:
@@ -289,8 +293,8 @@ class Admission:
         self.judge.judge_answer(attempt, answer)
 
     async def _roll_out(self) -> None:
-        """Replace all replicas by those of the second version, as a Deployment does it."""
-        self.version = 1
+        """Replace all replicas by those of the other version, as a Deployment does it."""
+        self.version = 0 if self.plan.shrinks else 1
         world = self._world
         for number, old in enumerate(list(world.replicas)):
             is_beside = world.plan.mode == "lease"  # else, there is but one at a time
@@ -341,15 +345,17 @@ def _fail(problem: str) -> Refusal:
     return Refusal(500, "InternalError", problem)
 
 
-def _declare(registry: webop.OperatorRegistry, version: int, seconds: float) -> None:
+def _declare(registry: webop.OperatorRegistry, version: int, plan: AdmissionPlan) -> None:
     """Declare the admission handlers of a version of the operator."""
 
     async def refuse(mark: str, spec: Any) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(plan.seconds)
         if spec.get(mark):
             raise webop.AdmissionError(f"It is {mark}.")
 
-    @webop.on.validate(GROUP, "v1", PLURAL, id="check", registry=registry)
+    @webop.on.validate(
+        GROUP, "v1", PLURAL, persistent=plan.is_persistent, id="check", registry=registry
+    )
     async def check(spec: Any, **_: Any) -> None:
         await refuse("forbidden", spec)
 

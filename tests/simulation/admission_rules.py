@@ -76,7 +76,10 @@ class AdmissionJudge:
         present = self._list_present()
         if "failed calling webhook" in message:
             steady = attempt.steady & present & {*self._admission.listed}
-            if steady and not self._was_rough(attempt.begin - _AFTERMATH):
+            # Those that do not judge it any more have it repeated, but not for ever.
+            is_excused = self._admission.plan.shrinks and "HTTP 404" not in message
+            is_rough = self._was_rough(attempt.begin - _AFTERMATH, world.loop.time())
+            if steady and not is_rough and not is_excused:
                 world.judge.complain(f"failed: {attempt}: {message}")
         elif "denied the request" in message:
             if not attempt.mark:
@@ -90,9 +93,11 @@ class AdmissionJudge:
 
     def judge_change(self, change: Change) -> None:
         """The webhooks of all versions stay as long as any replica serves them."""
-        wanted = _CONFIGURATIONS.get(change.resource)
-        if wanted is None or not (present := self._list_present()):
+        wanted, present = _CONFIGURATIONS.get(change.resource), self._list_present()
+        if wanted is None:
             return
+        if not present:  # what was there and persists must do so
+            wanted = self._get_persistent() & _list_served(change.old, PLURAL)
         missed = wanted - _list_served(change.new, PLURAL)
         if missed:
             names = sorted(map(str, present))
@@ -100,16 +105,17 @@ class AdmissionJudge:
 
     def judge_exit(self, process: ReplicaProcess) -> None:
         """The webhooks go with the last replica."""
-        now, lifetime = self._world.loop.time(), self._admission.plan.lifetime
+        now = self._world.loop.time()
         others = [other for other in self._world.processes if other is not process]
-        if any(p.is_running or (p.ended_at or now) > now - lifetime for p in others if p.is_dead):
-            return  # the marks of those that were killed are there for some time more
-        if any(p.is_running for p in others) or self._was_rough(now - _AFTERMATH):
+        if any(map(self._has_mark, others)) or self._was_rough(now - _AFTERMATH, now):
             return
         for resource in _CONFIGURATIONS:
             for body in self._world.cluster.get_objects(resource).values():
-                if body.get("webhooks"):
+                if _list_served(body, PLURAL) - self._get_persistent():
                     self._world.judge.complain(f"left: {process} has left webhooks in {resource}")
+
+    def _get_persistent(self) -> set[str]:
+        return {"check"} if self._admission.plan.is_persistent else set()
 
     def _list_present(self) -> set[ReplicaProcess]:
         """Return the replicas that serve, are known to the others, and were not told to stop."""
@@ -128,21 +134,25 @@ class AdmissionJudge:
         is_new = attempt.plural != PLURAL or (attempt.mark, attempt.method) == ("unfit", "PATCH")
         if not is_new:
             return True
-        lifetime = self._admission.plan.lifetime
-        for process, version in self._admission.versions.items():
-            if not version:
-                if process.ended_at is None:
-                    return False
-                until = process.ended_at + _AGREEMENT + (2 * lifetime if process.is_dead else 0)
-                if attempt.begin < until:
-                    return False
-        return not self._was_rough(attempt.begin - 2 * _AFTERMATH)
-
-    def _was_rough(self, since: float) -> bool:
-        """Tell whether there was any trouble since a moment."""
+        olds = [process for process, version in self._admission.versions.items() if not version]
         now = self._world.loop.time()
-        return any(loss >= since for loss in self._losses) or any(
-            step.kind in _ROUGH and step.at <= now and step.at + step.seconds >= since
+        return not any(
+            self._has_mark(old) or attempt.begin < (old.ended_at or now) + _AGREEMENT
+            for old in olds
+        ) and not self._was_rough(attempt.begin - 2 * _AFTERMATH, now)
+
+    def _has_mark(self, process: ReplicaProcess) -> bool:
+        """Tell whether others may take note of a replica: it runs, or has ended without notice."""
+        if process.ended_at is None:
+            return True
+        since, lifetime = process.ended_at - _AFTERMATH, self._admission.plan.lifetime
+        was_graceful = not process.is_dead and not self._was_rough(since, process.ended_at)
+        return not was_graceful and self._world.loop.time() < process.ended_at + 2 * lifetime
+
+    def _was_rough(self, since: float, until: float) -> bool:
+        """Tell whether there was any trouble in a time."""
+        return any(since <= loss <= until for loss in self._losses) or any(
+            step.kind in _ROUGH and step.at <= until and step.at + step.seconds >= since
             for step in self._world.plan.steps
         )
 

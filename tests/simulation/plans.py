@@ -88,12 +88,16 @@ class AdmissionPlan:
         seconds: how long a handler takes.
         lifetime: of replicas that are not heard of.
         shutdown_delay: how long replicas serve on that were told to stop.
+        shrinks: whether a rollout brings fewer webhooks, not more.
+        is_persistent: whether one of the webhooks stays when there is no replica.
     """
 
     pace: float = 2.0
     seconds: float = 0.0
     lifetime: float = 120.0
     shutdown_delay: float = 10.0
+    shrinks: bool = False
+    is_persistent: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,8 @@ def _add_admission(plan: Plan, length: float) -> Plan:
         seconds=rng.choice((0.0, 0.05, 0.5)),
         lifetime=rng.choice((90.0, 120.0)),
         shutdown_delay=rng.choice((6.0, 10.0)),
+        shrinks=rng.random() < 0.25,
+        is_persistent=rng.random() < 0.25,
     )
     return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
 

@@ -282,7 +282,7 @@ class World:
 
     def _strike(self, step: Step) -> None:
         number = int(step.target)
-        process = self.replicas[number]
+        process = self.replicas[number] if number < len(self.replicas) else None
         if process is None or not process.is_running or process.is_paused:
             return
         if step.kind == "stop" and process.is_stopping and self.admission is not None:

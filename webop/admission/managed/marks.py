@@ -73,6 +73,11 @@ class Mark:
         """Tell whether it counts; a mark from the future does: somebody's clock is wrong."""
         return (now - self.renewed).total_seconds() <= self.lifetime
 
+    @property
+    def is_retired(self) -> bool:
+        """Tell whether the replica takes no more calls."""
+        return not self.address
+
     def retire(self) -> Mark:
         """Return the mark of a replica that takes no more calls: only whom to trust."""
         return replace(self, address={}, served={}, definitions={})
