@@ -127,6 +127,11 @@ class Admission:
         self._spawn(self._watch_readiness())
         self._spawn(self._create_again_and_again())
 
+    def shake(self) -> None:
+        """Change certificates in the middle of the end, sometimes."""
+        if self._rng.random() < 0.5:
+            self._world.network.later(self._rng.uniform(0.0, 0.1), self.take, "rotate")
+
     async def end(self) -> None:
         """Stop what :meth:`begin` began."""
         for task in self._tasks:

@@ -353,6 +353,8 @@ class World:
     async def _end(self) -> None:
         """Stop all replicas; those that were killed end now, without anybody hearing of it."""
         self.tell("the end")
+        if self.admission is not None:
+            self.admission.shake()
         for process in self.processes:
             is_retiring = process.is_stopping and self.admission is not None
             process.is_stopping = True
