@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime as dt
 import logging
 import random
@@ -254,6 +255,8 @@ class ConfigurationManager:
         heirs = [key for key, other in found.marks.items() if not other.is_retired]
         if self._is_retired and {*heirs} - {self._key}:
             mark = mark.retire()
+        is_offered = all(offer.served for offer, _ in self._offers.values())
+        mark = dataclasses.replace(mark, is_in_both=is_offered or self._key in others)
         return plan_presence(found, others, self._key, mark, self._clock.tell())
 
     def _build_offer(

@@ -125,7 +125,7 @@ def plan_presence(
 ) -> Plan:
     """Plan a configuration with a replica as one of those that serve it.
 
-    Replicas with live marks elsewhere, in the other configuration, but without any in this one
+    Replicas with live marks elsewhere, in the other configuration, that never had any in this one
     serve no webhook of this type. A mark of its own that is fresh is left as it is.
 
     Args:
@@ -180,7 +180,7 @@ def merge(
     Existing ones that no replica serves are dropped (ADM-41).
     """
     ranked = sorted(marks.values(), key=lambda mark: (mark.since, mark.identity), reverse=True)
-    strangers = [mark for key, mark in elsewhere.items() if key not in marks]
+    strangers = [m for key, m in elsewhere.items() if key not in marks and not m.is_in_both]
     everyone = [*ranked, *(dataclasses.replace(mark, served={}) for mark in strangers)]
     bundle = build_bundle(pem for mark in ranked for pem in mark.authorities)
     records = {webhook["name"]: webhook for webhook in existing}
