@@ -21,7 +21,8 @@ CHANGES = (*CREATION, *UPDATE, *DELETION)
 _TOLERANCE = 0.02  # seconds; clocks are read a moment apart
 _GROWTH = 0.05
 _FLOORS = {"rss": 4e6, "descriptors": 4, "tasks": 4}  # growth by less is noise
-_MIN_SAMPLES = 30  # of a role in a quarter; there is one every five seconds
+# Of a role in a quarter, to be shown, and to be judged; there is one every five seconds.
+_SHOWN_SAMPLES, _JUDGED_SAMPLES = 10, 30
 
 
 @dataclass
@@ -299,13 +300,15 @@ def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
 
 def find_growth(process: Process) -> Iterator[Violation]:
     """Find what has grown from the first quarter of a long life to the last one."""
-    for name, (before, after, role) in measure_growth(process).items():
+    for name, (before, after, role) in measure_growth(process, _JUDGED_SAMPLES).items():
         if after > before * (1 + _GROWTH) and after - before > _FLOORS[name]:
             text = f"{name} of {process.who} when it {role}: {before:g}, then {after:g}"
             yield Violation("it grows", text)
 
 
-def measure_growth(process: Process) -> dict[str, tuple[float, float, str]]:
+def measure_growth(
+    process: Process, least: int = _SHOWN_SAMPLES
+) -> dict[str, tuple[float, float, str]]:
     """Return the medians of the first quarter and of the last one, of the busiest role.
 
     A replica that leads has more to keep than one that stands by: like is compared with like.
@@ -316,7 +319,7 @@ def measure_growth(process: Process) -> dict[str, tuple[float, float, str]]:
         first, last = (
             [fields for _, fields in part if bool(fields["daemons"]) == leads] for part in ends
         )
-        if min(len(first), len(last)) >= _MIN_SAMPLES:
+        if min(len(first), len(last)) >= least:
             return {
                 name: (
                     statistics.median(fields[name] for fields in first),

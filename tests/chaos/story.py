@@ -208,7 +208,6 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     stage.began = read_clock()
     acting = asyncio.create_task(stage.users.act(names, times.rate))
     background = [
-        acting,
         stage.watching,
         asyncio.create_task(_tell_progress(stage, say)),
         asyncio.create_task(_check_webhooks(stage)),
@@ -218,8 +217,8 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
             await asyncio.sleep(max(0.0, stage.began + fault.at - read_clock()))
             group.create_task(stage.strike(fault))
         await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
-    acting.cancel()
-    await asyncio.wait({acting})
+    stage.users.stop()
+    await acting
     say("the users stop, and all faults are over")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
@@ -252,7 +251,11 @@ async def _tell_progress(stage: Stage, say: Say) -> None:
             f"{sum(life.gone is None for life in lives)} objects of {len(lives)}, "
             f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
             f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
-            + (f"; {len(stage.unsettled)} not settled yet" if stage.unsettled else "")
+            + (
+                f"; not settled: {len(stage.unsettled)}, {stage.unsettled[0]}"
+                if stage.unsettled
+                else ""
+            )
         )
 
 

@@ -29,13 +29,14 @@ class Users:
         self._http, self._url, self._kind = http, url, kind
         self._chance = random.Random(f"{seed} users")
         self._busy: set[str] = set()
+        self._is_over = False
 
     async def act(self, names: list[str], rate: float) -> None:
-        """Create all objects, then go on until this is cancelled; what is begun is ended."""
+        """Create all objects, then go on until :meth:`stop`; what is begun is ended."""
         filling = list(names)
         due = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            while True:
+            while not self._is_over:
                 name = filling.pop() if filling else self._chance.choice(names)
                 if name not in self._busy:
                     self._busy.add(name)
@@ -43,6 +44,10 @@ class Users:
                 # Nothing is made up for when everything was stopped.
                 due = max(due + 1 / (_FILLING if filling else rate), time.monotonic() - 1)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._is_over = True
 
     async def _visit(self, name: str) -> None:
         try:
@@ -90,7 +95,7 @@ class Users:
             self._take("bad one created", await self._http.post(self._url, json=bad))
         for _ in range(_ATTEMPTS):
             answer = await self._http.post(self._url, json=body)
-            if answer.status_code != 409:
+            if answer.status_code != 409 or self._is_over:
                 break
             await asyncio.sleep(_PAUSE)
         self._take("created", answer)

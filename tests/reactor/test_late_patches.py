@@ -96,7 +96,7 @@ async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
         return None if is_over.is_set() or b'"ticks"' not in request.content else refusal
 
     refusal = httpx.Response(503)
-    settings = build_settings(networking={"error_backoffs": [0.1]})
+    settings = build_settings(networking={"error_backoffs": [1]})
     async with relay(webop_cluster) as relayed:
         relayed.meddle = meddle
         async with operate(

@@ -38,6 +38,8 @@ _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
 _SETTLING = 100.0  # seconds in which dead peers are forgotten, and silent watches given up
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
+_LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
+_RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
 
 
@@ -57,6 +59,7 @@ class Judge:
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
+        self._renewed: tuple[float, str | None] = 0.0, None
         self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
 
@@ -68,11 +71,16 @@ class Judge:
 
     # All the time.
 
-    def complain_of_workers(self, problem: str) -> None:
-        """Note what is wrong with requests, unless daemons or timers may have sent them."""
+    def judge_impatience(self, identity: str, path: str, since: float, until: float) -> None:
+        """What was refused with Retry-After comes no earlier, unless there is more to write."""
         kinds = {plan.kind for plan in self.world.plan.handlers}
-        if not kinds & {"daemon", "timer"}:
-            self.complain(problem)
+        has_ended = any(
+            call.process.identity == identity and path.endswith(f"/{call.name}")
+            for call in self.world.calls
+            if call.end is not None and call.end >= since
+        )
+        if not has_ended and not kinds & {"daemon", "timer"}:
+            self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
@@ -103,9 +111,8 @@ class Judge:
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in _FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
-        is_next = last.outcome in _FAILED and call.retry == last.retry + 1
-        if is_next and call.begin < last.end + last.delay - 0.01:
-            self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
+        if last.outcome in _FAILED and call.retry == last.retry + 1:
+            self._judge_delay(call, last, call.begin - last.end)
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
@@ -127,6 +134,28 @@ class Judge:
         if 0.2 < age < call.plan.idle - 0.2:
             self.complain(f"idle: {call} {age:.3f} s after a change")
 
+    def _judge_delay(self, call: Call, last: Call, pause: float) -> None:
+        """Attempts come when the last one wanted it; they are told by the clock on the wall."""
+        if any(process.skew for process in self.world.processes):
+            return
+        if pause < last.delay - 0.01:
+            self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
+        is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
+        if pause > last.delay + _LATENESS and not is_crowded and not is_disturbed:
+            self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
+
+    def _judge_lease(self, change: servers.Change) -> None:
+        """A holder renews in time, whatever its objects do to it."""
+        now, holder = (
+            self.world.loop.time(),
+            (change.new or {}).get("spec", {}).get("holderIdentity"),
+        )
+        since, self._renewed = self._renewed, (now, holder)
+        is_disturbed = self.world.was_disturbed(since[0] - _AFTERMATH, now, "leases")
+        if holder and since[1] == holder and now - since[0] > _RENEWAL and not is_disturbed:
+            self.complain(f"renewal: {holder} has renewed its lease after {now - since[0]:.1f} s")
+
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""
         if call in self._active[call.uid]:
@@ -136,6 +165,8 @@ class Judge:
 
     def judge_change(self, change: servers.Change) -> None:
         """What is written, and to whom; what is gone."""
+        if change.resource.startswith("leases."):
+            self._judge_lease(change)
         if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new

@@ -86,15 +86,16 @@ class Network:
         cluster: servers.Cluster,
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
-        complain: Callable[[str], None],
+        on_impatience: Callable[[str, str, float, float], None],
     ) -> None:
         self.faults: list[Fault] = []
         self._loop = loop
         self._cluster = cluster
         self._rng = rng
         self._on_request = on_request
-        self._complain = complain
-        self._pauses: dict[tuple[str, str], float] = {}  # by process and path: 429 was the answer
+        self._on_impatience = on_impatience
+        # By process and path, since when and until when: 429 was the answer.
+        self._pauses: dict[tuple[str, str], tuple[float, float]] = {}
         self._context = contextvars.Context()  # of no process: it goes on when one stands still
         self._watches: dict[WatchAnswer, Sender] = {}
         self._gone: set[str] = set()
@@ -145,8 +146,9 @@ class Network:
         )
         is_watch = query.get("watch") in {"true", "1"}
         key = sender.identity, parts.path
-        if request.method == "PATCH" and self._loop.time() < self._pauses.get(key, 0.0):
-            self._complain(f"impatience: {key} before {self._pauses[key]:.3f}")
+        since, until = self._pauses.get(key, (0.0, 0.0))
+        if request.method == "PATCH" and self._loop.time() < until:
+            self._on_impatience(*key, since, until)
         delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
         if fault is None or fault.kind == "slow":
             delay += fault.seconds * self._rng.random() if fault else 0.0
@@ -156,7 +158,8 @@ class Network:
         elif fault.kind == "status":
             self.later(delay, succeed, waiter, _refuse(fault))
             if request.method == "PATCH" and fault.status == 429:
-                self._pauses[key] = self._loop.time() + delay + fault.seconds
+                answered = self._loop.time() + delay
+                self._pauses[key] = answered, answered + fault.seconds
         elif fault.kind in {"lost", "silent"} and not is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
 
@@ -316,7 +319,7 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 
 def _build_answer(response: servers.Response) -> _ContentAnswer:
     extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
-    return _ContentAnswer(response.status, _JSON | extra, orjson.dumps(response.body))
+    return _ContentAnswer(response.status, _JSON | extra, response.encode())
 
 
 _REASONS: Mapping[int, str] = {

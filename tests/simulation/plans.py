@@ -133,7 +133,7 @@ class Plan:
     @property
     def calm_at(self) -> float:
         """The moment after which nothing goes wrong any more."""
-        return max((step.at + step.seconds for step in self.steps), default=0.0) + 1.0
+        return max((step.at + abs(step.seconds) for step in self.steps), default=0.0) + 1.0
 
 
 _NAMES = ("one", "two", "three")
@@ -156,7 +156,7 @@ class _Theme:
 
     fate: tuple[str, ...] = (
         *("fault",) * 3,
-        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock"),
+        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock", "skew"),
     )
     user: tuple[str, ...] = ("update",) * 3 + ("label", "delete", "replace")
     kinds: tuple[str, ...] = ()
@@ -184,7 +184,8 @@ _THEMES = {
         kinds=("daemon", "timer"),
     ),
     "handovers": _Theme(
-        fate=("kill", "stop", "stop", "pause", "fault", "unlock"), kinds=("create", "update")
+        fate=("kill", "stop", "stop", "pause", "fault", "unlock", "skew"),
+        kinds=("create", "update"),
     ),
     "successors": _Theme(user=("replace", "replace", "delete", "update"), kinds=("create",)),
     "kinds": _Theme(fate=("alter", "outage", "fault", "lockout"), kinds=("index", "daemon")),
@@ -313,6 +314,8 @@ def _draw_fate(rng: random.Random, theme: _Theme, length: float, replicas: int) 
             yield Step(at, "fault", None, seconds, Fault("status", status=401))
         elif kind in {"kill", "stop", "pause"}:
             yield Step(at, kind, replica, seconds)
+        elif kind == "skew":
+            yield Step(at, kind, replica, rng.choice((-20.0, -3.0, 3.0, 30.0)))
         elif kind == "crowd":
             yield Step(at, kind, rng.choice((10, 25)))
         else:

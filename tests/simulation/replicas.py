@@ -106,7 +106,8 @@ class ReplicaProcess(Process):
         self.task = world.loop.create_task(
             self.operator.run(), name=self.identity, context=self.context
         )
-        self.task.add_done_callback(partial(world.network.later, 0.0, world.note_end, self))
+        grace = 0.001 if world.admission else 0.0  # seconds for what waits for the signal to end
+        self.task.add_done_callback(partial(world.network.later, grace, world.note_end, self))
 
     def __str__(self) -> str:
         return self.identity

@@ -341,6 +341,23 @@ def test_a_kind_goes_with_its_objects_and_watches(cluster: Cluster) -> None:
     assert send(cluster, "GET", f"{CRDS}/things.{GROUP}")[0] == 404
 
 
+def test_an_object_is_shown_in_each_version_of_its_kind(cluster: Cluster) -> None:
+    path = f"{CRDS}/things.{GROUP}"
+    versions = send(cluster, "GET", path)[1]["spec"]["versions"]
+    newer = {**versions[0], "name": "v2", "storage": False}
+    send(cluster, "PATCH", path, {"spec": {"versions": [*versions, newer]}})
+    create(cluster, "one")
+    newer_path = THINGS.replace("/v1/", "/v2/")
+    stream = watch(cluster, newer_path, resourceVersion=get_version(cluster))
+    status, patched = send(cluster, "PATCH", f"{newer_path}/one", {"spec": {"b": 2}})
+    assert (status, patched["apiVersion"]) == (200, f"{GROUP}/v2")
+    assert stream.events[0]["object"] == patched
+    stored = send(cluster, "GET", f"{THINGS}/one")[1]
+    assert stored == {**patched, "apiVersion": f"{GROUP}/v1"}
+    groups = send(cluster, "GET", f"/apis/{GROUP}")[1]
+    assert groups["preferredVersion"]["version"] == "v2"
+
+
 def test_a_namespace_goes_when_finalizers_hold_nothing_in_it(cluster: Cluster) -> None:
     create(cluster, "held", finalizers=["example.com/hold"])
     send(cluster, "DELETE", "/api/v1/namespaces/default")

@@ -79,13 +79,13 @@ class World:
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
         self.judge = Judge(self)
         self.network = Network(
-            loop, self.cluster, self.rng, self._note_request, self.judge.complain_of_workers
+            loop, self.cluster, self.rng, self._note_request, self.judge.judge_impatience
         )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
         self.processes: list[ReplicaProcess] = []
         self.story: list[str] = []
-        self._disturbances: list[tuple[float, float]] = []
+        self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self._serials = 0
         self._values = 0
         self._counted = 0
@@ -184,9 +184,18 @@ class World:
             self.tell(f"{call}")
             self.judge.judge_end(call)
 
-    def was_disturbed(self, begin: float, end: float) -> bool:
-        """Tell whether anything was wrong with the network or the processes in a time."""
-        return any(first <= end and last >= begin for first, last in self._disturbances)
+    def was_disturbed(self, begin: float, end: float, path: str = "") -> bool:
+        """Tell whether anything was wrong with the network or the processes in a time.
+
+        Args:
+            begin: by the loop's clock.
+            end: by the loop's clock.
+            path: if only faults of requests with this in their path count.
+        """
+        return any(
+            first <= end and last >= begin and (not concerned or path in concerned)
+            for first, last, concerned in self._disturbances
+        )
 
     def get_token(self, number: int) -> str:
         """Return a token for a login that has to bring another one; nothing if there is none."""
@@ -252,10 +261,10 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(step.seconds)
+            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
 
-    def _disturb(self, seconds: float) -> None:
-        self._disturbances.append((self.loop.time(), self.loop.time() + seconds))
+    def _disturb(self, seconds: float, path: str = "") -> None:
+        self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
 
     def _act_as_user(self, step: Step) -> None:
         self._values += 1

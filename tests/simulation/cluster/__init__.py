@@ -2,7 +2,7 @@
 
 Place in the flow: whoever simulates the network hands requests to :class:`Cluster`, one by one,
 and takes events from its watches. The test ``tests/simulation/test_likeness.py`` compares it with
-a real kube-apiserver.
+a real kube-apiserver; what differs for good is listed in ``docs/simulation.md``.
 """
 
 from .messages import Json, Refusal, Request, Response

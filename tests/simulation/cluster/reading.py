@@ -132,6 +132,8 @@ def _choose_page(
     text = query.get("resourceVersion", "")
     token = query.get("continue", "")
     limit = _parse_limit(query.get("limit", ""))
+    if is_single:
+        limit = 0
     if query.get("sendInitialEvents"):
         raise refuse_options("sendInitialEvents: Forbidden: it is forbidden for list")
     _check_match(match, text, token)

@@ -317,7 +317,9 @@ class Cluster:
 
 def _split_path(path: str) -> tuple[str, str, list[str]]:
     """Return the API group, its version, and the rest."""
-    root, *parts = (unquote(part) for part in path.strip("/").split("/"))
+    root, *parts = path.strip("/").split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
     if root == "api" and len(parts) > 1:
         return "", parts[0], parts[1:]
     if root == "apis" and len(parts) > 2:
