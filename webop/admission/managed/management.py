@@ -40,6 +40,7 @@ from webop.errors import (
     APIConnectionError,
     APIError,
     APIServerError,
+    APIStatusError,
     APITooManyRequestsError,
     ConfigurationError,
 )
@@ -164,7 +165,8 @@ class ConfigurationManager:
                     self.problem = str(exc)
                     if is_transient:
                         backoff.reset()
-                    pause = _RETRY_PAUSE if is_transient else backoff.next()
+                    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+                    pause = max(_RETRY_PAUSE, wish or 0.0) if is_transient else backoff.next()
                 else:
                     self.problem = ""
                     backoff.reset()

@@ -159,15 +159,16 @@ def plan_exit(
     """Plan a configuration without a replica: its webhooks go if nobody else serves them.
 
     Those of the last replica go, too, but for the persistent ones (ADM-11, ADM-47). If there are
-    others in the other configuration only, they are about to come, and decide on all themselves.
+    others in the other configuration only, they are about to come, and decide on all themselves;
+    so do those that have retired, which are about to go.
     """
     marks = {other: mark for other, mark in found.marks.items() if other != key}
     others = {other: mark for other, mark in elsewhere.items() if other != key}
-    if marks:
+    if any(not mark.is_retired for mark in marks.values()):
         webhooks, deferred = merge(marks, others, found.webhooks)
         return Plan(webhooks, marks, deferred)
-    if others:
-        return Plan(found.webhooks, {})
+    if marks or others:
+        return Plan(found.webhooks, marks)
     kept = [webhook for webhook in found.webhooks if webhook["name"] in persistent]
     return Plan(kept, {})
 
