@@ -305,6 +305,26 @@ def test_a_replica_that_is_only_in_the_other_configuration_serves_nothing_here(
     assert not new.look().deferred
 
 
+def test_webhooks_stay_for_one_that_has_retired_until_it_leaves(cluster: Cluster) -> None:
+    actors = [Actor(cluster, n, build_webhook("x"), persistent=("x",)) for n in ("one", "two")]
+    for actor in actors:
+        actor.look()
+    actors[0].retire()
+    actors[1].leave()
+    assert cluster.names == "x"
+    actors[0].leave()
+    assert cluster.names == "x"
+
+
+def test_one_that_was_cut_off_in_its_withdrawal_holds_nothing_up(cluster: Cluster) -> None:
+    old = Actor(Cluster(), "old", build_webhook("x"))
+    marks = old.look().marks
+    new = Actor(cluster, "new", build_webhook("x"))
+    new.elsewhere = {key: dataclasses.replace(mark, is_in_both=True) for key, mark in marks.items()}
+    assert not new.look().deferred
+    assert cluster.names == "x"
+
+
 def test_the_webhooks_of_the_last_one_stay_for_one_that_is_about_to_come(
     cluster: Cluster,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -72,13 +73,28 @@ async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_t
     assert await site.has_names("x old")
     await old.manager.retire()
     await site.wait_for_names("x new")
-    assert new.manager.is_elsewhere("old")
-    assert not new.manager.is_elsewhere("unheard-of")
+    kind = site.objects.kind.resource
+    assert new.manager.is_elsewhere("old", kind)
+    assert not new.manager.is_elsewhere("old", dataclasses.replace(kind, plural="others"))
+    assert not new.manager.is_elsewhere("unheard-of", kind)
+    assert old.manager.is_elsewhere("unheard-of", kind)  # it does not look any more
     await old.leave()
     await new.manager.retire()
     assert await site.has_names("x new")
     await new.leave()
     assert await crew.is_clean()
+
+
+async def test_two_that_retire_at_the_same_time_keep_their_webhooks_until_they_exit(
+    crew: Crew, site: Site
+) -> None:
+    one, two = [await crew.start("stays!", "goes") for _ in range(2)]
+    await one.manager.retire()
+    await two.manager.retire()
+    assert await site.has_names("stays goes")
+    await one.leave()
+    await two.leave()
+    assert await site.has_names("stays")
 
 
 async def test_replicas_that_exit_at_the_same_moment_leave_nothing(crew: Crew, site: Site) -> None:

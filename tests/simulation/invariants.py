@@ -73,6 +73,10 @@ class Judge:
 
     def judge_impatience(self, identity: str, path: str, since: float, until: float) -> None:
         """What was refused with Retry-After comes no earlier, unless there is more to write."""
+        if "webhookconfigurations" in path and any(
+            process.identity == identity and process.is_stopping for process in self.world.processes
+        ):
+            return  # it has but some seconds to hand over, and to withdraw
         kinds = {plan.kind for plan in self.world.plan.handlers}
         has_ended = any(
             call.process.identity == identity and path.endswith(f"/{call.name}")

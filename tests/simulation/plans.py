@@ -80,6 +80,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class AdmissionPlan:
+    """Admission webhooks of the operator.
+
+    Attributes:
+        pace: seconds between creations that are tried.
+        seconds: how long a handler takes.
+        lifetime: of replicas that are not heard of.
+        shutdown_delay: how long replicas serve on that were told to stop.
+        shrinks: whether a rollout brings fewer webhooks, not more.
+        is_persistent: whether one of the webhooks stays when there is no replica.
+    """
+
+    pace: float = 2.0
+    seconds: float = 0.0
+    lifetime: float = 120.0
+    shutdown_delay: float = 10.0
+    shrinks: bool = False
+    is_persistent: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A history before it has happened.
 
@@ -94,6 +115,7 @@ class Plan:
         is_late: whether the kind is defined by a step only, not at the start.
         is_hosted: whether the operator stays when there are no credentials.
         discovery_lag: in seconds.
+        admission: its webhooks; None for none.
     """
 
     seed: int
@@ -106,6 +128,7 @@ class Plan:
     is_late: bool = False
     is_hosted: bool = False
     discovery_lag: float = 0.0
+    admission: AdmissionPlan | None = None
 
     @property
     def calm_at(self) -> float:
@@ -182,18 +205,48 @@ def draw_plan(seed: int) -> Plan:
     is_late = name == "kinds" and rng.random() < 0.4
     steps = [*_draw_user(rng, theme, length), *_draw_fate(rng, theme, length, replicas)]
     steps += [Step(rng.uniform(0, 1.0), "define")] if is_late else []
-    return Plan(
+    plan = Plan(
         seed,
         mode,
         replicas,
         tuple(_draw_handlers(rng, theme)),
-        tuple(sorted(steps, key=lambda step: step.at)),
+        _sort(steps),
         _draw_settings(rng),
         has_status=rng.random() < 0.3,
         is_late=is_late,
         is_hosted=rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
+    has_webhooks = mode != "peering" and name != "kinds"
+    return _add_admission(plan, length) if has_webhooks else plan
+
+
+def _add_admission(plan: Plan, length: float) -> Plan:
+    """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
+    rng = random.Random(f"admission {plan.seed}")
+    if rng.random() > 0.45:
+        return plan
+    steps = list(plan.steps)
+    if rng.random() < 0.5:
+        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause", "unlock"}]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
+    steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
+    if rng.random() < 0.6:
+        steps.append(Step(rng.uniform(0, length), "rollout", None, 60.0))
+    admission = AdmissionPlan(
+        pace=rng.choice((0.5, 2.0, 5.0)),
+        seconds=rng.choice((0.0, 0.05, 0.5)),
+        lifetime=rng.choice((90.0, 120.0)),
+        shutdown_delay=rng.choice((6.0, 10.0)),
+        shrinks=rng.random() < 0.25,
+        is_persistent=rng.random() < 0.25,
+    )
+    return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
+
+
+def _sort(steps: list[Step]) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: step.at))
 
 
 def _draw_handlers(rng: random.Random, theme: _Theme) -> list[HandlerPlan]:
@@ -321,7 +374,9 @@ def load(data: dict[str, Any]) -> Plan:
         Step(**{**step, "fault": step["fault"] and _load_fault(step["fault"])})
         for step in data["steps"]
     ]
-    return Plan(**{**data, "handlers": tuple(handlers), "steps": tuple(steps)})
+    admission = AdmissionPlan(**given) if (given := data.get("admission")) else None
+    made = {"handlers": tuple(handlers), "steps": tuple(steps), "admission": admission}
+    return Plan(**{**data, **made})
 
 
 def _load_fault(data: dict[str, Any]) -> Fault:
@@ -332,4 +387,5 @@ def describe(plan: Plan) -> str:
     """Say for people what is planned."""
     lines = [f"seed {plan.seed}, {plan.mode}, {plan.replicas} replicas, {plan.settings}"]
     lines += [f"  {handler}" for handler in plan.handlers]
+    lines += [f"  {plan.admission}"] if plan.admission else []
     return "\n".join([*lines, *(f"  {step}" for step in plan.steps)])

@@ -106,7 +106,8 @@ class ReplicaProcess(Process):
         self.task = world.loop.create_task(
             self.operator.run(), name=self.identity, context=self.context
         )
-        self.task.add_done_callback(partial(world.network.later, 0.0, world.note_end, self))
+        grace = 0.001 if world.admission else 0.0  # seconds for what waits for the signal to end
+        self.task.add_done_callback(partial(world.network.later, grace, world.note_end, self))
 
     def __str__(self) -> str:
         return self.identity
@@ -129,11 +130,14 @@ class ReplicaProcess(Process):
         for handler in plan.handlers:
             if self.serial % 2 in handler.seen_by:
                 _declare(registry, handler, partial(self._act, handler), self)
+        settings = self._build_settings(plan)
+        if self._world.admission is not None:
+            self._world.admission.equip(self, registry, settings)
         transport = SimulatedTransport(self._world.network, self)
         self.operator = Operator(
             OperatorOptions(
                 registry=registry,
-                settings=self._build_settings(plan),
+                settings=settings,
                 scope=Scope(clusterwide=False, patterns=(NAMESPACE,)),
                 identity=self.identity,
                 is_hosted=plan.is_hosted,

@@ -24,6 +24,7 @@ from unittest import mock
 import orjson
 
 from tests.simulation import cluster as servers
+from tests.simulation.admission import Admission, describe_configuration
 from tests.simulation.invariants import Judge
 from tests.simulation.network import Network, Sender
 from tests.simulation.plans import CALM, Plan, Step
@@ -43,6 +44,7 @@ _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout"}
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -96,11 +98,14 @@ class World:
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
+        self.admission = Admission(self, plan.admission) if plan.admission else None
 
     async def live(self) -> None:
         """Let everything happen."""
         for number in range(self.plan.replicas):
             self.start(number)
+        if self.admission is not None:
+            self.admission.begin()
         for step in self.plan.steps:
             await asyncio.sleep(max(0.0, step.at - self.loop.time()))
             self.tell(str(step)[9:])
@@ -122,8 +127,11 @@ class World:
     def start(self, number: int) -> None:
         """Start a replica, unless it runs."""
         present = self.replicas[number]
-        if present is not None and present.is_running:
-            return
+        if present is None or not present.is_running:
+            self.launch(number)
+
+    def launch(self, number: int) -> None:
+        """Start a replica, also beside its predecessor."""
         self._serials += 1
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
@@ -141,6 +149,8 @@ class World:
         self.network.cut_off(process)
         self._disturb(0.0)
         self.judge.judge_leftovers(process)
+        if self.admission is not None:
+            self.admission.judge.judge_exit(process)
         if error is not None and not isinstance(error, WebopError):
             self.judge.complain(f"{process} has failed: {error!r}")
         if not process.is_stopping:
@@ -151,6 +161,8 @@ class World:
         process.is_dead = process.is_paused = True
         process.ended_at = self.loop.time()
         self.network.cut_off(process)
+        if self.admission is not None:
+            self.admission.note_loss(process)
         self._disturb(0.0)
         for call in self.calls:
             if call.process is process and call.end is None:
@@ -243,9 +255,12 @@ class World:
         elif step.kind == "lag":
             self.cluster.lag = 5
             self.network.later(step.seconds, self._catch_up)
+        elif step.kind in {"rollout", "rotate"}:
+            assert self.admission is not None
+            self.admission.take(step.kind)
         else:
             self._strike(step)
-        if step.kind in {"fault", "kill", "stop", "pause", "skew", "alter", "unlock"}:
+        if step.kind in _DISTURBING:
             self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
 
     def _disturb(self, seconds: float, path: str = "") -> None:
@@ -255,23 +270,32 @@ class World:
         self._values += 1
         spec = {"spec": {"value": self._values}}
         name = str(step.target)
+        requests: list[tuple[str, str, Any]] = []
         if step.kind in {"delete", "replace"}:
-            self.request("DELETE", name)
+            requests.append(("DELETE", name, None))
         if step.kind in {"create", "replace"}:
             labels = {LABEL: "yes"} if self._values % 2 else {}
             head = {"apiVersion": f"{GROUP}/v1", "kind": "Thing"}
-            self.request("POST", "", {**head, "metadata": {"name": name, "labels": labels}, **spec})
+            body = {**head, "metadata": {"name": name, "labels": labels}, **spec}
+            requests.append(("POST", "", body))
         elif step.kind == "update":
-            self.request("PATCH", name, spec)
+            requests.append(("PATCH", name, spec))
         elif step.kind == "label":
             label = "yes" if self._values % 2 else None
-            self.request("PATCH", name, {"metadata": {"labels": {LABEL: label}}})
+            requests.append(("PATCH", name, {"metadata": {"labels": {LABEL: label}}}))
+        if self.admission is not None:
+            self.admission.submit(requests)
+            return
+        for request in requests:
+            self.request(*request)
 
     def _strike(self, step: Step) -> None:
         number = int(step.target)
-        process = self.replicas[number]
+        process = self.replicas[number] if number < len(self.replicas) else None
         if process is None or not process.is_running or process.is_paused:
             return
+        if step.kind == "stop" and process.is_stopping and self.admission is not None:
+            return  # it is told once
         if step.kind == "pause":
             process.is_paused = True
             self.network.later(step.seconds, self._resume, process)
@@ -282,13 +306,15 @@ class World:
         process.is_stopping = True
         if step.kind == "kill":
             self.kill(process)
+        elif self.admission is not None:
+            self.admission.stop(process)
         else:
             process.task.cancel()
-        self.network.later(step.seconds, self._restart, process)
+        self.network.later(step.seconds, self.restart, process)
 
-    def _restart(self, process: ReplicaProcess) -> None:
+    def restart(self, process: ReplicaProcess) -> None:
         if process.is_running:  # it is not over yet
-            self.network.later(1.0, self._restart, process)
+            self.network.later(1.0, self.restart, process)
         else:
             self.start(process.number)
 
@@ -336,21 +362,29 @@ class World:
     async def _end(self) -> None:
         """Stop all replicas; those that were killed end now, without anybody hearing of it."""
         self.tell("the end")
+        if self.admission is not None:
+            self.admission.shake()
         for process in self.processes:
+            is_retiring = process.is_stopping and self.admission is not None
             process.is_stopping = True
             if process.is_dead:
                 process.is_paused = False
-            process.task.cancel()
+            if process.is_dead or not is_retiring:
+                process.task.cancel()
         self.loop.resume()
         _, pending = await asyncio.wait({p.task for p in self.processes}, timeout=_EXIT)
         for task in pending:
             self.judge.complain(f"{task.get_name()} does not end within {_EXIT:g} s")
+        if self.admission is not None:
+            await self.admission.end()
         await asyncio.sleep(1.0)
 
     def _note_request(self, sender: Sender, request: servers.Request) -> None:
         self._requests += 1
         if request.method != "GET":
             body = "" if "/leases/" in request.path else (request.body or b"").decode()
+            if "webhookconfigurations" in request.path:
+                body = describe_configuration(body)
             self.tell(f"{sender}: {request.method} {request.path.removeprefix(OBJECTS)} {body}")
 
     def _read_wall_clock(self) -> dt.datetime:

@@ -47,13 +47,14 @@ class AdmissionService:
     names them.
 
     Attributes:
-        is_elsewhere: tells whether replicas of another version serve a webhook (during a rollout).
+        is_elsewhere: tells whether replicas of another version judge a resource at a webhook
+            (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext, gate: Gate) -> None:
         self._operator = operator
         self._gate = gate
-        self.is_elsewhere: Callable[[str], bool] = lambda _: False
+        self.is_elsewhere: Callable[[str, Resource], bool] = lambda *_: False
         self._options = CallOptions(
             operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
         )
@@ -188,8 +189,6 @@ class AdmissionService:
                 known yet whether there is one, or another replica has it (503).
         """
         asked = self._handlers if webhook is None else self._named.get(webhook, ())
-        if webhook is not None and not asked:
-            raise self._build_unknown(webhook)
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
         if len(found) < len(asked) and not self._operator.cluster_view.has(resource):
             possible = [h for h in asked if h.selector is not None and h.selector.may_be(resource)]
@@ -200,29 +199,27 @@ class AdmissionService:
                 hidden = [h for h in possible if h.selector and h.selector.any_name is None]
                 found = [h for h in possible if h in found or h in hidden]
         if not found:
-            name = None if webhook is None else asked[0].id
-            raise ReviewError(self._explain_absence(asked, resource, name), status=404)
+            raise self._build_absence(asked, resource, webhook)
         return found
 
-    def _build_unknown(self, webhook: str) -> ReviewError:
-        """Return the refusal of a webhook that is not here: maybe it is at another replica."""
-        if self.is_elsewhere(webhook):
-            text = f"Webhook {webhook!r:.99} is served by other replicas only; try again."
-            return ReviewError(text, status=503, retry_after=1)
-        known = ", ".join(self.ids) or "none"
-        return ReviewError(f"There is no webhook {webhook!r:.99}; known: {known}.", status=404)
-
-    def _explain_absence(
-        self, asked: Iterable[WebhookHandler], resource: Resource, name: str | None
-    ) -> str:
-        if name is None:
+    def _build_absence(
+        self, asked: Sequence[WebhookHandler], resource: Resource, webhook: str | None
+    ) -> ReviewError:
+        """Return the refusal of what is not judged here: maybe it is at another replica."""
+        if webhook is not None and self.is_elsewhere(webhook, resource):
+            text = f"Webhook {webhook!r:.99} for {resource.name} is at other replicas only"
+            return ReviewError(f"{text}; try again.", status=503, retry_after=1)
+        if webhook is not None and not asked:
+            known = ", ".join(self.ids) or "none"
+            return ReviewError(f"There is no webhook {webhook!r:.99}; known: {known}.", status=404)
+        if webhook is None:
             text = f"There are no webhooks for {resource.name}."
         else:
             selectors = " and ".join(dict.fromkeys(str(handler.selector) for handler in asked))
-            text = f"Webhook {name!r} is for {selectors}, not for {resource.name}."
+            text = f"Webhook {asked[0].id!r} is for {selectors}, not for {resource.name}."
         if not self._operator.cluster_view.is_known:
             text += " Without a cluster, resources are known by their plurals and kinds only."
-        return text
+        return ReviewError(text, status=404)
 
     def _warn_once(self, cause: WebhookCause, text: str) -> None:
         if self._warned.is_new(text):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime as dt
 import logging
 import random
@@ -39,12 +40,14 @@ from webop.errors import (
     APIConnectionError,
     APIError,
     APIServerError,
+    APIStatusError,
     APITooManyRequestsError,
     ConfigurationError,
 )
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.identities import detect_process
+from webop.objects.resources import Resource
 from webop.pacing import Backoff, Once
 from webop.servers.base import WebhookClientConfig
 
@@ -88,7 +91,8 @@ class ConfigurationManager:
         self._is_retired = False
         self._is_withdrawn = False
         self._waiting: list[str] = []
-        self._elsewhere: dict[str, float] = {}  # until when paths count as served by others
+        # Until when paths and targets count as served by others.
+        self._elsewhere: dict[tuple[str, str], float] = {}
         self._warned = Once()
         self.is_applied = asyncio.Event()
         self.problem = ""
@@ -118,13 +122,21 @@ class ConfigurationManager:
                 lambda: self.is_applied.is_set() and wanted <= self._trusted
             )
 
-    def is_elsewhere(self, webhook: str) -> bool:
-        """Tell whether other live replicas serve a webhook, by the end of its path.
+    def is_elsewhere(self, webhook: str, resource: Resource) -> bool:
+        """Tell whether other live replicas may judge a resource at a webhook (the end of a path).
 
-        In a rollout that removes or renames a handler, calls of the old webhook meet new replicas.
+        In a rollout that removes or renames a handler, or takes a resource from it, calls of the
+        old webhook meet new replicas. Those of a new one can meet replicas that have retired:
+        these do not know any more who else there is.
         """
+        if self._is_retired or self._is_withdrawn:
+            return True
         ending, now = f"/{quote(webhook)}", time.monotonic()
-        return any(path.endswith(ending) and now < end for path, end in self._elsewhere.items())
+        wanted = f"{resource.group}/{resource.version}/{resource.plural}/"
+        return any(
+            path.endswith(ending) and f"{target}/".startswith(wanted) and now < end
+            for (path, target), end in self._elsewhere.items()
+        )
 
     async def run(self) -> None:
         """Keep the configurations as they have to be.
@@ -153,7 +165,8 @@ class ConfigurationManager:
                     self.problem = str(exc)
                     if is_transient:
                         backoff.reset()
-                    pause = _RETRY_PAUSE if is_transient else backoff.next()
+                    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
+                    pause = max(_RETRY_PAUSE, wish or 0.0) if is_transient else backoff.next()
                 else:
                     self.problem = ""
                     backoff.reset()
@@ -166,7 +179,7 @@ class ConfigurationManager:
         """Hand the webhooks over to the other replicas, while calls still come here.
 
         What only this replica serves goes now, and what has waited for it comes into force. Its
-        authorities stay trusted until it withdraws. Without others, nothing changes by now.
+        authorities stay trusted until it withdraws. Without others that stay, nothing changes.
 
         Raises:
             APIError: the API server is not available, or refuses.
@@ -216,8 +229,8 @@ class ConfigurationManager:
         until = time.monotonic() + self._renewal + _AFTERMATH
         for plan in plans.values():
             for key, mark in plan.marks.items():
-                if key != self._key:
-                    self._elsewhere |= {served.path: until for served in mark.served.values()}
+                for webhook in mark.served.values() if key != self._key else ():
+                    self._elsewhere |= {(webhook.path, target): until for target in webhook.targets}
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
         async with self._looked:
@@ -241,8 +254,11 @@ class ConfigurationManager:
         mark, _ = self._offers[kind]
         if found.version is None and not mark.served:
             return Plan((), {})
-        if self._is_retired and found.marks.keys() - {self._key}:
+        heirs = [key for key, other in found.marks.items() if not other.is_retired]
+        if self._is_retired and {*heirs} - {self._key}:
             mark = mark.retire()
+        is_offered = all(offer.served for offer, _ in self._offers.values())
+        mark = dataclasses.replace(mark, is_in_both=is_offered or self._key in others)
         return plan_presence(found, others, self._key, mark, self._clock.tell())
 
     def _build_offer(

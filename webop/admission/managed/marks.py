@@ -57,6 +57,8 @@ class Mark:
         authorities: whom to trust for it: certificates in PEM.
         definitions: webhooks that are not in force as it has them, by name, without
             ``clientConfig``: so that whoever can, puts them in force.
+        is_in_both: whether the other configuration has a mark of the replica, too. If that is not
+            there, the replica has ended in the middle of its withdrawal.
     """
 
     identity: str
@@ -68,10 +70,16 @@ class Mark:
     process: str = ""
     authorities: tuple[str, ...] = ()
     definitions: Mapping[str, Json] = field(default_factory=dict)
+    is_in_both: bool = False
 
     def is_alive(self, now: dt.datetime) -> bool:
         """Tell whether it counts; a mark from the future does: somebody's clock is wrong."""
         return (now - self.renewed).total_seconds() <= self.lifetime
+
+    @property
+    def is_retired(self) -> bool:
+        """Tell whether the replica takes no more calls."""
+        return not self.address
 
     def retire(self) -> Mark:
         """Return the mark of a replica that takes no more calls: only whom to trust."""
@@ -98,6 +106,7 @@ class Mark:
             "webhooks": served,
             "ca": "".join(f"{pem}\n" for pem in self.authorities),
             "pending": dict(self.definitions),
+            "both": self.is_in_both,
         }
         return orjson.dumps(document).decode()
 
@@ -119,6 +128,7 @@ def decode_mark(text: str) -> Mark | None:
             },
             authorities=split_certificates(document["ca"]),
             definitions={name: dict(value) for name, value in document["pending"].items()},
+            is_in_both=bool(document.get("both")),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -125,7 +125,7 @@ def plan_presence(
 ) -> Plan:
     """Plan a configuration with a replica as one of those that serve it.
 
-    Replicas with live marks elsewhere, in the other configuration, but without any in this one
+    Replicas with live marks elsewhere, in the other configuration, that never had any in this one
     serve no webhook of this type. A mark of its own that is fresh is left as it is.
 
     Args:
@@ -159,15 +159,16 @@ def plan_exit(
     """Plan a configuration without a replica: its webhooks go if nobody else serves them.
 
     Those of the last replica go, too, but for the persistent ones (ADM-11, ADM-47). If there are
-    others in the other configuration only, they are about to come, and decide on all themselves.
+    others in the other configuration only, they are about to come, and decide on all themselves;
+    so do those that have retired, which are about to go.
     """
     marks = {other: mark for other, mark in found.marks.items() if other != key}
     others = {other: mark for other, mark in elsewhere.items() if other != key}
-    if marks:
+    if any(not mark.is_retired for mark in marks.values()):
         webhooks, deferred = merge(marks, others, found.webhooks)
         return Plan(webhooks, marks, deferred)
-    if others:
-        return Plan(found.webhooks, {})
+    if marks or others:
+        return Plan(found.webhooks, marks)
     kept = [webhook for webhook in found.webhooks if webhook["name"] in persistent]
     return Plan(kept, {})
 
@@ -180,7 +181,7 @@ def merge(
     Existing ones that no replica serves are dropped (ADM-41).
     """
     ranked = sorted(marks.values(), key=lambda mark: (mark.since, mark.identity), reverse=True)
-    strangers = [mark for key, mark in elsewhere.items() if key not in marks]
+    strangers = [m for key, m in elsewhere.items() if key not in marks and not m.is_in_both]
     everyone = [*ranked, *(dataclasses.replace(mark, served={}) for mark in strangers)]
     bundle = build_bundle(pem for mark in ranked for pem in mark.authorities)
     records = {webhook["name"]: webhook for webhook in existing}
