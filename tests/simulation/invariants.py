@@ -247,7 +247,8 @@ class Judge:
             problems += self._list_missed(name, body, plans)
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
-        if progress:
+        has_scope = any(plan.kind in _CYCLE_KINDS for plan in plans)
+        if progress and (has_scope or len(self.world.processes) == 1):  # the next one cannot know
             problems.append(f"progress: {name} has some left over: {progress}")
         ended = {key for process in self.world.processes for key in process.ended_daemons}
         is_guarded = any(

@@ -118,10 +118,11 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
         _continue_cycle(ctx, plan, cycle)
     if plan.handlers:
         return True
-    if cause.reason is not Reason.RESUME and ctx.handlers.has_scope_for(cause):
-        return True  # it is stored as handled
-    # The object can have left the scope in the middle of a cycle, or the cycle lost its cause while
-    # the operator was down: its progress must be removed.
+    if cause.reason is not Reason.RESUME:
+        # It is stored as handled. The object can have left the scope in the middle of a cycle, of
+        # which nothing must be left; the records of others in the same place are not ours.
+        return ctx.handlers.has_scope_for(cause) or cycle is not None
+    # A cycle can have lost its cause while the operator was down: its progress must be removed.
     storage = ctx.operator.settings.persistence.progress_storage
     return any(storage.fetch(key=handler.id, body=cause.body) for handler in ctx.handlers.changes)
 

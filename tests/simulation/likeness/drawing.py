@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.cluster import Json
 
-GROUP = "likeness.webop.dev"
+GROUP = "drawn.webop.dev"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
