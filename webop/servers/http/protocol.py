@@ -126,6 +126,11 @@ class _Connection(HttpToolsProtocol):
             self._idle_limit = _FRESH_SECONDS
         self._watch()
 
+    def shutdown(self) -> None:
+        """Close after the answers in flight; what came last has a moment for its first request."""
+        if self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
         if self._check is not None:
