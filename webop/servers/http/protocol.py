@@ -232,7 +232,9 @@ class _Connection(HttpToolsProtocol):
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            self.message_event.set()
+            # The app of an earlier request would read on, and the body would grow without end.
+            if len(self._unanswered) == 1:
+                self.message_event.set()
 
     def on_message_complete(self) -> None:
         """End a request."""
