@@ -178,3 +178,4 @@ async def test_a_client_that_closes_its_side_is_dropped_while_a_handler_still_ru
         if is_reading:
             assert await reader.read() == b""
         await until(lambda: not listener.connections)
+        fn.gate.set()  # else the exit waits for it
