@@ -409,7 +409,7 @@ class _Cycle(RequestResponseCycle):
         if self.flow.write_paused:  # the client does not take its answers: wait for it
             return False
         parts, size = [STATUS_LINE[status]], b""
-        for name, value in headers:
+        for name, value in (*self.default_headers, *headers):
             if name == b"content-length":
                 size = value
             elif name == b"connection" and value == b"close":
