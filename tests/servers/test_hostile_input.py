@@ -413,6 +413,27 @@ async def test_requests_in_one_packet_are_served_a_few_at_a_time(fn: Recorder) -
     assert peak < 10_000_000
 
 
+async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_memory() -> None:
+    async def wait_for_the_end(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    loop, large = asyncio.get_running_loop(), bytes(16_000_000)
+    hosting = Hosting(DefaultLimits(drain_timeout=0.1))
+    async with Listener(wait_for_the_end, "127.0.0.1", 0, hosting=hosting) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: len(listener.connections) == 1)
+            tracemalloc.start()
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(loop.sock_sendall(client, head + large), 0.5)
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+    assert held < 1_000_000
+
+
 async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alone(
     fn: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,10 +9,11 @@ import gc
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.servers.reviewing import (
     RESPONSE,
@@ -138,6 +139,35 @@ async def test_what_waits_in_the_queue_of_the_kernel_is_answered(
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
     assert len(fn.calls) == 50
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_that_comes_while_the_port_is_closed_is_answered_or_refused(
+    fn: Recorder, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    errors: list[Any] = []
+    clients: list[socket.socket] = []
+
+    async def come_in_each_turn(port: int) -> None:
+        with contextlib.suppress(ConnectionRefusedError):
+            while True:
+                client = socket.create_connection(("127.0.0.1", port), 3.0)
+                client.sendall(REQUEST)
+                clients.append(client)
+                await asyncio.sleep(0)
+
+    async def stop() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        async with listen(fn, Hosting(DefaultLimits(max_connections=9999)), None) as listener:
+            task = asyncio.create_task(come_in_each_turn(listener.port))
+        await task
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(stop())
+    assert not errors
+    for client in clients:
+        with client:
+            assert client.recv(10_000).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_request_that_has_come_but_is_not_read_yet_is_answered(

@@ -77,6 +77,13 @@ async def test_uvicorn_waits_for_what_is_in_flight(fn: Recorder) -> None:
     assert "connection: close" in head
 
 
+async def test_the_headers_that_uvicorn_is_told_to_send_are_sent(fn: Recorder) -> None:
+    options: Any = {"headers": [("Strict-Transport-Security", "max-age=1")], "access_log": False}
+    async with run_uvicorn(ReviewEndpoint(fn), http=HTTPProtocol, **options) as port:
+        answer = await post(f"http://127.0.0.1:{port}")
+    assert answer.headers["Strict-Transport-Security"] == "max-age=1"
+
+
 async def echo(request: Request) -> JSONResponse:
     body = await request.body()
     return JSONResponse(
@@ -178,3 +185,4 @@ async def test_a_client_that_closes_its_side_is_dropped_while_a_handler_still_ru
         if is_reading:
             assert await reader.read() == b""
         await until(lambda: not listener.connections)
+        fn.gate.set()  # else the exit waits for it

@@ -124,7 +124,7 @@ class Listener:
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
-                await self._server.stop_accepting()
+                self._server.stop_accepting()
             await self._server.shutdown()
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
@@ -152,7 +152,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._limits = limits
-        self._accepting: list[asyncio.Task[None]] = []
+        self._sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepted: list[socket.socket] = []  # those that are open, and some that were
         self._tls: dict[str, Any] = {}
@@ -169,51 +169,63 @@ class _Server(uvicorn.Server):
         """Begin to accept connections on sockets that listen already."""
         self.lifespan = self.config.lifespan_class(self.config)
         self.servers = []
-        self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or ()]
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets or []
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
         self.started = True
 
-    async def stop_accepting(self) -> None:
-        """Close the port."""
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.wait(self._accepting)
+    def stop_accepting(self) -> None:
+        """Close the port, after the clients that it knows already are accepted."""
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            for _ in range(_BACKLOG):
+                if not self._accept(sock):
+                    break
+            sock.close()
 
     def cancel_handshakes(self) -> None:
         """Drop the connections that are not ready to be served."""
         for task in self._handshakes:
             task.cancel()
 
-    async def _accept(self, sock: socket.socket) -> None:
-        """Accept connections, up to the limit at all sockets of the port."""
-        loop = asyncio.get_running_loop()
-        with sock:
-            while True:
-                await asyncio.sleep(0)  # sock_accept() does not wait if a connection is there
-                try:
-                    connection, _address = await loop.sock_accept(sock)
-                except ConnectionError:  # the client has gone
-                    continue
-                except OSError as error:  # such as too many open files
-                    logger.warning("Cannot accept a connection: %s.", error.strerror)
-                    await asyncio.sleep(_ACCEPT_PAUSE)
-                    continue
-                limit = self._limits.max_connections
-                if len(self._accepted) >= limit:
-                    self._accepted = [each for each in self._accepted if each.fileno() >= 0]
-                if len(self._accepted) >= limit:
-                    report_full(self._limits)
-                    connection.close()
-                else:
-                    self._accepted.append(connection)
-                    task = loop.create_task(self._connect(connection))
-                    self._handshakes.add(task)
-                    task.add_done_callback(self._handshakes.discard)
+    def _accept(self, sock: socket.socket) -> bool:
+        """Accept a connection, up to the limit at all sockets of the port; tell if there was one.
+
+        Not by a task that awaits ``sock_accept()``: its cancellation can lose a connection.
+        """
+        try:
+            connection, _address = sock.accept()
+        except BlockingIOError:
+            return False
+        except ConnectionError:  # the client has gone
+            return True
+        except OSError as error:  # such as too many open files
+            logger.warning("Cannot accept a connection: %s.", error.strerror)
+            self._loop.remove_reader(sock)
+            self._loop.call_later(_ACCEPT_PAUSE, self._resume, sock)
+            return False
+        limit = self._limits.max_connections
+        if len(self._accepted) >= limit:
+            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
+        if len(self._accepted) >= limit:
+            report_full(self._limits)
+            connection.close()
+        else:
+            self._accepted.append(connection)
+            task = self._loop.create_task(self._connect(connection))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+        return True
+
+    def _resume(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_reader(sock, self._accept, sock)
 
     async def _connect(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        protocol = partial(HTTPProtocol, self.config, self.server_state, {}, loop)
+        protocol = partial(HTTPProtocol, self.config, self.server_state, {}, self._loop)
         with contextlib.suppress(OSError):  # a failed handshake, too
-            await loop.connect_accepted_socket(protocol, connection, **self._tls)
+            await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
 
 
 def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -126,6 +126,11 @@ class _Connection(HttpToolsProtocol):
             self._idle_limit = _FRESH_SECONDS
         self._watch()
 
+    def shutdown(self) -> None:
+        """Close after the answers in flight; what came last has a moment for its first request."""
+        if self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
         if self._check is not None:
@@ -227,7 +232,9 @@ class _Connection(HttpToolsProtocol):
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            self.message_event.set()
+            # The app of an earlier request would read on, and the body would grow without end.
+            if len(self._unanswered) == 1:
+                self.message_event.set()
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -402,7 +409,7 @@ class _Cycle(RequestResponseCycle):
         if self.flow.write_paused:  # the client does not take its answers: wait for it
             return False
         parts, size = [STATUS_LINE[status]], b""
-        for name, value in headers:
+        for name, value in (*self.default_headers, *headers):
             if name == b"content-length":
                 size = value
             elif name == b"connection" and value == b"close":
