@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -332,7 +332,6 @@ _REASONS: Mapping[int, str] = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-STATUSES: Collection[int] = _REASONS.keys()
 
 
 def _refuse(fault: Fault) -> _ContentAnswer:

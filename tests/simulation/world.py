@@ -91,7 +91,6 @@ class World:
         self._counted = 0
         self._requests = 0
         self._digest = hashlib.sha256()
-        self._threads: list[threading.Thread] = []
         self.cluster.kinds.discovery_lag = plan.discovery_lag
         if not plan.is_late:
             self._define()
@@ -141,7 +140,6 @@ class World:
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
         """Note that an operator has ended; it is started again, as a kubelet does it."""
-        process.ended_at = self.loop.time()
         if process.is_dead:
             return
         error = None if task.cancelled() else task.exception()
@@ -159,7 +157,6 @@ class World:
     def kill(self, process: ReplicaProcess) -> None:
         """End a process at once: it never runs a step again."""
         process.is_dead = process.is_paused = True
-        process.ended_at = self.loop.time()
         self.network.cut_off(process)
         if self.admission is not None:
             self.admission.note_loss(process)
