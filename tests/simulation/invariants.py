@@ -206,7 +206,8 @@ class Judge:
 
     def list_unfinished(self) -> list[str]:
         """Say what has not converged yet."""
-        problems = [f"endless: {calls[0]} still runs" for calls in self._active.values() if calls]
+        running = [call for calls in self._active.values() for call in calls]
+        problems = [f"endless: {call}" for call in running if call.plan.kind in _CYCLE_KINDS]
         objects = self.world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:

@@ -94,6 +94,7 @@ class ReplicaProcess(Process):
         self.identity = f"replica-{number}-{serial}"
         self.daemons: dict[tuple[str, str], int] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
+        self.ended_at: float | None = None
         self.is_dead = False
         self.is_stopping = False
         self._world = world

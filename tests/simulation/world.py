@@ -140,6 +140,7 @@ class World:
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
         """Note that an operator has ended; it is started again, as a kubelet does it."""
+        process.ended_at = self.loop.time()
         if process.is_dead:
             return
         error = None if task.cancelled() else task.exception()
@@ -157,6 +158,7 @@ class World:
     def kill(self, process: ReplicaProcess) -> None:
         """End a process at once: it never runs a step again."""
         process.is_dead = process.is_paused = True
+        process.ended_at = self.loop.time()
         self.network.cut_off(process)
         if self.admission is not None:
             self.admission.note_loss(process)
