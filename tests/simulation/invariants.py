@@ -275,7 +275,8 @@ class Judge:
             for call in self.world.calls
             if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
         ]
-        known = (call.wish for call in calls if not call.process.is_dead)  # to the last process
+        # What the last process can know: not by the records of handlers that match no more.
+        known = (c.wish for c in calls if not c.process.is_dead and not c.plan.is_choosy)
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}

@@ -147,7 +147,7 @@ class Network:
         is_watch = query.get("watch") in {"true", "1"}
         key = sender.identity, parts.path
         since, until = self._pauses.get(key, (0.0, 0.0))
-        if request.method == "PATCH" and self._loop.time() < until:
+        if request.method == "PATCH" and self._loop.time() < until - _LATENCY[1]:
             self._on_impatience(*key, since, until)
         delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
         if fault is None or fault.kind == "slow":
