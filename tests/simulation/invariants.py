@@ -59,6 +59,7 @@ class Judge:
         self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
+        self._created: dict[str, float] = {}  # by name
         self._renewed: tuple[float, str | None] = 0.0, None
         self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
@@ -78,6 +79,8 @@ class Judge:
         ):
             return  # it has but some seconds to hand over, and to withdraw
         kinds = {plan.kind for plan in self.world.plan.handlers}
+        if self._created.get(path.rpartition("/")[2], 0.0) >= since:  # it is another object
+            return
         has_ended = any(
             call.process.identity == identity and path.endswith(f"/{call.name}")
             for call in self.world.calls
@@ -188,6 +191,8 @@ class Judge:
         if change.request is not None and change.request.user == "user":
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
+        if old is None:
+            self._created[meta["name"]] = self.world.loop.time()
         is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before
         if is_deleted and _FINALIZER in before.get("finalizers", ()):
             self._guarded.add(meta["uid"])
@@ -234,6 +239,8 @@ class Judge:
         for call in self.world.calls[calls:]:
             if call.plan.kind in _CYCLE_KINDS:
                 self.complain(f"unrest: {call} in the calm")
+        for problem in self.list_unfinished():
+            self.complain(f"{problem} (any more)")
         tasks = len(asyncio.all_tasks(self.world.loop))
         if tasks > _MAX_TASKS:
             self.complain(f"growth: {tasks} tasks")
