@@ -37,6 +37,7 @@ _FAILED = {"temporary", "error"}
 _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
 _SETTLING = 100.0  # seconds in which dead peers are forgotten, and silent watches given up
+_LAG = 0.2  # seconds until an event has come
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 _LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
@@ -60,6 +61,7 @@ class Judge:
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
+        self._touched: dict[str, float] = {}  # when anybody has written an object
         self._renewed: tuple[float, str | None] = 0.0, None
         self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
@@ -188,6 +190,7 @@ class Judge:
         is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
         if self._writes is not None and change.request is not None and not is_counting:
             self._writes[change.request.user] += 1
+        self._touched[new["metadata"]["uid"]] = self.world.loop.time()
         if change.request is not None and change.request.user == "user":
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
@@ -308,6 +311,13 @@ class Judge:
             if self._wants(plan, body)
         }
         ended = {key for process in self.world.processes for key in process.ended_daemons}
+        # One that is ending is started again with the next event after its end (DMN-30).
+        ended |= {
+            key
+            for process in self.world.processes
+            for key, at in process.stopped_daemons.items()
+            if at >= self._touched.get(key[1], 0.0) - _LAG
+        }
         wanted = {key for key in wanted if key not in ended or running[key]}
         problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [

@@ -82,6 +82,7 @@ class ReplicaProcess(Process):
     Attributes:
         daemons: those that run, by handler and uid.
         ended_daemons: those that have ended by themselves.
+        stopped_daemons: when they have ended last.
         task: the whole operator.
         is_dead: whether it was killed.
         is_stopping: whether it was told to end.
@@ -94,6 +95,7 @@ class ReplicaProcess(Process):
         self.identity = f"replica-{number}-{serial}"
         self.daemons: dict[tuple[str, str], int] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
+        self.stopped_daemons: dict[tuple[str, str], float] = {}
         self.ended_at: float | None = None
         self.is_dead = False
         self.is_stopping = False
@@ -333,6 +335,7 @@ async def _run_daemon(
             process.ended_daemons.add(key)
     finally:
         process.daemons[key] -= 1
+        process.stopped_daemons[key] = asyncio.get_running_loop().time()
 
 
 async def _index(

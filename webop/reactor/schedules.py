@@ -119,8 +119,8 @@ def start_in_background(
     def end(reason: DaemonStoppingReason, task: asyncio.Task[None] | None) -> None:
         if task is not None and (call := find_abandoned(task)) is not None:
             ctx.room.block(obj.uid, call)
-        if reason & (DaemonStoppingReason.OPERATOR_PAUSING | DaemonStoppingReason.FILTERS_MISMATCH):
-            obj.is_provided = False  # the pause may have ended before it, or the object match again
+        if DaemonStoppingReason.OPERATOR_PAUSING in reason:
+            obj.is_provided = False  # the pause may have ended before it
         obj.wake()
 
     item = BackgroundTask(
