@@ -205,6 +205,8 @@ def draw_plan(seed: int) -> Plan:
     is_late = name == "kinds" and rng.random() < 0.4
     steps = [*_draw_user(rng, theme, length), *_draw_fate(rng, theme, length, replicas)]
     steps += [Step(rng.uniform(0, 1.0), "define")] if is_late else []
+    if mode == "peering":  # which goes by the clocks of its members: they must agree
+        steps = [step for step in steps if step.kind != "skew"]
     plan = Plan(
         seed,
         mode,
