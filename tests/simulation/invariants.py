@@ -258,8 +258,10 @@ class Judge:
             problems += self._list_missed(name, body, plans)
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
-        has_scope = any(plan.kind in _CYCLE_KINDS for plan in plans)
-        if progress and (has_scope or len(self.world.processes) == 1):  # the next one cannot know
+        # The next process cannot know of what matches no more, nor a peer of what another one began.
+        is_known = any(plan.kind in _CYCLE_KINDS for plan in plans)
+        is_known = is_known and self.world.plan.mode != "peering"
+        if progress and (is_known or len(self.world.processes) == 1):
             problems.append(f"progress: {name} has some left over: {progress}")
         ended = {key for process in self.world.processes for key in process.ended_daemons}
         is_guarded = any(
