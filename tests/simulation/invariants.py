@@ -258,7 +258,7 @@ class Judge:
             problems += self._list_missed(name, body, plans)
         progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
-        # The next process cannot know of what matches no more, nor a peer of what another one began.
+        # The next process cannot know of what matches no more, nor a peer of what others began.
         is_known = any(plan.kind in _CYCLE_KINDS for plan in plans)
         is_known = is_known and self.world.plan.mode != "peering"
         if progress and (is_known or len(self.world.processes) == 1):
