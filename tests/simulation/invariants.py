@@ -61,6 +61,7 @@ class Judge:
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
+        self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self._touched: dict[str, float] = {}  # when anybody has written an object
         self._renewed: tuple[float, str | None] = 0.0, None
         self._changed: dict[str, float] = {}  # when a user has changed an object
@@ -184,12 +185,7 @@ class Judge:
                 self._judge_deletion(old)
             return
         self._judge_owner(new)
-        for key, count in new.get("status", {}).items():
-            if key.startswith("count-") and count < (old or {}).get("status", {}).get(key, 0):
-                self.complain(f"order: {key} of {new['metadata']['uid']} is {count} again")
-        is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
-        if self._writes is not None and change.request is not None and not is_counting:
-            self._writes[change.request.user] += 1
+        self._judge_order(change)
         self._touched[new["metadata"]["uid"]] = self.world.loop.time()
         if change.request is not None and change.request.user == "user":
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
@@ -202,6 +198,19 @@ class Judge:
         handled, last = (m.get("annotations", {}).get(_DIFFBASE) for m in (meta, before))
         if handled and handled != last:
             self._cycles[meta["uid"]] = (json.loads(last) if last else None, json.loads(handled))
+
+    def _judge_order(self, change: servers.Change) -> None:
+        """A process never replaces its own newer value by an older one."""
+        user = change.request.user if change.request is not None else ""
+        body = change.new or {}
+        for key, count in body.get("status", {}).items():
+            if key.startswith("count-") and count != (change.old or {}).get("status", {}).get(key):
+                last = self._counts.get((user, body["metadata"]["uid"], key), 0)
+                if count < last:
+                    self.complain(
+                        f"order: {user} writes {key} of {change.key}: {count} after {last}"
+                    )
+                self._counts[user, body["metadata"]["uid"], key] = count
 
     def judge_leftovers(self, process: ReplicaProcess) -> None:
         """Nothing of an operator goes on after it has ended."""
