@@ -101,6 +101,8 @@ class Work:
             have finished.
         pending: what could not be written.
         writing: held by whoever writes, so that nothing older is written after something newer.
+        is_recording: whether somebody is writing what the framework keeps, such as outcomes of
+            handlers: nobody must call them again meanwhile.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
         trouble: the last of these errors: it is logged once.
@@ -110,6 +112,7 @@ class Work:
     cleanup: Patch | None = None
     pending: Pending | None = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_recording: bool = False
     backoff: Backoff | None = None
     paused_until: float = 0.0
     trouble: str = ""

@@ -104,6 +104,7 @@ async def save(
         if not obj.has_pending:  # whoever came before has written it, too
             return
         (wanted, own, _), work.pending = work.pending, None
+        work.is_recording = bool(own)
         try:
             if wanted:
                 merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
@@ -127,11 +128,13 @@ async def save(
         except (APIError, LoginError, asyncio.CancelledError) as exc:
             obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
             raise
+        finally:
+            work.is_recording = False
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
-    """Write what could not be written before; errors as in :func:`save`."""
-    if obj.has_pending:
+    """Write what could not be written before, or wait for who does; errors as in :func:`save`."""
+    if obj.has_pending or (obj.work or NOTHING).is_recording:
         await save(ctx, obj, Pending(Patch(), Patch()))
 
 
