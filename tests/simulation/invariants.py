@@ -186,6 +186,10 @@ class Judge:
             return
         self._judge_owner(new)
         self._judge_order(change)
+        # A timer that counts writes for ever.
+        is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
+        if self._writes is not None and change.request is not None and not is_counting:
+            self._writes[change.request.user] += 1
         self._touched[new["metadata"]["uid"]] = self.world.loop.time()
         if change.request is not None and change.request.user == "user":
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
