@@ -157,10 +157,8 @@ class Judge:
 
     def _judge_lease(self, change: servers.Change) -> None:
         """A holder renews in time, whatever its objects do to it."""
-        now, holder = (
-            self.world.loop.time(),
-            (change.new or {}).get("spec", {}).get("holderIdentity"),
-        )
+        now = self.world.loop.time()
+        holder = (change.new or {}).get("spec", {}).get("holderIdentity")
         since, self._renewed = self._renewed, (now, holder)
         is_disturbed = self.world.was_disturbed(since[0] - _AFTERMATH, now, "leases")
         if holder and since[1] == holder and now - since[0] > _RENEWAL and not is_disturbed:
@@ -219,8 +217,7 @@ class Judge:
     def judge_leftovers(self, process: ReplicaProcess) -> None:
         """Nothing of an operator goes on after it has ended."""
         for task in asyncio.all_tasks(self.world.loop):
-            owner = get_process(task)
-            if owner is process and task is not process.task:
+            if getattr(task, "process", None) is process and task is not process.task:
                 self.complain(f"leftover: {task.get_coro()} of {process} after its end")
 
     # In the calm.
@@ -381,8 +378,3 @@ class Judge:
         wanted = {p.id for p in self.world.plan.handlers if p.kind == "delete" and not p.is_choosy}
         if wanted - done:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")
-
-
-def get_process(task: asyncio.Task[Any]) -> Any:
-    """Return the process that a task belongs to."""
-    return getattr(task, "process", None)

@@ -76,8 +76,14 @@ class Network:
 
     Attributes:
         faults: what is wrong now.
-        sent: the number of requests by method.
+
+    Args:
+        loop: the loop of all processes.
+        cluster: what the requests go to.
+        rng: for delays, and for who is hit by a fault.
         on_request: called for each request that is carried out, with its sender.
+        on_impatience: called when a process patches again before the time that a 429 has told: with
+            the process, the path, and the times from and until.
     """
 
     def __init__(

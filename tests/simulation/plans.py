@@ -40,7 +40,6 @@ class HandlerPlan:
             "count".
         subs: the number of its sub-handlers.
         is_choosy: whether it takes objects with a label only.
-        seen_by: the versions of the operator that have it.
         life: after how many seconds a daemon ends by itself; None if it does not.
         idle: of a timer, in seconds.
     """
@@ -53,7 +52,6 @@ class HandlerPlan:
     effect: str = ""
     subs: int = 0
     is_choosy: bool = False
-    seen_by: tuple[int, ...] = (0, 1)
     life: float | None = None
     idle: float | None = None
 
@@ -367,7 +365,6 @@ def load(data: dict[str, Any]) -> Plan:
             **{
                 **handler,
                 "attempts": tuple(Attempt(**attempt) for attempt in handler["attempts"]),
-                "seen_by": tuple(handler["seen_by"]),
             }
         )
         for handler in data["handlers"]

@@ -120,17 +120,15 @@ class ReplicaProcess(Process):
 
     def _build(self) -> None:
         plan = self._world.plan
-        info = ConnectionInfo(server="http://cluster", token=f"token-{self.number}")
         registry = webop.OperatorRegistry()
 
         @webop.on.login(registry=registry, id="login")
         async def login(**_: Any) -> ConnectionInfo | None:
             token = self._world.get_token(self.number)
-            return ConnectionInfo(server=info.server, token=token) if token else None
+            return ConnectionInfo(server="http://cluster", token=token) if token else None
 
         for handler in plan.handlers:
-            if self.serial % 2 in handler.seen_by:
-                _declare(registry, handler, partial(self._act, handler), self)
+            _declare(registry, handler, partial(self._act, handler), self)
         settings = self._build_settings(plan)
         if self._world.admission is not None:
             self._world.admission.equip(self, registry, settings)
@@ -220,7 +218,7 @@ class _Act:
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
         elif self.plan.effect == "count":
-            patch.status[f"count-{self.plan.id}"] = self.world.count(uid)
+            patch.status[f"count-{self.plan.id}"] = self.world.count()
         elif self.plan.effect == "fn":
             patch.fns.append(partial(_note_in_status, key=key, uid=uid))
 

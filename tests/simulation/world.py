@@ -202,7 +202,7 @@ class World:
         is_locked = any(fault.concerns(number, "GET", "") for fault in faults)
         return "" if is_locked else f"token-{number}-{self.loop.time():.3f}"
 
-    def count(self, uid: str) -> int:
+    def count(self) -> int:
         """Return a number that is greater than all others before it."""
         self._counted += 1
         return self._counted
