@@ -15,7 +15,7 @@ from tests.chaos.story import Times, collect, find_idle_daemons, play, set_up, s
 from tests.proving import Say, prove
 from webop.testing import LocalCluster
 
-_TOLD = 3  # violations of a rule that are told at length
+_TOLD = 3  # violations of a rule that are shown in full
 
 
 def main() -> int:

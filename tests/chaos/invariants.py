@@ -56,7 +56,7 @@ class Call:
         last: its last step.
         end: infinite if it was never told.
         outcome: "done", "later", "failed", "cancelled"; empty if there was no end.
-        delay: until it may be called again, if it is to be.
+        delay: in seconds, until it may be called again; 0 if it is not called again for this.
     """
 
     who: str
@@ -259,7 +259,7 @@ def _find_record(life: Life, call: Call) -> float:
 
 
 def find_early_retries(calls: list[Call], life: Life | None) -> Iterator[Violation]:
-    """Find retries before their time: by what the same process was told, and by what is stored."""
+    """Find early retries: by the delay of the last call in the process, and by the record."""
     told: dict[tuple[Any, ...], Call] = {}
     for call in calls:
         key = (call.actor, call.handler, call.version)

@@ -49,7 +49,7 @@ class Connection:
     def __init__(self, writer: asyncio.StreamWriter, upstream: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.upstream = upstream
-        self.is_dead = False  # nothing passes any more, and nobody is told
+        self.is_dead = False  # nothing passes any more, and both sides stay open
         self.is_lost = False  # the next answer is not passed on
 
     def abort(self) -> None:

@@ -46,7 +46,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=Tru
 KIND = Kind("chaos.webop.dev", "crates", "Crate")
 _PATIENCE = 120.0  # seconds beyond that, to tell what is late from what never comes
 _PROGRESS = 15.0  # seconds between two lines
-_CONTEXT = 30.0  # seconds before a violation whose faults are told
+_CONTEXT = 30.0  # seconds before a violation; its faults are shown
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 

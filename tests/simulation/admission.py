@@ -7,7 +7,7 @@ answer asks for another one (429 and 5xx with Retry-After, ten times at most).
 
 Guarantees:
     - Endpoints come and go some time after the readiness of their replicas has changed.
-    - Each replica has a certificate by a CA of its own, and changes both when it is told to.
+    - Each replica has a certificate by a CA of its own, and rotates both in the step "rotate".
     - A call sees the webhooks of the moment: the lag of the API server behind its own
       configurations is not simulated.
 """

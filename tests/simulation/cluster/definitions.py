@@ -143,13 +143,13 @@ class Kinds:
         self._serve_all(crd)
 
     def _serve_all(self, crd: Json) -> None:
-        """Serve the versions of a CRD as it is now; watches of before end."""
+        """Serve the versions of a CRD as it is now; earlier watches end."""
         name = crd["metadata"]["name"]
         for key in [key for key, kind in self._served.items() if kind.resource == name]:
             self._since.pop(self._served.pop(key))
         table = self._store.open_table(name)
         table.advance(len(table.log))
-        table.end_watches()  # the server begins anew with it, also with its cache
+        table.end_watches()  # the server starts anew with it, and with its cache
         table.oldest = self._store.version
         for kind in build_custom_kinds(crd):
             self._serve(kind)

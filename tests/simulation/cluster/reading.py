@@ -80,7 +80,7 @@ def list_objects(
 
 
 def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[str, str]) -> Watch:
-    """Begin a watch; what is too old is told by an event, as kube-apiserver does.
+    """Begin a watch; a version that is too old is an error event, as in kube-apiserver.
 
     Raises:
         Refusal: the parameters contradict each other.
@@ -190,7 +190,7 @@ def _parse_streaming(query: dict[str, str]) -> bool | None:
             raise refuse_options(
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
-        # As the beginning of everything means the same, the end of the list is told there, too.
+        # As the beginning of everything means the same, a bookmark ends the list there, too.
         return None if query.get("resourceVersion", "0") not in {"", "0"} else True
     if match != "NotOlderThan":
         raise refuse_options("sendInitialEvents requires resourceVersionMatch NotOlderThan")

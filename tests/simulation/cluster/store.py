@@ -205,7 +205,7 @@ class Store:
     Attributes:
         version: of the latest change.
         lag: how many changes of a resource its watch cache is late; a number, or a function of
-            the resource. When it has become less, :meth:`catch_up` is to be called.
+            the resource. After it is lowered, call :meth:`catch_up`.
         observers: called after each change.
         react: called after them, and after the watches: what the server itself does then.
     """

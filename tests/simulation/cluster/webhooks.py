@@ -180,7 +180,7 @@ def _fail(webhook: Json, problem: str) -> Refusal:
 
 
 def _build_denial(webhook: Json, status: Json) -> Refusal:
-    """Return what the user is told (the defaults are those of kube-apiserver)."""
+    """Return the answer to the user (the defaults are those of kube-apiserver)."""
     reason = status.get("message") or status.get("reason") or "without explanation"
     separator = " " if not (status.get("message") or status.get("reason")) else ": "
     message = f'admission webhook "{webhook["name"]}" denied the request{separator}{reason}'

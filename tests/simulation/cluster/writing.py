@@ -117,7 +117,7 @@ class Writer:
         return (yield from self._update(target, make, is_patch=False))
 
     def patch(self, target: Target) -> Steps:
-        """Apply a patch; what is wrong with it is told only if the object is there."""
+        """Apply a patch; errors in it count only if the object is there."""
         content_type = get_content_type(target.request)
         if content_type not in _PATCHES:
             raise refuse_content_type(", ".join(_PATCHES))
@@ -137,7 +137,7 @@ class Writer:
             raise target.refuse_absent()
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
-        name = "" if is_one_of_many else target.name  # webhooks are told so
+        name = "" if is_one_of_many else target.name  # webhooks see no name
         wish = {"kind": "DeleteOptions", **options}
         operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
         yield from webhooks.mutate(self._store, self._rng, operation, old, None, dict)
@@ -204,7 +204,7 @@ class Writer:
         raise target.refuse_conflict("the object has been modified")
 
     def _prepare_update(self, target: Target, old: Json, raw: Json) -> Json:
-        """Return the state that is to be stored; the resource version stays for now."""
+        """Return the state to store; the resource version stays for now."""
         kind, before, metadata = target.kind, old["metadata"], {**raw["metadata"]}
         new = {**raw, "metadata": metadata}
         _check_version(target, metadata, before)
