@@ -8,8 +8,10 @@ repeats what was not written down yet; that the network was bad excuses nothing 
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.plans import HandlerPlan
@@ -22,6 +24,7 @@ from tests.simulation.replicas import (
     get_essence,
     get_wish,
 )
+from tests.simulation.virtual import EPOCH
 
 if TYPE_CHECKING:
     from tests.simulation import cluster as servers
@@ -41,7 +44,29 @@ _LAG = 0.2  # seconds until an event has come
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 _LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
+_NOTICE = 3.0  # seconds until an operator has noticed another one
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
+
+
+def list_notes(status: Json) -> list[str]:
+    """Return what handlers have written into a status but for counts: the keys."""
+    return [key for key in status if key != "kopf" and not key.startswith("count-")]
+
+
+@dataclass(frozen=True)
+class _Cycle:
+    """A handling cycle of an object that has ended.
+
+    Attributes:
+        before: what was handled before it.
+        handled: what it has handled.
+        user: the process that has ended it.
+    """
+
+    before: Json | None = None
+    handled: Json = field(default_factory=dict)
+    user: str = ""
+    end: float = 0.0
 
 
 class Judge:
@@ -54,10 +79,15 @@ class Judge:
     def __init__(self, world: World) -> None:
         self.world = world
         self.violations: list[str] = []
+        plans = (*world.plan.handlers, *world.plan.upgraded)
+        self._kinds = {plan.kind for plan in plans}
+        self._is_counting = any(plan.effect == "count" for plan in plans)
         self._active: dict[str, list[Call]] = defaultdict(list)
         self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
-        self._cycles: dict[str, tuple[Json | None, Json]] = {}  # the last one, by what was handled
+        self._cycles: dict[str, _Cycle] = {}  # the last one, by uid
+        self._records: dict[tuple[str, str], tuple[float, Json]] = {}  # by uid and handler
+        self._former: dict[tuple[str, str], list[Any]] = defaultdict(list)  # values, by uid and key
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
@@ -81,7 +111,6 @@ class Judge:
             process.identity == identity and process.is_stopping for process in self.world.processes
         ):
             return  # it has but some seconds to hand over, and to withdraw
-        kinds = {plan.kind for plan in self.world.plan.handlers}
         if self._created.get(path.rpartition("/")[2], 0.0) >= since:  # it is another object
             return
         has_ended = any(
@@ -89,15 +118,20 @@ class Judge:
             for call in self.world.calls
             if call.end is not None and call.end >= since
         )
-        if not has_ended and not kinds & {"daemon", "timer"}:
+        if not has_ended and not self._kinds & {"daemon", "timer"}:
             self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
         if call.plan.kind == "timer":
             self.judge_timer(call)
-        if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
+        if call.plan.kind not in _CYCLE_KINDS | {"event"}:
             return
+        if call.handler != call.plan.id:
+            self._judge_repetition(call)
+            return
+        self._judge_record(call)
+        self._judge_peers(call)
         active = self._active[call.uid]
         is_event = call.plan.kind == "event"  # they do not wait for the others
         for other in (other for other in active if (other.plan.kind == "event") == is_event):
@@ -106,8 +140,11 @@ class Judge:
                 self.complain(f"overlap: {call} while {other}")
         active.append(call)
         self._judge_limit(call)
-        if is_event:
-            return
+        if not is_event:
+            self._judge_repetition(call)
+
+    def _judge_repetition(self, call: Call) -> None:
+        """What is done is not done again; attempts are counted, and come when they are wanted."""
         key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
         if last is None or last.end is None or last.essence != call.essence:
@@ -123,6 +160,30 @@ class Judge:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in _FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _judge_record(self, call: Call) -> None:
+        """A process goes on with the attempts that are recorded on the object since before it."""
+        written, record = self._records.get((call.uid, call.handler), (0.0, {}))
+        is_known = written < call.process.started_at and record.get("purpose") == call.reason
+        if not record or not is_known or self.world.plan.mode == "peering":
+            return
+        if record.get("success") or record.get("failure"):
+            return
+        if call.retry < record.get("retries", 0):
+            self.complain(f"count of attempts: {call}, but {record}")
+        is_skewed = any(process.skew for process in self.world.processes)
+        delayed = record.get("delayed")
+        if delayed and not is_skewed:
+            until = (dt.datetime.fromisoformat(delayed) - EPOCH).total_seconds()
+            if call.begin < until - 0.01:
+                self.complain(f"too early: {call}, but {record}")
+
+    def _judge_peers(self, call: Call) -> None:
+        """Nothing is done while an operator of others is there that goes first."""
+        rival = self.world.peers.find_rival(call.process.number, _NOTICE)
+        since = call.begin - _SETTLING
+        if rival is not None and not self.world.was_disturbed(since, call.begin):
+            self.complain(f"peering: {call} while {rival} is there")
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
@@ -152,7 +213,8 @@ class Judge:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
-        if pause > last.delay + _LATENESS and not is_crowded and not is_disturbed:
+        is_excused = is_crowded or is_disturbed or self.world.peers.is_anybody_known
+        if pause > last.delay + _LATENESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
     def _judge_lease(self, change: servers.Change) -> None:
@@ -184,9 +246,9 @@ class Judge:
             return
         self._judge_owner(new)
         self._judge_order(change)
+        self._judge_values(change, new)
         # A timer that counts writes for ever.
-        is_counting = any(plan.effect == "count" for plan in self.world.plan.handlers)
-        if self._writes is not None and change.request is not None and not is_counting:
+        if self._writes is not None and change.request is not None and not self._is_counting:
             self._writes[change.request.user] += 1
         self._touched[new["metadata"]["uid"]] = self.world.loop.time()
         if change.request is not None and change.request.user == "user":
@@ -199,7 +261,37 @@ class Judge:
             self._guarded.add(meta["uid"])
         handled, last = (m.get("annotations", {}).get(_DIFFBASE) for m in (meta, before))
         if handled and handled != last:
-            self._cycles[meta["uid"]] = (json.loads(last) if last else None, json.loads(handled))
+            before = json.loads(last) if last else None
+            user = change.request.user if change.request is not None else ""
+            now = self.world.loop.time()
+            self._cycles[meta["uid"]] = _Cycle(before, json.loads(handled), user, now)
+        self._note_records(old or {}, new)
+
+    def _note_records(self, old: Json, new: Json) -> None:
+        before, now = (body.get("metadata", {}).get("annotations", {}) for body in (old, new))
+        for key in before.keys() | now.keys():
+            if key.startswith(_PREFIX) and key != _DIFFBASE and now.get(key) != before.get(key):
+                record = json.loads(now.get(key, "{}"))
+                place = new["metadata"]["uid"], key.partition("/")[2]
+                self._records[place] = self.world.loop.time(), record
+
+    def _judge_values(self, change: servers.Change, body: Json) -> None:
+        """What a call has written is not written again over what others have written since."""
+        user = change.request.user if change.request is not None else ""
+        now, uid = self.world.loop.time(), body["metadata"]["uid"]
+        old, new = (change.old or {}).get("status", {}), body.get("status", {})
+        had_faults = any(  # whoever gets no answer writes again
+            step.kind == "fault" and step.at <= now <= step.at + step.seconds + _AFTERMATH
+            for step in self.world.plan.steps
+        )
+        for key in list_notes(new):
+            former = self._former[uid, key]
+            is_again = new[key] != old.get(key) and new[key] in former
+            if is_again and not had_faults:
+                self.complain(
+                    f"written twice: {user} writes {key} of {change.key}: {new[key]} again"
+                )
+            former.append(old.get(key))
 
     def _judge_order(self, change: servers.Change) -> None:
         """A process never replaces its own newer value by an older one."""
@@ -262,11 +354,18 @@ class Judge:
         """Every handler has handled the last state of an object, or failed with it for good."""
         meta, uid = body["metadata"], body["metadata"]["uid"]
         annotations = meta.get("annotations", {})
-        plans = [plan for plan in self.world.plan.handlers if self._wants(plan, body)]
+        plans = [plan for plan in self.world.handlers if self._wants(plan, body)]
         problems = []
         if any(plan.kind in _CYCLE_KINDS for plan in plans):
-            problems += self._list_missed(name, body, plans)
-        progress = [key for key in annotations if key.startswith(_PREFIX) and key != _DIFFBASE]
+            problems += self._list_missed(name, body)
+        known = {plan.id for plan in self.world.handlers}  # the records of others are not ours
+        progress = [
+            key
+            for key in annotations
+            if key.startswith(_PREFIX)
+            and key != _DIFFBASE
+            and key.partition("/")[2].partition(".")[0] in known
+        ]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
         # The next process cannot know of what matches no more, nor a peer of what others began.
         is_known = any(plan.kind in _CYCLE_KINDS for plan in plans)
@@ -283,13 +382,15 @@ class Judge:
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
-    def _list_missed(self, name: str, body: Json, plans: list[HandlerPlan]) -> list[str]:
+    def _list_missed(self, name: str, body: Json) -> list[str]:
         """Handlers of updates and fields see the last state, if it is another than at first (D-67).
 
-        Handlers of creations are called once, for whatever the state is then.
+        Handlers of creations are called once, for whatever the state is then. What matters are the
+        handlers of the version that has ended the last cycle.
         """
         uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
-        before, handled = self._cycles.get(uid, (None, {}))
+        cycle = self._cycles.get(uid, _Cycle())
+        before, handled = cycle.before, cycle.handled
         if get_essence(handled) != essence:
             return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
         calls = [
@@ -298,11 +399,24 @@ class Judge:
             if call.uid == uid and call.plan.kind in _CYCLE_KINDS and call.outcome in _FINAL
         ]
         # What the last process can know: not by the records of handlers that match no more.
-        known = (c.wish for c in calls if not c.process.is_dead and not c.plan.is_choosy)
+        handlers = next(p.handlers for p in self.world.processes if p.identity == cycle.user)
+        plans = [plan for plan in handlers if self._wants(plan, body)]
+        ids = {plan.id for plan in plans if not plan.is_choosy}
+        known = (
+            call.wish
+            for call in calls
+            if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
+            if call.begin < cycle.end  # later ones were for changes that were undone
+        )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
-        wanted |= {plan.id for plan in plans if plan.kind == "field" and first[0] != wish[0]}
-        done = {call.handler for call in calls if call.wish[0] == wish[0]}
+        wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
+        done = {
+            call.handler
+            for call in calls
+            if call.wish.value == wish.value
+            and (call.plan.kind != "update" or call.wish.note == wish.note)
+        }
         if before is None:
             wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
             done |= {call.handler for call in calls if call.plan.kind == "create"}
@@ -317,7 +431,7 @@ class Judge:
                 running.update({key: count for key, count in process.daemons.items() if count})
         wanted = {
             (plan.id, body["metadata"]["uid"])
-            for plan in self.world.plan.handlers
+            for plan in self.world.handlers
             if plan.kind == "daemon"
             for body in objects.values()
             if self._wants(plan, body)
@@ -342,7 +456,7 @@ class Judge:
         """The indexes of all processes equal the cluster."""
         problems = []
         for process in self.world.processes:
-            for plan in self.world.plan.handlers if process.is_running else ():
+            for plan in process.handlers if process.is_running else ():
                 if plan.kind != "index":
                     continue
                 index = process.operator.context.indices[plan.id]
@@ -364,7 +478,10 @@ class Judge:
         uid = body["metadata"]["uid"]
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         for key, note in notes.items():
-            owner = note.get("uid") if isinstance(note, dict) else note  # of a result, of an effect
+            # Of a result, or of an effect.
+            owner = note.get("uid") if isinstance(note, dict) else str(note).partition("#")[0]
+            if owner == "user":
+                continue
             if owner != uid and (isinstance(note, dict) or key.startswith("of-")):
                 self.complain(f"wrong object: {key} of {owner} is in {uid}")
 
@@ -375,6 +492,9 @@ class Judge:
         if uid not in self._guarded:
             return
         done = self._finals[uid]
-        wanted = {p.id for p in self.world.plan.handlers if p.kind == "delete" and not p.is_choosy}
+        versions = self.world.plan.handlers, self.world.plan.upgraded or self.world.plan.handlers
+        wanted = set.intersection(
+            *({p.id for p in plans if p.kind == "delete" and not p.is_choosy} for plans in versions)
+        )
         if wanted - done:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")

@@ -114,6 +114,7 @@ class Plan:
         is_hosted: whether the operator stays when there are no credentials.
         discovery_lag: in seconds.
         admission: its webhooks; None for none.
+        upgraded: the handlers after the step "upgrade"; the same as before if there are none.
     """
 
     seed: int
@@ -127,11 +128,16 @@ class Plan:
     is_hosted: bool = False
     discovery_lag: float = 0.0
     admission: AdmissionPlan | None = None
+    upgraded: tuple[HandlerPlan, ...] = ()
 
     @property
     def calm_at(self) -> float:
         """The moment after which nothing goes wrong any more."""
-        return max((step.at + abs(step.seconds) for step in self.steps), default=0.0) + 1.0
+        return max(map(self._find_end, self.steps), default=0.0) + 1.0
+
+    def _find_end(self, step: Step) -> float:
+        replicas = self.replicas if step.kind == "upgrade" else 1  # one after the other
+        return step.at + abs(step.seconds) * replicas
 
 
 _NAMES = ("one", "two", "three")
@@ -217,6 +223,7 @@ def draw_plan(seed: int) -> Plan:
         is_hosted=rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
+    plan = _add_peers(_add_upgrade(_add_meddling(plan, length), length), length)
     has_webhooks = mode != "peering" and name != "kinds"
     return _add_admission(plan, length) if has_webhooks else plan
 
@@ -243,6 +250,78 @@ def _add_admission(plan: Plan, length: float) -> Plan:
         is_persistent=rng.random() < 0.25,
     )
     return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
+
+
+def _add_meddling(plan: Plan, length: float) -> Plan:
+    """Let users annotate objects, and overwrite what one handler has written before the next."""
+    rng = random.Random(f"meddling {plan.seed}")
+    if rng.random() > 0.3:
+        return plan
+    kind = rng.choice(("create", "update"))
+    effect = rng.choice(("status", "result", "fn"))
+    quick = HandlerPlan(f"quick-{kind}", kind, effect=effect)
+    slow = HandlerPlan(f"slow-{kind}", kind, seconds=rng.choice((1.0, 3.0)))
+    steps = list(plan.steps)
+    for step in plan.steps:
+        if step.kind in {"create", "update", "replace"} and rng.random() < 0.6:
+            delay = rng.choice((0.3, 0.6, 1.5, rng.uniform(0, length / 4)))
+            what = rng.choice(("meddle", "meddle", "annotate"))
+            steps.append(Step(step.at + delay, what, step.target))
+    handlers = (quick, slow, *plan.handlers)
+    return dataclasses.replace(plan, handlers=handlers, steps=_sort(steps))
+
+
+def _add_upgrade(plan: Plan, length: float) -> Plan:
+    """Let some operators be replaced by versions with other handlers, or restarted while users act.
+
+    In between, a handler has failed for the first time, and users change what it waits for.
+    """
+    rng = random.Random(f"upgrade {plan.seed}")
+    if rng.random() > 0.35:
+        return plan
+    name = rng.choice(_NAMES)
+    begin, fails = rng.uniform(0.0, length / 2), rng.choice((2.0, 5.0, 15.0))
+    attempts = tuple(Attempt("temporary", fails) for _ in range(rng.choice((1, 2, 4))))
+    kind = rng.choice(("create", "update"))
+    waiting = HandlerPlan(
+        f"waiting-{kind}", kind, attempts, subs=rng.choice((0, 2)), is_choosy=rng.random() < 0.25
+    )
+    handlers = [HandlerPlan("noting-update", "update"), *plan.handlers]
+    handlers.insert(rng.randrange(len(handlers) + 1), waiting)
+    at, down = begin + rng.choice((0.3, 1.0, 3.0)), rng.choice((0.5, 2.0, 20.0))
+    steps = [
+        *plan.steps,
+        Step(max(0.0, begin - 1.0), "create", name),
+        Step(begin, "update", name),
+        Step(at, rng.choice(("upgrade", "upgrade", "kill", "stop")), 0, down),
+    ]
+    for _ in range(rng.randint(0, 3)):
+        what = rng.choice(("update", "label", "annotate", "delete"))
+        steps.append(Step(at + rng.uniform(-0.2, 1.2) * down, what, name))
+    upgraded = [handler for handler in handlers if rng.random() > 0.2]
+    if upgraded and rng.random() < 0.6:
+        number = rng.randrange(len(upgraded))
+        other = not upgraded[number].is_choosy
+        upgraded[number] = dataclasses.replace(upgraded[number], is_choosy=other)
+    if rng.random() < 0.6 or not upgraded:
+        upgraded.insert(0, _draw_handler(rng, rng.choice(_KINDS), "new"))
+    return dataclasses.replace(
+        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=tuple(upgraded)
+    )
+
+
+def _add_peers(plan: Plan, length: float) -> Plan:
+    """Let operators of others join some peerings: they leave, or vanish without notice."""
+    rng = random.Random(f"peers {plan.seed}")
+    if plan.mode != "peering" or rng.random() < 0.4:
+        return plan
+    steps = list(plan.steps)
+    if rng.random() < 0.7:
+        steps = [step for step in steps if step.kind not in {"fault", "pause", "unlock", "lag"}]
+    for _ in range(rng.randint(1, 2)):
+        kind, priority = rng.choice(("peer", "lost peer")), rng.choice((-1, 0, 1, 100))
+        steps.append(Step(rng.uniform(0, length), kind, priority, rng.choice((5.0, 30.0, 70.0))))
+    return dataclasses.replace(plan, steps=_sort(steps))
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:
@@ -360,22 +439,21 @@ def dump(plan: Plan) -> str:
 
 def load(data: dict[str, Any]) -> Plan:
     """Read a plan that was written down."""
-    handlers = [
-        HandlerPlan(
-            **{
-                **handler,
-                "attempts": tuple(Attempt(**attempt) for attempt in handler["attempts"]),
-            }
-        )
-        for handler in data["handlers"]
-    ]
+    handlers, upgraded = (
+        tuple(map(_load_handler, data.get(version, ()))) for version in ("handlers", "upgraded")
+    )
     steps = [
         Step(**{**step, "fault": step["fault"] and _load_fault(step["fault"])})
         for step in data["steps"]
     ]
     admission = AdmissionPlan(**given) if (given := data.get("admission")) else None
-    made = {"handlers": tuple(handlers), "steps": tuple(steps), "admission": admission}
-    return Plan(**{**data, **made})
+    made = {"handlers": handlers, "steps": tuple(steps), "admission": admission}
+    return Plan(**{**data, **made, "upgraded": upgraded})
+
+
+def _load_handler(data: dict[str, Any]) -> HandlerPlan:
+    attempts = tuple(Attempt(**attempt) for attempt in data["attempts"])
+    return HandlerPlan(**{**data, "attempts": attempts})
 
 
 def _load_fault(data: dict[str, Any]) -> Fault:
@@ -386,5 +464,6 @@ def describe(plan: Plan) -> str:
     """Say for people what is planned."""
     lines = [f"seed {plan.seed}, {plan.mode}, {plan.replicas} replicas, {plan.settings}"]
     lines += [f"  {handler}" for handler in plan.handlers]
+    lines += [f"  upgraded: {handler}" for handler in plan.upgraded]
     lines += [f"  {plan.admission}"] if plan.admission else []
     return "\n".join([*lines, *(f"  {step}" for step in plan.steps)])

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import webop
 from tests.simulation.network import SimulatedTransport
@@ -30,18 +30,31 @@ PLURAL = "things"
 GROUP = "sim.webop.dev"
 NAMESPACE = "default"
 LABEL = "chosen"
+NOTE = "note"  # an annotation
+
+
+class Wish(NamedTuple):
+    """What users want of an object; values and notes only grow."""
+
+    value: int
+    is_chosen: bool
+    note: int
 
 
 def get_essence(body: Mapping[str, Any]) -> str:
     """Return the state of an object that its handlers are called for, as text."""
-    labels = dict(body.get("metadata", {}).get("labels", {}))
-    return json.dumps({**body.get("spec", {}), **labels}, sort_keys=True)
+    meta = body.get("metadata", {})
+    note = meta.get("annotations", {}).get(NOTE)
+    notes = {NOTE: note} if note else {}
+    return json.dumps({**body.get("spec", {}), **meta.get("labels", {}), **notes}, sort_keys=True)
 
 
-def get_wish(body: Mapping[str, Any]) -> tuple[int, bool]:
+def get_wish(body: Mapping[str, Any]) -> Wish:
     """Return what users have made of an object: what handlers leave alone."""
-    labels = body.get("metadata", {}).get("labels", {})
-    return body.get("spec", {}).get("value", 0), labels.get(LABEL) == "yes"
+    meta = body.get("metadata", {})
+    is_chosen = meta.get("labels", {}).get(LABEL) == "yes"
+    note = int(meta.get("annotations", {}).get(NOTE, 0))
+    return Wish(body.get("spec", {}).get("value", 0), is_chosen, note)
 
 
 @dataclass(eq=False)
@@ -62,7 +75,7 @@ class Call:
     uid: str
     name: str
     essence: str
-    wish: tuple[int, bool]
+    wish: Wish
     retry: int
     reason: str
     begin: float
@@ -80,6 +93,7 @@ class ReplicaProcess(Process):
     """One incarnation of a replica.
 
     Attributes:
+        handlers: of its version.
         daemons: those that run, by handler and uid.
         ended_daemons: those that have ended by themselves.
         stopped_daemons: when they have ended last.
@@ -96,6 +110,8 @@ class ReplicaProcess(Process):
         self.daemons: dict[tuple[str, str], int] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
         self.stopped_daemons: dict[tuple[str, str], float] = {}
+        self.handlers = world.handlers
+        self.started_at = world.loop.time()
         self.ended_at: float | None = None
         self.is_dead = False
         self.is_stopping = False
@@ -127,7 +143,7 @@ class ReplicaProcess(Process):
             token = self._world.get_token(self.number)
             return ConnectionInfo(server="http://cluster", token=token) if token else None
 
-        for handler in plan.handlers:
+        for handler in self.handlers:
             _declare(registry, handler, partial(self._act, handler), self)
         settings = self._build_settings(plan)
         if self._world.admission is not None:
@@ -192,7 +208,7 @@ class _Act:
             )
         )
 
-    def decide(self) -> dict[str, str] | None:
+    def decide(self) -> dict[str, Any] | None:
         """Change the object; return or raise what is to be returned or raised.
 
         Raises:
@@ -202,7 +218,8 @@ class _Act:
         attempt = attempts[retry] if retry < len(attempts) else None
         if attempt is None or attempt.end == "ok":
             self._change(self.kwargs["patch"])
-            return {"uid": self.call.uid} if self.plan.effect == "result" else None
+            is_told = self.plan.effect == "result"
+            return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
         self.call.delay = attempt.delay
         if attempt.end == "temporary":
             raise webop.TemporaryError("not yet", delay=attempt.delay)
@@ -213,14 +230,15 @@ class _Act:
 
     def _change(self, patch: webop.Patch) -> None:
         key, uid = f"of-{self.plan.id}", self.call.uid
+        value = f"{uid}#{self.world.count()}"
         if self.plan.effect == "status":
-            patch.status[key] = uid
+            patch.status[key] = value
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
         elif self.plan.effect == "count":
             patch.status[f"count-{self.plan.id}"] = self.world.count()
         elif self.plan.effect == "fn":
-            patch.fns.append(partial(_note_in_status, key=key, uid=uid))
+            patch.fns.append(partial(_note_in_status, key=key, value=value))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -252,8 +270,8 @@ class _Act:
             self.world.end_call(self.call)
 
 
-def _note_in_status(body: dict[str, Any], *, key: str, uid: str) -> None:
-    body.setdefault("status", {})[key] = uid
+def _note_in_status(body: dict[str, Any], *, key: str, value: str) -> None:
+    body.setdefault("status", {})[key] = value
 
 
 def _declare(
@@ -291,13 +309,15 @@ async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         if plan.subs:
-            subs = {f"sub{number}": partial(_run_sub, act, plan) for number in range(plan.subs)}
+            subs = {
+                f"sub{number}": partial(_run_sub, act, plan, number) for number in range(plan.subs)
+            }
             await webop.execute(fns=subs)
         return doing.decide()
 
 
-async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
-    with act(f"{plan.id}/sub", kwargs).recording():
+async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> None:
+    with act(f"{plan.id}/sub{number}", kwargs).recording():
         await asyncio.sleep(plan.seconds / 2)
 
 

@@ -25,10 +25,11 @@ import orjson
 
 from tests.simulation import cluster as servers
 from tests.simulation.admission import Admission, describe_configuration
-from tests.simulation.invariants import Judge
+from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
-from tests.simulation.plans import CALM, Plan, Step
-from tests.simulation.replicas import GROUP, LABEL, NAMESPACE, PLURAL, Call, ReplicaProcess
+from tests.simulation.peers import Peers
+from tests.simulation.plans import CALM, HandlerPlan, Plan, Step
+from tests.simulation.replicas import GROUP, LABEL, NAMESPACE, NOTE, PLURAL, Call, ReplicaProcess
 from tests.simulation.virtual import (
     EPOCH,
     DeadlockError,
@@ -44,7 +45,8 @@ _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout"}
+_USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
+_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout", "upgrade"}
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -88,9 +90,11 @@ class World:
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self._serials = 0
         self._values = 0
+        self._is_upgraded = False
         self._counted = 0
         self._requests = 0
         self._digest = hashlib.sha256()
+        self.peers = Peers(self.network, loop.time, self._read_wall_clock, self._patch_peering)
         self.cluster.kinds.discovery_lag = plan.discovery_lag
         if not plan.is_late:
             self._define()
@@ -98,6 +102,11 @@ class World:
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
+
+    @property
+    def handlers(self) -> tuple[HandlerPlan, ...]:
+        """The handlers of the present version of the operator."""
+        return (self._is_upgraded and self.plan.upgraded) or self.plan.handlers
 
     async def live(self) -> None:
         """Let everything happen."""
@@ -234,26 +243,30 @@ class World:
         )
 
     def _take(self, step: Step) -> None:
-        if step.kind in {"create", "update", "label", "delete", "replace"}:
+        changes = {
+            "compact": self.cluster.compact,
+            "define": self._define,
+            "alter": self._alter,
+            "unlock": self._unlock,
+        }
+        if step.kind in _USES:
             self._act_as_user(step)
+        elif step.kind in changes:
+            changes[step.kind]()
         elif step.kind == "fault":
             assert step.fault is not None
             self.network.begin(step.fault)
             self.network.later(step.seconds, self.network.end, step.fault)
-        elif step.kind == "compact":
-            self.cluster.compact()
-        elif step.kind == "define":
-            self._define()
-        elif step.kind == "alter":
-            self._alter()
-        elif step.kind == "unlock":
-            self._unlock()
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
             self.network.later(step.seconds, self._catch_up)
+        elif step.kind == "upgrade":
+            self._upgrade(step)
+        elif step.kind in {"peer", "lost peer"}:
+            self.peers.join(int(step.target), step.seconds, is_lost=step.kind == "lost peer")
         elif step.kind in {"rollout", "rotate"}:
             assert self.admission is not None
             self.admission.take(step.kind)
@@ -282,11 +295,39 @@ class World:
         elif step.kind == "label":
             label = "yes" if self._values % 2 else None
             requests.append(("PATCH", name, {"metadata": {"labels": {LABEL: label}}}))
+        elif step.kind == "annotate":
+            notes = {NOTE: str(self._values)}
+            requests.append(("PATCH", name, {"metadata": {"annotations": notes}}))
+        elif step.kind == "meddle":
+            requests += self._meddle(name)
         if self.admission is not None:
             self.admission.submit(requests)
             return
         for request in requests:
             self.request(*request)
+
+    def _meddle(self, name: str) -> list[tuple[str, str, Any]]:
+        """Overwrite what handlers have written."""
+        body, value = self.list_objects().get(name, {}), f"user#{self._values}"
+        status = dict.fromkeys(list_notes(body.get("status", {})), value)
+        path = f"{name}/status" if self.plan.has_status else name
+        return [("PATCH", path, {"status": status})] if status else []
+
+    def _upgrade(self, step: Step) -> None:
+        """Replace one replica after another by one of the next version."""
+        self._is_upgraded = True
+        for number, process in enumerate(self.replicas):
+            if process is not None:
+                self.network.later(number * step.seconds, self._replace, process, step.seconds)
+
+    def _replace(self, process: ReplicaProcess, seconds: float) -> None:
+        if process.is_paused:  # it does not end in time
+            self._resume(process)
+            kind = "kill"
+        else:
+            kind = "stop"
+        if self.replicas[process.number] is process:
+            self._strike(Step(self.loop.time(), kind, process.number, seconds))
 
     def _strike(self, step: Step) -> None:
         number = int(step.target)
@@ -345,6 +386,9 @@ class World:
     def _create_peering(self) -> None:
         head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
         self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
+
+    def _patch_peering(self, patch: dict[str, Any]) -> None:
+        self._ask("PATCH", f"{_PEERINGS}/default", patch)
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0
