@@ -153,6 +153,38 @@ async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_thos
     assert chain.list_values("c") == [0, 1, 0]
 
 
+@pytest.mark.feature("D-67", "HND-15")
+async def test_a_change_that_is_taken_back_while_a_creation_is_retried_is_handled_as_an_update(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def on_create(name: str, retry: int, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            calls.note("create", {**kwargs, "name": name})
+            await gates[retry].wait()
+            if retry == 0:
+                raise webop.TemporaryError("not yet", delay=0)
+
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def on_update(**kwargs: Any) -> None:
+        calls.note("update", kwargs)
+
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 1})
+        for attempt, value in enumerate((2, 1), 1):
+            await calls.wait("one", "create", count=attempt)
+            await objects.patch("one", {"spec": {"a": value}})
+            await objects.pass_fence()
+            gates[attempt - 1].set()
+        await calls.wait("one", "update")
+        await objects.wait_handled("one")
+    assert [call["spec"]["a"] for call in calls.of("one", "create")] == [1, 2]
+    seen = [(call["old"], call["new"]) for call in calls.of("one", "update")]
+    assert seen == [({"spec": {"a": 2}}, {"spec": {"a": 1}})]
+
+
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
     chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
@@ -22,7 +21,7 @@ from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch, apply_merge_patch, subtract_patch
 from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
-from webop.reactor.planning import Plan, ResourceContext
+from webop.reactor.planning import Plan, ResourceContext, build_essence
 from webop.reactor.tracking import Cycle, Tracked, Work
 
 logger = logging.getLogger(__name__)
@@ -50,13 +49,17 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     )
     cycle = work.cycle = _adjust_cycle(plan, progress, storage)
     written: list[Patch] = []
+    state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
+    has_changed = cause.reason is Reason.CREATE and cause.new != cycle.essence
+    seen = None
+    if cause.reason in (Reason.CREATE, Reason.UPDATE):
+        seen = Snapshot(cause.new) if has_changed else essence
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
-        commit=partial(_commit, ctx, obj, cycle, written),
+        commit=partial(_commit, ctx, obj, seen, written),
     )
-    state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     called = [handler for handler in plan.handlers if handler.id in progress]
     outcomes = await execute(
         [handler for handler in called if handler.id not in cycle.bases], cause, progress, options
@@ -67,6 +70,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             outcomes |= await execute([handler], missed, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
+    if has_changed and outcomes and seen is not None:
+        cycle.detour = seen.restore()
     deliver_results(outcomes, cause.patch)
     for patch in written:  # users may have changed the object since then
         rest, done = subtract_patch(cause.patch, patch), list(map(id, patch.fns))
@@ -82,12 +87,12 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
                 progress.store(body=body, patch=cause.own, storage=storage)
                 body = Body(apply_merge_patch(body.raw, cause.own))
             leftovers = work.cleanup = Patch()
-        _conclude(ctx, plan, progress, body, cycle.essence, leftovers)
+        _conclude(ctx, plan, progress, body, cycle, leftovers)
         work.cycle = None
         obj.initial = False
     else:
-        if cause.reason in (Reason.CREATE, Reason.UPDATE):
-            progress.mark(outcomes, build_mark(cycle.essence))
+        if seen is not None:
+            progress.mark(outcomes, build_mark(seen.restore()))
         progress.store(body=body, patch=cause.own, storage=storage)
     return progress.delay
 
@@ -95,15 +100,15 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
 async def _commit(
     ctx: ResourceContext,
     obj: Tracked,
-    cycle: Cycle,
+    seen: Snapshot | None,
     written: list[Patch],
     states: Mapping[str, HandlerState],
     patch: Patch,
 ) -> None:
     """Store what is finished while a slower handler runs; if this fails, it is stored later."""
     progress = Progress(dict(states))
-    if cycle.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.mark(states, build_mark(cycle.essence))
+    if seen is not None:
+        progress.mark(states, build_mark(seen.restore()))
     storage = ctx.operator.settings.persistence.progress_storage
     progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
     try:
@@ -115,7 +120,7 @@ async def _commit(
 
 
 def _conclude(
-    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, essence: Any, patch: Patch
+    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, cycle: Cycle, patch: Patch
 ) -> None:
     """End the cycle: store the handled state on the object, remove the progress."""
     cause, persistence = plan.cause, ctx.operator.settings.persistence
@@ -129,6 +134,9 @@ def _conclude(
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
     progress.purge(owned, body=body, patch=patch, storage=storage)
     storage.touch(body=body, patch=patch, value=None)  # Kopf may have left it
+    essence = cycle.essence
+    if cycle.detour is not None and build_essence(ctx, body) == essence:
+        essence = cycle.detour  # the change was undone after handlers have seen it: an update
     if cause.reason is not Reason.DELETE and cause.old != essence:
         persistence.diffbase_storage.store(body=body, patch=patch, essence=essence)
 

@@ -173,12 +173,18 @@ def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
         plan.handlers = [h for h in ctx.handlers.changes if id(h) in chosen]
 
 
+def build_essence(ctx: ResourceContext, body: Body) -> Any:
+    """Return the state of an object that is stored as handled: without what the framework adds."""
+    persistence = ctx.operator.settings.persistence
+    essence = persistence.diffbase_storage.build(body=body, extra_fields=ctx.handlers.extra_fields)
+    return persistence.progress_storage.clear(essence=essence)
+
+
 def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     """Compare the state of an object with the last-handled one."""
     persistence = ctx.operator.settings.persistence
     stored = persistence.diffbase_storage.fetch(body=body)
-    new: Any = persistence.diffbase_storage.build(body=body, extra_fields=ctx.handlers.extra_fields)
-    new = persistence.progress_storage.clear(essence=new)
+    new = build_essence(ctx, body)
     old: Any = stored
     if isinstance(stored, EssenceDigest):
         old = stored.restore(new)  # too large to store: only a digest tells whether it is the same

@@ -80,6 +80,7 @@ class Cycle:
         essence: the newest state of the object that the cycle is about; it is stored as handled
             when the cycle ends. A creation keeps the state at its start: a change that comes
             meanwhile is an update, which is handled after it.
+        detour: another state, for which handlers of a creation were called.
         handler_ids: the handlers at the start.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
@@ -89,6 +90,7 @@ class Cycle:
     essence: Any
     handler_ids: frozenset[str]
     bases: dict[str, Any] = field(default_factory=dict)
+    detour: Any = None
 
 
 @dataclass(slots=True)
