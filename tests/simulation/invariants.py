@@ -420,7 +420,18 @@ class Judge:
         if before is None:
             wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
             done |= {call.handler for call in calls if call.plan.kind == "create"}
-        missed = wanted - done
+        last = {call.handler: call for call in calls if call.reason == "update"}
+        since = self._changed.get(uid, 0.0)
+        until = since + _LATENESS
+        deaf = {  # it knows another state, which was taken back
+            plan.id
+            for plan in plans
+            if plan.kind == "update" and not plan.is_choosy and (call := last.get(plan.id))
+            if call.wish != wish and (call.process.ended_at or until) >= until
+        }
+        if self.world.was_disturbed(since, until):
+            deaf.clear()
+        missed = wanted - done | deaf
         return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
 
     def _judge_daemons(self, objects: Json) -> list[str]:
