@@ -111,7 +111,7 @@ class Judge:
             process.identity == identity and process.is_stopping for process in self.world.processes
         ):
             return  # it has but some seconds to hand over, and to withdraw
-        if self._created.get(path.rpartition("/")[2], 0.0) >= since:  # it is another object
+        if self._created.get(path.rpartition("/")[2], 0.0) >= since - _LAG:  # it is another object
             return
         has_ended = any(
             call.process.identity == identity and path.endswith(f"/{call.name}")
