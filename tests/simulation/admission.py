@@ -8,8 +8,7 @@ answer asks for another one (429 and 5xx with Retry-After, ten times at most).
 Guarantees:
     - Endpoints come and go some time after the readiness of their replicas has changed.
     - Each replica has a certificate by a CA of its own, and rotates both in the step "rotate".
-    - A call sees the webhooks of the moment: the lag of the API server behind its own
-      configurations is not simulated.
+    - A changed webhook configuration is in force some time later, as planned.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import contextvars
 import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -121,6 +121,7 @@ class Admission:
         self._count = 0
         world.cluster.add_kind(GROUP, OTHERS, "Other")
         world.cluster.observers.append(self.judge.judge_change)
+        world.cluster.delay_webhooks(partial(world.network.later, plan.lag))
 
     def begin(self) -> None:
         """Begin to look at the replicas, and to create objects."""

@@ -88,6 +88,7 @@ class AdmissionPlan:
         shutdown_delay: how long replicas serve on that were told to stop.
         shrinks: whether a rollout brings fewer webhooks, not more.
         is_persistent: whether one of the webhooks stays when there is no replica.
+        lag: seconds until changed webhook configurations are in force in the API server.
     """
 
     pace: float = 2.0
@@ -96,6 +97,7 @@ class AdmissionPlan:
     shutdown_delay: float = 10.0
     shrinks: bool = False
     is_persistent: bool = False
+    lag: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,7 @@ def _add_admission(plan: Plan, length: float) -> Plan:
         shutdown_delay=rng.choice((6.0, 10.0)),
         shrinks=rng.random() < 0.25,
         is_persistent=rng.random() < 0.25,
+        lag=rng.choice((0.0, 0.3, 1.0)),
     )
     return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
 
