@@ -197,6 +197,30 @@ class Judge:
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
 
+    def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
+        """Handlers see indexes that are complete, or have nothing of the kind yet."""
+        if process.is_dead or self.world.plan.mode == "peering":
+            return
+        now = self.world.loop.time()
+        if self._had_faults(now):
+            return
+        known = {
+            body["metadata"]["name"]
+            for body in self.world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
+            if self._touched[body["metadata"]["uid"]] < now - _NOTICE
+        }
+        for plan in process.handlers:
+            if plan.kind == "index" and not plan.is_choosy:
+                seen = {*process.operator.context.indices[plan.id]}
+                if seen and (missed := known - seen):
+                    self.complain(f"index: {handler} of {process} misses {missed} in {plan.id}")
+
+    def _had_faults(self, now: float) -> bool:
+        return any(
+            step.kind in {"fault", "lag"} and step.at <= now <= step.at + step.seconds + _AFTERMATH
+            for step in self.world.plan.steps
+        )
+
     def judge_timer(self, call: Call) -> None:
         """A timer waits until the object has not changed for a while."""
         if call.plan.idle is None or self.world.was_disturbed(call.begin - _AFTERMATH, call.begin):
@@ -280,14 +304,10 @@ class Judge:
         user = change.request.user if change.request is not None else ""
         now, uid = self.world.loop.time(), body["metadata"]["uid"]
         old, new = (change.old or {}).get("status", {}), body.get("status", {})
-        had_faults = any(  # whoever gets no answer writes again
-            step.kind == "fault" and step.at <= now <= step.at + step.seconds + _AFTERMATH
-            for step in self.world.plan.steps
-        )
         for key in list_notes(new):
             former = self._former[uid, key]
             is_again = new[key] != old.get(key) and new[key] in former
-            if is_again and not had_faults:
+            if is_again and not self._had_faults(now):  # which hide answers
                 self.complain(
                     f"written twice: {user} writes {key} of {change.key}: {new[key]} again"
                 )
@@ -482,6 +502,8 @@ class Judge:
         return problems
 
     def _wants(self, plan: HandlerPlan, body: Json) -> bool:
+        if plan.is_general and not self.world.is_grouped:
+            return False
         return not plan.is_choosy or body["metadata"].get("labels", {}).get(LABEL) == "yes"
 
     def _judge_owner(self, body: Json) -> None:

@@ -42,6 +42,7 @@ class HandlerPlan:
         is_choosy: whether it takes objects with a label only.
         life: after how many seconds a daemon ends by itself; None if it does not.
         idle: of a timer, in seconds.
+        is_general: whether it selects a category, to which the kind belongs after "regroup".
     """
 
     id: str
@@ -54,6 +55,7 @@ class HandlerPlan:
     is_choosy: bool = False
     life: float | None = None
     idle: float | None = None
+    is_general: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ def draw_plan(seed: int) -> Plan:
         is_hosted=rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    plan = _add_peers(_add_upgrade(_add_meddling(plan, length), length), length)
+    for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes):
+        plan = add(plan, length)
     has_webhooks = mode != "peering" and name != "kinds"
     return _add_admission(plan, length) if has_webhooks else plan
 
@@ -325,6 +328,33 @@ def _add_peers(plan: Plan, length: float) -> Plan:
         kind, priority = rng.choice(("peer", "lost peer")), rng.choice((-1, 0, 1, 100))
         steps.append(Step(rng.uniform(0, length), kind, priority, rng.choice((5.0, 30.0, 70.0))))
     return dataclasses.replace(plan, steps=_sort(steps))
+
+
+def _add_kind_changes(plan: Plan, length: float) -> Plan:
+    """Let the kind change, with objects in indexes, while a handler runs and an object goes."""
+    rng = random.Random(f"kind changes {plan.seed}")
+    if plan.is_late or rng.random() > 0.2:
+        return plan
+    handlers = [
+        HandlerPlan("index-all", "index"),
+        HandlerPlan("index-general", "index", seconds=0.05, is_general=True),
+        HandlerPlan("watching", "event"),
+        HandlerPlan("slow-update", "update", seconds=3.0),
+    ]
+    guards = {"delete", "daemon", "timer"} if rng.random() < 0.7 else set()
+    handlers += [handler for handler in plan.handlers if handler.kind not in guards]
+    at = rng.uniform(5.0, 5.0 + length)
+    steps = [*plan.steps, *(Step(at - 4.0, "create", name) for name in _NAMES)]
+    steps += [
+        Step(at - rng.choice((0.1, 1.0, 2.5)), "update", "one"),
+        Step(at, rng.choice(("alter", "regroup", "regroup"))),
+        Step(at + rng.uniform(0.0, 3.0), rng.choice(("delete", "update")), "two"),
+        Step(at + rng.uniform(3.0, 20.0), rng.choice(("alter", "regroup"))),
+    ]
+    upgraded = tuple(handler for handler in plan.upgraded if handler.kind not in guards)
+    return dataclasses.replace(
+        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=upgraded
+    )
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:

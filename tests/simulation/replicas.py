@@ -30,6 +30,7 @@ PLURAL = "things"
 GROUP = "sim.webop.dev"
 NAMESPACE = "default"
 LABEL = "chosen"
+CATEGORY = "sims"
 NOTE = "note"  # an annotation
 
 
@@ -193,6 +194,7 @@ class _Act:
 
     def __post_init__(self) -> None:
         kwargs = self.kwargs
+        self.world.judge.judge_sight(self.process, self.handler)
         self.call = self.world.begin_call(
             Call(
                 self.process,
@@ -300,7 +302,10 @@ def _declare(
         fn = partial(_run_sync, act, plan)
     else:
         fn = partial(_run_async, act, plan)
-    decorate(PLURAL, **options)(fn)
+    if plan.is_general:
+        decorate(category=CATEGORY, **options)(fn)
+    else:
+        decorate(PLURAL, **options)(fn)
 
 
 async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:

@@ -25,11 +25,21 @@ import orjson
 
 from tests.simulation import cluster as servers
 from tests.simulation.admission import Admission, describe_configuration
+from tests.simulation.cluster.kinds import CRDS
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.peers import Peers
 from tests.simulation.plans import CALM, HandlerPlan, Plan, Step
-from tests.simulation.replicas import GROUP, LABEL, NAMESPACE, NOTE, PLURAL, Call, ReplicaProcess
+from tests.simulation.replicas import (
+    CATEGORY,
+    GROUP,
+    LABEL,
+    NAMESPACE,
+    NOTE,
+    PLURAL,
+    Call,
+    ReplicaProcess,
+)
 from tests.simulation.virtual import (
     EPOCH,
     DeadlockError,
@@ -46,7 +56,19 @@ _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
-_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout", "upgrade"}
+_DISTURBING = {
+    "fault",
+    "kill",
+    "stop",
+    "pause",
+    "skew",
+    "alter",
+    "regroup",
+    "unlock",
+    "rollout",
+    "upgrade",
+}
+_DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -247,6 +269,7 @@ class World:
             "compact": self.cluster.compact,
             "define": self._define,
             "alter": self._alter,
+            "regroup": self._regroup,
             "unlock": self._unlock,
         }
         if step.kind in _USES:
@@ -369,12 +392,27 @@ class World:
 
     def _alter(self) -> None:
         """Let the kind gain a status endpoint, or lose it."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-        crd = self._ask("GET", path).body
-        if "spec" in crd:
+        if crd := self._read_definition():
             version = crd["spec"]["versions"][0]
             version["subresources"] = {} if version.get("subresources") else {"status": {}}
-            self._ask("PUT", path, crd)
+            self._ask("PUT", _DEFINITION, crd)
+
+    def _regroup(self) -> None:
+        """Let the kind join a category, or leave it."""
+        if crd := self._read_definition():
+            crd["spec"]["names"]["categories"] = [] if self.is_grouped else [CATEGORY]
+            self._ask("PUT", _DEFINITION, crd)
+
+    def _read_definition(self) -> Any:
+        """Return a copy of the definition of the kind; what the cluster answers is its own."""
+        response = self._ask("GET", _DEFINITION)
+        return orjson.loads(response.encode()) if response.status == 200 else None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the kind belongs to the category."""
+        crd = self.cluster.get_objects(CRDS).get(f"{PLURAL}.{GROUP}", {})
+        return bool(crd.get("spec", {}).get("names", {}).get("categories"))
 
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
