@@ -103,6 +103,20 @@ class AdmissionJudge:
             names = sorted(map(str, present))
             self._world.judge.complain(f"webhooks: {sorted(missed)} are gone, while {names} serve")
 
+    def judge_unreadiness(self, process: ReplicaProcess) -> None:
+        """The last replica is ready as long as its webhooks are in force."""
+        now = self._world.loop.time()
+        others = [other for other in self._world.processes if other is not process]
+        if (
+            process.is_stopping
+            and process.is_running
+            and self._admission.servers[process].fn is not None
+            and not self._admission.is_ready(process)
+            and not any(map(self._has_mark, others))
+            and not self._was_rough(now - _AFTERMATH, now)
+        ):
+            self._world.judge.complain(f"unready: {process}, which is the last one")
+
     def judge_exit(self, process: ReplicaProcess) -> None:
         """The webhooks go with the last replica."""
         now = self._world.loop.time()
