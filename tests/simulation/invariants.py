@@ -364,8 +364,9 @@ class Judge:
         uid = body["metadata"]["uid"]
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         for key, note in notes.items():
-            owner = note.get("uid") if isinstance(note, dict) else note  # of a result, of an effect
-            if owner != uid and (isinstance(note, dict) or key.startswith("of-")):
+            is_result = isinstance(note, dict) and "uid" in note
+            owner = note["uid"] if is_result else note
+            if owner != uid and (is_result or key.startswith("of-")):
                 self.complain(f"wrong object: {key} of {owner} is in {uid}")
 
     def _judge_deletion(self, body: Json) -> None:
