@@ -122,6 +122,10 @@ class Scene:
         sent = Request(method, path, {}, {"content-type": kind}, content, process.identity)
         assert self.world.cluster.handle(sent).status < 300
 
+    def annotate(self, process: Replica) -> None:
+        """Write something to the object that means nothing."""
+        self.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}})
+
 
 def get_uid(body: Json) -> str:
     return str(body["metadata"]["uid"])
@@ -145,6 +149,7 @@ async def call_twice(
     fate: str = "",
     first: str = "create0",
     again: str = "create0",
+    cause: str = "create",
     **details: Any,
 ) -> None:
     """Call a handler, and once more after a pause, or at once while the first call goes on."""
@@ -152,7 +157,7 @@ async def call_twice(
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
     uid = get_uid(scene.create()) if fate == "deleted" else "u1"
-    before = scene.begin(one, first, uid=uid)
+    before = scene.begin(one, first, uid=uid, reason=cause)
     if fate == "killed":
         scene.world.kill(one)
     if fate == "deleted":
@@ -163,30 +168,32 @@ async def call_twice(
         await asyncio.sleep(pause)
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
-    after = scene.begin(two, again, **{"uid": uid, **details})
+    after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
     one.is_paused = False
     scene.end(before)
     scene.end(after)
 
 
-async def call_timer(scene: Scene, *, age: float = 1.0) -> None:
-    """Change an object, then call a timer for it."""
+async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
+    """Change an object, let the replica write to it after a while, then call a timer for it."""
     await asyncio.sleep(0.5)
-    body = scene.create(finalizers=[FINALIZER])
-    await asyncio.sleep(age)
-    scene.end(scene.begin(scene.add_replica(), "timer0", uid=get_uid(body)))
+    process, body = scene.add_replica(), scene.create(finalizers=[FINALIZER])
+    await asyncio.sleep(written)
+    scene.annotate(process)
+    await asyncio.sleep(age - written)
+    scene.end(scene.begin(process, "timer0", uid=get_uid(body)))
 
 
-async def renew(scene: Scene, *, pause: float = 9.0, holder: str = "one") -> None:
+async def renew(scene: Scene, *, pause: float = 9.0, first: str = "one", then: str = "one") -> None:
     """Take a lease, and write it once more after a while."""
     await asyncio.sleep(0.5)
     process = scene.add_replica()
-    spec = {"holderIdentity": "one", "leaseTransitions": 1}
+    spec = {"holderIdentity": first, "leaseTransitions": 1}
     head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
     body = {**head, "metadata": {"name": "operator"}, "spec": spec}
     scene.write(process, "POST", LEASES, body)
     await asyncio.sleep(pause)
-    changed = {"spec": {"holderIdentity": holder, "leaseTransitions": 2}}
+    changed = {"spec": {"holderIdentity": then, "leaseTransitions": 2}}
     scene.write(process, "PATCH", f"{LEASES}/operator", changed)
 
 
@@ -197,6 +204,7 @@ async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> Non
     two = scene.add_replica() if is_other else one
     for process, value in ((one, 4), (two, second)):
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": value}})
+    scene.annotate(one)
 
 
 async def end_operator(
@@ -226,7 +234,9 @@ async def keep_object(
     outcome: str = "ok",
     value: int = 1,
     is_deleted: bool = False,
+    is_dead: bool = False,
     successors: int = 0,
+    notes: Iterable[str] = (),
     **metadata: Any,
 ) -> None:
     """Handle an object that stays: what is called for it, and what it is like in the end."""
@@ -241,26 +251,46 @@ async def keep_object(
         state = {"spec": {"value": 1}} if handled is True else handled
         notes = {"metadata": {"annotations": {DIFFBASE: json.dumps(state)}}}
         scene.write(process, "PATCH", f"{OBJECTS}/one", notes)
+    for note in notes:
+        value_of_note = {"uid": get_uid(body)} if note == "create0" else get_uid(body)
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {note: value_of_note}})
+    if is_dead:
+        scene.world.kill(process)
     if is_deleted:
         scene.world.request("DELETE", "one")
 
 
-async def update_object(scene: Scene, *, called: Iterable[str] = ("update0",)) -> None:
-    """Change an object that was handled before."""
-    await keep_object(scene)
+async def update_object(
+    scene: Scene,
+    *,
+    called: Iterable[str] = ("update0",),
+    value: int = 2,
+    created: Iterable[str] = ("create0",),
+    uid: str = "",
+) -> None:
+    """Change an object that was handled before, and write to it once more in the end."""
+    await keep_object(scene, called=created)
     scene.world.request("PATCH", "one", {"spec": {"value": 2}})
-    process, uid = scene.add_replica(), get_uid(scene.world.list_objects()["one"])
+    process = scene.add_replica()
+    uid = uid or get_uid(scene.world.list_objects()["one"])
     for handler in called:
-        scene.end(scene.begin(process, handler, uid=uid, wish=(2, False), reason="update"))
+        scene.end(scene.begin(process, handler, uid=uid, wish=(value, False), reason="update"))
     state = {"metadata": {"annotations": {DIFFBASE: json.dumps({"spec": {"value": 2}})}}}
     scene.write(process, "PATCH", f"{OBJECTS}/one", state)
+    scene.annotate(process)
 
 
 async def delete_object(
-    scene: Scene, *, outcome: str = "", finalizers: Iterable[str] = (FINALIZER,)
+    scene: Scene,
+    *,
+    outcome: str = "",
+    finalizers: Iterable[str] = (FINALIZER,),
+    is_released: bool = False,
 ) -> None:
     """Delete an object, call its handler, and release it."""
     process, body = scene.add_replica(), scene.create(finalizers=[*finalizers])
+    if is_released:
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": ["a.b/c"]}})
     scene.world.request("DELETE", "one")
     if outcome:
         call = scene.begin(process, "delete0", uid=get_uid(body), reason="delete")
@@ -335,17 +365,28 @@ async def start_tasks(scene: Scene, *, number: int) -> None:
 
 
 async def patch_impatiently(
-    scene: Scene, *, has_ended: bool = False, is_new: bool = False, path: str = f"{OBJECTS}/one"
+    scene: Scene,
+    *,
+    ended: str = "",
+    at: float = 6.0,
+    is_new: bool = False,
+    is_other: bool = False,
+    is_stopping: bool = False,
+    path: str = f"{OBJECTS}/one",
 ) -> None:
     """Patch an object before the time that its refusal has told, which came in second 5."""
     process = scene.add_replica()
-    uid = "" if is_new else get_uid(scene.create())
-    await asyncio.sleep(6.0)
+    if not is_new:
+        scene.create()
+    await asyncio.sleep(at)
     if is_new:
         scene.create()
-    if has_ended:
-        scene.end(scene.begin(process, "event0", uid=uid))
-    process.is_stopping = "webhook" in path
+    scene.annotate(process)
+    if ended:
+        caller = scene.add_replica() if is_other else process
+        scene.end(scene.begin(caller, "event0", name=ended))
+    scene.begin(process, "event0", name="one")
+    process.is_stopping = is_stopping
     scene.world.judge.judge_impatience(process.identity, path, 5.0, 10.0)
 
 
@@ -378,14 +419,26 @@ async def request(
     is_there: bool = True,
     is_listed: bool = True,
     meanwhile: str = "",
-    olds: int = 0,
+    old: str = "",
     since: float = 0.0,
 ) -> None:
-    """Answer a request of a user, while something happens to the replica that serves."""
-    others = [serve(scene, 0) for _ in range(abs(olds))]
-    if olds < 0:  # they are over
-        for old in others:
-            await end(old)
+    """Answer a request of a user, while something happens to the replica that serves.
+
+    Args:
+        scene: of it.
+        answer: of the API server.
+        attempt: the request: its method, its resource, and what is wrong with the object.
+        is_there: whether there is a replica.
+        is_listed: whether it is an endpoint.
+        meanwhile: what happens to it.
+        old: what has become of a replica of the old version.
+        since: how long ago.
+    """
+    before = serve(scene, 0) if old else None
+    if before is not None and old == "ended":
+        await end(before)
+    if before is not None and old == "killed":
+        scene.world.kill(before)
     process = serve(scene, is_listed=is_listed) if is_there else None
     await asyncio.sleep(since)
     assert scene.world.admission is not None
@@ -396,8 +449,15 @@ async def request(
         process.is_stopping = meanwhile == "stop"
         if meanwhile == "kill":
             scene.world.kill(serve(scene))
-        if meanwhile == "unlist":
+        elif meanwhile == "unlist":
             scene.world.admission.listed.remove(process)
+        elif meanwhile == "end":
+            await end(process)
+            process.is_stopping = False
+        elif meanwhile == "close":
+            scene.world.admission.servers[process].fn = None
+        elif meanwhile == "forget":
+            process.operator.webhooks.manager.is_applied.clear()
     judge.judge_answer(made, answer)
 
 
@@ -413,7 +473,7 @@ async def configure(
         scene.write(writer, "POST", path, body)
     serving = [serve(scene) for _ in range(others + 1)] if is_there or ends else []
     if ends:
-        writer.is_dead, writer.ended_at = True, -1000.0
+        writer.ended_at = -1000.0  # long ago
         serving[0].is_stopping = True
     for process in serving if not is_there else ():
         process.is_stopping = True
@@ -422,8 +482,12 @@ async def configure(
             rest = _build_webhooks([name for name in names if name not in lost])
             path = CONFIGURATIONS.format(way.lower())
             scene.write(writer, "PATCH", f"{path}/operator", {"webhooks": rest})
+    scene.create()  # is no matter of webhooks
     if ends == "rough":
         scene.world.kill(serving.pop())
+    if ends == "late":
+        await end(serving.pop())
+        await asyncio.sleep(60.0)
     if ends:
         await end(serving[0])
 
