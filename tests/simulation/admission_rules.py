@@ -119,9 +119,7 @@ class AdmissionJudge:
 
     def judge_exit(self, process: ReplicaProcess) -> None:
         """The webhooks go with the last replica."""
-        now = self._world.loop.time()
-        others = [other for other in self._world.processes if other is not process]
-        if any(map(self._has_mark, others)) or self._was_rough(now - _AFTERMATH, now):
+        if any(map(self._has_mark, self._world.processes)):
             return
         for resource in _CONFIGURATIONS:
             for body in self._world.cluster.get_objects(resource).values():
@@ -160,8 +158,8 @@ class AdmissionJudge:
         if process.ended_at is None:
             return True
         since, lifetime = process.ended_at - _AFTERMATH, self._admission.plan.lifetime
-        was_graceful = not process.is_dead and not self._was_rough(since, process.ended_at)
-        return not was_graceful and self._world.loop.time() < process.ended_at + 2 * lifetime
+        was_rough = self._was_rough(since, process.ended_at)
+        return was_rough and self._world.loop.time() < process.ended_at + 2 * lifetime
 
     def _was_rough(self, since: float, until: float) -> bool:
         """Tell whether there was any trouble in a time."""
