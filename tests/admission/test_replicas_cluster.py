@@ -75,11 +75,13 @@ async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_t
     await site.wait_for_names("x new")
     kind = site.objects.kind.resource
     assert new.manager.is_elsewhere("old", kind)
+    assert not old.manager.is_alone
     assert not new.manager.is_elsewhere("old", dataclasses.replace(kind, plural="others"))
     assert not new.manager.is_elsewhere("unheard-of", kind)
     assert old.manager.is_elsewhere("unheard-of", kind)  # it does not look any more
     await old.leave()
     await new.manager.retire()
+    assert new.manager.is_alone
     assert await site.has_names("x new")
     await new.leave()
     assert await crew.is_clean()

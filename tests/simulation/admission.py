@@ -41,6 +41,7 @@ OTHERS = "others"  # the resource that only the second version of the operator j
 NAME = "operator.sim.webop.dev"  # of the webhook configurations
 MARKS = {PLURAL: ("", "", "", "forbidden", "doubtful", "unfit"), OTHERS: ("", "unfit")}
 _PROBING = 1.0  # seconds between looks at the readiness of a replica
+_AGREEING = 2.0  # seconds in which a replica that stops finds out whether others stay
 _JOINING = 3.0  # seconds more than until the end: requests go by the CAs of their begin
 _TRIES = 11  # of client-go
 _SETTLING = 5.0  # seconds until API servers surely know that they are to trust another CA
@@ -241,6 +242,7 @@ class Admission:
                     at = now + self._lags[process] + (_JOINING if is_ready else 0.0)
                     at = self._listed_at[process] = max(at, self._listed_at.get(process, 0.0))
                     self._world.network.later(at - now, self._list_endpoint, process, is_ready)
+                    self._world.network.later(_AGREEING, self.judge.judge_unreadiness, process)
             await asyncio.sleep(_PROBING)
 
     def is_ready(self, process: ReplicaProcess) -> bool:

@@ -108,11 +108,23 @@ class AdmissionJudge:
             names = sorted(map(str, present))
             self._world.judge.complain(f"webhooks: {sorted(missed)} are gone, while {names} serve")
 
-    def judge_exit(self, process: ReplicaProcess) -> None:
-        """The webhooks go with the last replica."""
+    def judge_unreadiness(self, process: ReplicaProcess) -> None:
+        """The last replica is ready as long as its webhooks are in force."""
         now = self._world.loop.time()
         others = [other for other in self._world.processes if other is not process]
-        if any(map(self._has_mark, others)) or self._was_rough(now - _AFTERMATH, now):
+        if (
+            process.is_stopping
+            and process.is_running
+            and self._admission.servers[process].fn is not None
+            and not self._admission.is_ready(process)
+            and not any(map(self._has_mark, others))
+            and not self._was_rough(now - _AFTERMATH, now)
+        ):
+            self._world.judge.complain(f"unready: {process}, which is the last one")
+
+    def judge_exit(self, process: ReplicaProcess) -> None:
+        """The webhooks go with the last replica."""
+        if any(map(self._has_mark, self._world.processes)):
             return
         for resource in _CONFIGURATIONS:
             for body in self._world.cluster.get_objects(resource).values():
@@ -151,8 +163,8 @@ class AdmissionJudge:
         if process.ended_at is None:
             return True
         since, lifetime = process.ended_at - _AFTERMATH, self._admission.plan.lifetime
-        was_graceful = not process.is_dead and not self._was_rough(since, process.ended_at)
-        return not was_graceful and self._world.loop.time() < process.ended_at + 2 * lifetime
+        was_rough = self._was_rough(since, process.ended_at)
+        return was_rough and self._world.loop.time() < process.ended_at + 2 * lifetime
 
     def _was_rough(self, since: float, until: float) -> bool:
         """Tell whether there was any trouble in a time."""

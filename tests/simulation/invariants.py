@@ -280,8 +280,7 @@ class Judge:
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         if old is None:
             self._created[meta["name"]] = self.world.loop.time()
-        is_deleted = "deletionTimestamp" in meta and "deletionTimestamp" not in before
-        if is_deleted and _FINALIZER in before.get("finalizers", ()):
+        if "deletionTimestamp" in meta and _FINALIZER in before.get("finalizers", ()):
             self._guarded.add(meta["uid"])
         handled, last = (m.get("annotations", {}).get(_DIFFBASE) for m in (meta, before))
         if handled and handled != last:
@@ -329,7 +328,7 @@ class Judge:
     def judge_leftovers(self, process: ReplicaProcess) -> None:
         """Nothing of an operator goes on after it has ended."""
         for task in asyncio.all_tasks(self.world.loop):
-            if getattr(task, "process", None) is process and task is not process.task:
+            if getattr(task, "process", None) is process:
                 self.complain(f"leftover: {task.get_coro()} of {process} after its end")
 
     # In the calm.
@@ -426,7 +425,7 @@ class Judge:
             call.wish
             for call in calls
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
-            if call.begin < cycle.end  # later ones were for changes that were undone
+            if call.begin <= cycle.end  # later ones were for changes that were undone
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
@@ -511,11 +510,9 @@ class Judge:
         uid = body["metadata"]["uid"]
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         for key, note in notes.items():
-            # Of a result, or of an effect.
-            owner = note.get("uid") if isinstance(note, dict) else str(note).partition("#")[0]
-            if owner == "user":
-                continue
-            if owner != uid and (isinstance(note, dict) or key.startswith("of-")):
+            is_result = isinstance(note, dict) and "uid" in note
+            owner = note["uid"] if is_result else str(note).partition("#")[0]
+            if owner not in {uid, "user"} and (is_result or key.startswith("of-")):
                 self.complain(f"wrong object: {key} of {owner} is in {uid}")
 
     def _judge_deletion(self, body: Json) -> None:

@@ -182,7 +182,7 @@ class World:
         if self.admission is not None:
             self.admission.judge.judge_exit(process)
         if error is not None and not isinstance(error, WebopError):
-            self.judge.complain(f"{process} has failed: {error!r}")
+            self.judge.complain(f"failure: {process} has failed: {error!r}")
         if not process.is_stopping:
             self.network.later(1.0, self.start, process.number)
 
@@ -455,7 +455,7 @@ class World:
         self.loop.resume()
         _, pending = await asyncio.wait({p.task for p in self.processes}, timeout=_EXIT)
         for task in pending:
-            self.judge.complain(f"{task.get_name()} does not end within {_EXIT:g} s")
+            self.judge.complain(f"exit: {task.get_name()} does not end within {_EXIT:g} s")
         if self.admission is not None:
             await self.admission.end()
         await asyncio.sleep(1.0)

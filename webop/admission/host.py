@@ -159,7 +159,10 @@ class WebhookHost:
         """Be not ready any more, but serve, until nobody sends reviews here any more.
 
         Load balancers and kube-proxies take their time to notice; whoever comes meanwhile is
-        served, and told to open a new connection for the next review.
+        served, and told to open a new connection for the next review. The last replica stays
+        ready, as its webhooks stay in force until it withdraws: kube-proxies send traffic to a
+        terminating pod if there is no other, but only if it is ready (Kubernetes, "Virtual IPs and
+        Service Proxies", "Traffic to terminating endpoints").
         """
         self.hosting.is_stopping = True
         delay = self._operator.settings.admission.shutdown_delay
@@ -197,7 +200,7 @@ class WebhookHost:
     def list_obstacles(self) -> list[str]:
         """Return what keeps the webhooks from being ready, in words; nothing if they are."""
         obstacles = []
-        if self.hosting.is_stopping:
+        if self.hosting.is_stopping and not (self.manager and self.manager.is_alone):
             obstacles.append("the operator is stopping")
         if self.has_server and not self._is_listening:
             obstacles.append("the webhook server is not listening yet")

@@ -66,6 +66,7 @@ class ConfigurationManager:
     Attributes:
         is_applied: set once the replica is known to the others, and all is in force that is to be
             by now. What has to wait for other replicas does not count: they wait for this one.
+        is_alone: whether no other replica stays when this one stops; known when it retires.
         problem: why the last attempt to keep it so has failed; empty if it has not.
     """
 
@@ -95,6 +96,7 @@ class ConfigurationManager:
         self._elsewhere: dict[tuple[str, str], float] = {}
         self._warned = Once()
         self.is_applied = asyncio.Event()
+        self.is_alone = False
         self.problem = ""
         operator.cluster_view.subscribe(self._changed.set)
 
@@ -179,7 +181,8 @@ class ConfigurationManager:
         """Hand the webhooks over to the other replicas, while calls still come here.
 
         What only this replica serves goes now, and what has waited for it comes into force. Its
-        authorities stay trusted until it withdraws. Without others that stay, nothing changes.
+        authorities stay trusted until it withdraws. Without others that stay, nothing changes, and
+        `is_alone` is set.
 
         Raises:
             APIError: the API server is not available, or refuses.
@@ -187,7 +190,9 @@ class ConfigurationManager:
         async with self._adjusting:
             if self._offers and not self._is_withdrawn:
                 self._is_retired = True
-                await self._shared.settle(self._plan_presence, self._clock.judge(self._lifetime))
+                moment = self._clock.judge(self._lifetime)
+                plans = await self._shared.settle(self._plan_presence, moment)
+                self.is_alone = not any(self._list_heirs(plan.marks) for plan in plans.values())
 
     async def withdraw(self) -> None:
         """Leave the configurations, for good: for a graceful exit.
@@ -254,12 +259,15 @@ class ConfigurationManager:
         mark, _ = self._offers[kind]
         if found.version is None and not mark.served:
             return Plan((), {})
-        heirs = [key for key, other in found.marks.items() if not other.is_retired]
-        if self._is_retired and {*heirs} - {self._key}:
+        if self._is_retired and self._list_heirs(found.marks):
             mark = mark.retire()
         is_offered = all(offer.served for offer, _ in self._offers.values())
         mark = dataclasses.replace(mark, is_in_both=is_offered or self._key in others)
         return plan_presence(found, others, self._key, mark, self._clock.tell())
+
+    def _list_heirs(self, marks: Mapping[str, Mark]) -> list[str]:
+        """Return the other replicas that stay."""
+        return [key for key, mark in marks.items() if key != self._key and not mark.is_retired]
 
     def _build_offer(
         self, kind: WebhookType, config: WebhookClientConfig, since: dt.datetime
