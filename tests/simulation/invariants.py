@@ -151,9 +151,11 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
-        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
-        is_alone = self.world.plan.mode == "alone"  # nobody else can take over
-        if not is_disturbed or (is_alone and last.process is call.process):
+        # One process is excused only if it can have lost its right to act.
+        is_same, mode = last.process is call.process, self.world.plan.mode
+        path = "leases" if is_same and mode == "lease" else ""
+        is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin, path)
+        if not is_disturbed or (is_same and mode == "alone"):
             if last.outcome in _FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in _FAILED and call.retry != last.retry + 1:

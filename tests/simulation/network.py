@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -108,7 +109,7 @@ class Network:
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
         """Do something on the side of the network."""
-        self._loop.call_later(seconds, call, *args, context=self._context)
+        self._loop.call_at(self._loop.time() + seconds, call, *args, context=self._context)
 
     def draw_latency(self) -> float:
         """Return the seconds for one way."""
@@ -143,19 +144,17 @@ class Network:
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
-        parts = urlsplit(request.target)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        lines = request.headers.decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
+        path, query = _parse_target(request.target)
+        headers = _parse_headers(request.headers)
         sent = servers.Request(
-            request.method, parts.path, query, headers, request.content, sender.identity
+            request.method, path, {**query}, headers, request.content, sender.identity
         )
         is_watch = query.get("watch") in {"true", "1"}
-        key = sender.identity, parts.path
+        key = sender.identity, path
         since, until = self._pauses.get(key, (0.0, 0.0))
         if request.method == "PATCH" and self._loop.time() < until - _LATENCY[1]:
             self._on_impatience(*key, since, until)
-        delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
+        delay, fault = self.draw_latency(), self._choose(sender.number, request.method, path)
         if fault is None or fault.kind == "slow":
             delay += fault.seconds * self._rng.random() if fault else 0.0
             self.later(delay, self._watch if is_watch else self._carry, sender, sent, waiter)
@@ -326,6 +325,18 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 def _build_answer(response: servers.Response) -> _ContentAnswer:
     extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
     return _ContentAnswer(response.status, _JSON | extra, response.encode())
+
+
+@functools.lru_cache(256)
+def _parse_target(target: str) -> tuple[str, Mapping[str, str]]:
+    parts = urlsplit(target)
+    return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+@functools.lru_cache(256)
+def _parse_headers(block: bytes) -> dict[str, str]:
+    lines = block.decode().split("\r\n")
+    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 
 _REASONS: Mapping[int, str] = {

@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
-import itertools
 import logging
 import os
 import random
@@ -53,7 +52,6 @@ from webop.errors import WebopError
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
-_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
@@ -488,8 +486,9 @@ class World:
         """Look as the thread at the end of a lease does; it ends its process."""
         if watchdog._stopped.is_set() or not process.is_running:
             return
-        rest = watchdog._fence.rest + _LEASE_GRACE
-        if not process.is_paused and rest <= 0 and watchdog._fence.threads:
+        fence = watchdog._fence  # by the time of the loop, as all clocks but those on the wall
+        rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
+        if rest <= 0 and fence.threads and not process.is_paused:
             with contextlib.suppress(_Exit):
                 process.context.copy().run(watchdog._bite)
             self.tell(f"{process} ends itself")
@@ -507,15 +506,10 @@ def _exit(_: int) -> NoReturn:
     raise _Exit
 
 
-_runs = itertools.count()
-
-
 def run(plan: Plan) -> Verdict:
     """Run a history."""
     loop = VirtualLoop()
-    if next(_runs) % _COLLECTION == 0:
-        gc.collect()
-        gc.freeze()
+    gc.freeze()  # what is left of others, and all modules
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))
