@@ -164,7 +164,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
-        self._disturb(0.0)
+        self._disturb(0.0, "start")
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
@@ -218,7 +218,8 @@ class World:
         Args:
             begin: by the loop's clock.
             end: by the loop's clock.
-            path: if only faults of requests with this in their path count.
+            path: if only faults of requests with this in their path count, or "start", "stop",
+                "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -278,6 +279,9 @@ class World:
             assert step.fault is not None
             self.network.begin(step.fault)
             self.network.later(step.seconds, self.network.end, step.fault)
+        elif step.kind == "policy":
+            assert step.fault is not None
+            self.network.policies.append(step.fault)
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
@@ -294,7 +298,7 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
+            self._disturb(abs(step.seconds), _name_disturbance(step))
 
     def _disturb(self, seconds: float, path: str = "") -> None:
         self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
@@ -496,6 +500,13 @@ class World:
             self.network.later(1.0, self.start, process.number)
             return
         self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+
+
+def _name_disturbance(step: Step) -> str:
+    """Say what is disturbed: a part of paths, or nothing for everything."""
+    if step.fault is not None:
+        return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
+    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
