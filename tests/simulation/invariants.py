@@ -36,6 +36,7 @@ _PREFIX = "kopf.zalando.org"
 _DIFFBASE = f"{_PREFIX}/last-handled-configuration"
 _FINALIZER = f"{_PREFIX}/KopfFinalizerMarker"
 _CYCLE_KINDS = {"create", "update", "delete", "resume", "field"}
+_REPLACING = {"alter", "regroup"}  # steps after which the streams of the kind are other ones
 _FAILED = {"temporary", "error"}
 _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
@@ -593,7 +594,7 @@ class Judge:
         Unless it pauses, or the stream is replaced by another one after the deletion.
         """
         steps = self.world.plan.steps
-        is_replaced = any(s.kind == "alter" or (s.fault and s.fault.status == 401) for s in steps)
+        is_replaced = any(s.kind in _REPLACING or (s.fault and s.fault.status == 401) for s in steps)
         if self.world.plan.mode != "alone" or is_replaced:
             return []
         last = {

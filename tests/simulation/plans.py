@@ -188,7 +188,8 @@ def _add_admission(plan: Plan, length: float) -> Plan:
     rng = random.Random(f"admission {plan.seed}")
     if rng.random() > 0.6:
         return plan
-    steps = list(plan.steps)
+    # What replaces replicas before the next ones are ready is no rollout.
+    steps = [step for step in plan.steps if step.kind != "upgrade"]
     if rng.random() < 0.5:
         steps = [step for step in steps if step.kind not in {"fault", "kill", "pause", "unlock"}]
     for _ in range(rng.choice((0, 0, 1, 2))):
