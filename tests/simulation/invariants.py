@@ -45,6 +45,7 @@ _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be writte
 _LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
 _NOTICE = 3.0  # seconds until an operator has noticed another one
+_EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
 
 
@@ -151,6 +152,8 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
+        if last.plan.is_sync and last.end - last.begin > _EXIT and self._has_kind_changed(last):
+            return  # nobody waits for the outcome of a thread so long
         is_disturbed = self.world.was_disturbed(last.begin - _AFTERMATH, call.begin)
         is_alone = self.world.plan.mode == "alone"  # nobody else can take over
         if not is_disturbed or (is_alone and last.process is call.process):
@@ -160,6 +163,14 @@ class Judge:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in _FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _has_kind_changed(self, call: Call) -> bool:
+        """Tell whether the kind has changed during a call, or just before it."""
+        end = self.world.loop.time() if call.end is None else call.end
+        return any(
+            step.kind in {"alter", "regroup"} and call.begin - _NOTICE < step.at < end
+            for step in self.world.plan.steps
+        )
 
     def _judge_record(self, call: Call) -> None:
         """A process goes on with the attempts that are recorded on the object since before it."""
