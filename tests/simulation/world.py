@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
-import itertools
 import logging
 import os
 import random
@@ -53,7 +52,6 @@ from webop.errors import WebopError
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
-_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
@@ -166,7 +164,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
-        self._disturb(0.0)
+        self._disturb(0.0, "start")
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
@@ -220,7 +218,8 @@ class World:
         Args:
             begin: by the loop's clock.
             end: by the loop's clock.
-            path: if only faults of requests with this in their path count.
+            path: if only faults of requests with this in their path count, or "start", "stop",
+                "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -280,6 +279,9 @@ class World:
             assert step.fault is not None
             self.network.begin(step.fault)
             self.network.later(step.seconds, self.network.end, step.fault)
+        elif step.kind == "policy":
+            assert step.fault is not None
+            self.network.policies.append(step.fault)
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
@@ -296,7 +298,7 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
+            self._disturb(abs(step.seconds), _name_disturbance(step))
 
     def _disturb(self, seconds: float, path: str = "") -> None:
         self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
@@ -488,8 +490,9 @@ class World:
         """Look as the thread at the end of a lease does; it ends its process."""
         if watchdog._stopped.is_set() or not process.is_running:
             return
-        rest = watchdog._fence.rest + _LEASE_GRACE
-        if not process.is_paused and rest <= 0 and watchdog._fence.threads:
+        fence = watchdog._fence  # by the time of the loop, as all clocks but those on the wall
+        rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
+        if rest <= 0 and fence.threads and not process.is_paused:
             with contextlib.suppress(_Exit):
                 process.context.copy().run(watchdog._bite)
             self.tell(f"{process} ends itself")
@@ -497,6 +500,13 @@ class World:
             self.network.later(1.0, self.start, process.number)
             return
         self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+
+
+def _name_disturbance(step: Step) -> str:
+    """Say what is disturbed: a part of paths, or nothing for everything."""
+    if step.fault is not None:
+        return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
+    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
@@ -507,15 +517,10 @@ def _exit(_: int) -> NoReturn:
     raise _Exit
 
 
-_runs = itertools.count()
-
-
 def run(plan: Plan) -> Verdict:
     """Run a history."""
     loop = VirtualLoop()
-    if next(_runs) % _COLLECTION == 0:
-        gc.collect()
-        gc.freeze()
+    gc.freeze()  # what is left of others, and all modules
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))
