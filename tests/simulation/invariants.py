@@ -263,6 +263,7 @@ class Judge:
             for calls in self._active.values()
             for one in calls
             if one.process is call.process and one.plan.kind in _CYCLE_KINDS
+            if not (one.plan.is_sync and self._has_kind_changed(one))  # nobody waits for it
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")

@@ -157,6 +157,8 @@ CALLS = (
     tell("", "counted on", call_twice, outcome="error", retry=1, plan=ALONE),
     tell("", "after a cancellation", call_twice, outcome="cancelled", plan=ALONE),
     tell("limit", "two at once, one allowed", call_twice, pause=None, uid="u2", plan=_limit(1)),
+    tell("", "a thread whose kind has changed", call_twice, pause=None, uid="u2",
+         plan=_limit(1, handlers=make("create0", is_sync=True), steps=(Step(0.4, "alter"),))),
     tell("", "two allowed", call_twice, pause=None, uid="u2", plan=_limit(2)),
     tell("", "one of events", call_twice, pause=None, uid="u2", again="event0", plan=_limit(1)),
     tell("", "two replicas", call_twice, pause=None, uid="u2", is_other=True, plan=_limit(1)),
