@@ -154,8 +154,10 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
-        if last.plan.is_sync and last.end - last.begin > _EXIT and self._has_kind_changed(last):
-            return  # nobody waits for the outcome of a thread so long
+        # Nobody waits for a thread so long; and a status endpoint that is gone takes no outcomes.
+        is_long = last.plan.is_sync and last.end - last.begin > _EXIT
+        if (is_long or last.plan.effect) and self._has_kind_changed(last):
+            return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
         path = "leases" if is_same and mode == "lease" else ""
@@ -526,6 +528,7 @@ class Judge:
             for call in calls
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
+            and call.plan.kind != "resume"  # lost credentials end that without a trace
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
