@@ -36,7 +36,7 @@ _PREFIX = "kopf.zalando.org"
 _DIFFBASE = f"{_PREFIX}/last-handled-configuration"
 _FINALIZER = f"{_PREFIX}/KopfFinalizerMarker"
 _CYCLE_KINDS = {"create", "update", "delete", "resume", "field"}
-_REPLACING = {"alter", "regroup"}  # steps after which the streams of the kind are other ones
+_REPLACING = {"alter", "regroup"}  # steps: the watch of the kind is replaced
 _FAILED = {"temporary", "error"}
 _FINAL = {"ok", "permanent"}
 _MAX_TASKS = 400  # of one history: some objects, some replicas
@@ -46,6 +46,7 @@ _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be writte
 _LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
 _NOTICE = 3.0  # seconds until an operator has noticed another one
+_EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
 _SILENCE = 75.0  # seconds, about, until a watch that is mute is given up
 _AFTERMATH_OF_PEERS = 150.0  # seconds: a watch can be silent for 70, a record last for 60
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
@@ -153,6 +154,10 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
+        # Nobody waits for a thread so long; and a status endpoint that is gone takes no outcomes.
+        is_long = last.plan.is_sync and last.end - last.begin > _EXIT
+        if (is_long or last.plan.effect) and self._has_kind_changed(last):
+            return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
         path = "leases" if is_same and mode == "lease" else ""
@@ -164,6 +169,14 @@ class Judge:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in _FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _has_kind_changed(self, call: Call) -> bool:
+        """Tell whether the kind has changed during a call, or just before it."""
+        end = self.world.loop.time() if call.end is None else call.end
+        return any(
+            step.kind in _REPLACING and call.begin - _NOTICE < step.at < end
+            for step in self.world.plan.steps
+        )
 
     def _judge_record(self, call: Call) -> None:
         """A process goes on with the attempts that are recorded on the object since before it."""
@@ -252,6 +265,7 @@ class Judge:
             for calls in self._active.values()
             for one in calls
             if one.process is call.process and one.plan.kind in _CYCLE_KINDS
+            if not (one.plan.is_sync and self._has_kind_changed(one))  # nobody waits for it
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
@@ -514,6 +528,7 @@ class Judge:
             for call in calls
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
+            and call.plan.kind != "resume"  # lost credentials end that without a trace
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
@@ -594,7 +609,9 @@ class Judge:
         Unless it pauses, or the stream is replaced by another one after the deletion.
         """
         steps = self.world.plan.steps
-        is_replaced = any(s.kind in _REPLACING or (s.fault and s.fault.status == 401) for s in steps)
+        is_replaced = any(
+            s.kind in _REPLACING or (s.fault and s.fault.status == 401) for s in steps
+        )
         if self.world.plan.mode != "alone" or is_replaced:
             return []
         last = {

@@ -146,6 +146,7 @@ async def call_twice(
     outcome: str = "ok",
     delay: float = 0.0,
     pause: float | None = 1.0,
+    duration: float = 0.1,
     is_other: bool = False,
     fate: str = "",
     first: str = "create0",
@@ -164,7 +165,7 @@ async def call_twice(
     if fate == "deleted":
         scene.world.request("DELETE", "one")
     if pause is not None:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(duration)
         scene.end(before, outcome, delay)
         await asyncio.sleep(pause)
     one.is_paused = fate == "paused"
