@@ -154,9 +154,9 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
-        # Nobody waits for a thread so long; and a status endpoint that is gone takes no outcomes.
+        # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if (is_long or last.plan.effect) and self._has_kind_changed(last):
+        if is_long and self._has_kind_changed(last):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -171,10 +171,10 @@ class Judge:
             self._judge_delay(call, last, call.begin - last.end)
 
     def _has_kind_changed(self, call: Call) -> bool:
-        """Tell whether the kind has changed during a call, or just before it."""
+        """Tell whether the kind has changed during a call, or some time before it."""
         end = self.world.loop.time() if call.end is None else call.end
         return any(
-            step.kind in _REPLACING and call.begin - _NOTICE < step.at < end
+            step.kind in _REPLACING and call.begin - _AFTERMATH < step.at < end
             for step in self.world.plan.steps
         )
 
