@@ -85,6 +85,7 @@ class Judge:
         self.violations: list[str] = []
         plans = (*world.plan.handlers, *world.plan.upgraded)
         self._kinds = {plan.kind for plan in plans}
+        self._has_effects = any(plan.effect for plan in plans)
         self._is_counting = any(plan.effect == "count" for plan in plans)
         self._active: dict[str, list[Call]] = defaultdict(list)
         self._last: dict[tuple[str, str, str], Call] = {}
@@ -156,7 +157,7 @@ class Judge:
             return
         # Nobody waits for a thread so long; and a status endpoint that is gone takes no outcomes.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if (is_long or last.plan.effect) and self._has_kind_changed(last):
+        if (is_long or self._has_effects) and self._has_kind_changed(last):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
