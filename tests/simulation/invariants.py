@@ -172,10 +172,10 @@ class Judge:
             self._judge_delay(call, last, call.begin - last.end)
 
     def _has_kind_changed(self, call: Call) -> bool:
-        """Tell whether the kind has changed during a call, or just before it."""
-        end = self.world.loop.time() if call.end is None else call.end
+        """Tell whether the kind has changed since just before a call."""
+        now = self.world.loop.time()
         return any(
-            step.kind in _REPLACING and call.begin - _NOTICE < step.at < end
+            step.kind in _REPLACING and call.begin - _NOTICE < step.at < now
             for step in self.world.plan.steps
         )
 
