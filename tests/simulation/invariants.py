@@ -92,6 +92,7 @@ class Judge:
         self._cycles: dict[str, _Cycle] = {}  # the last one, by uid
         self._records: dict[tuple[str, str], tuple[float, Json]] = {}  # by uid and handler
         self._former: dict[tuple[str, str], list[Any]] = defaultdict(list)  # values, by uid and key
+        self._reshaped: dict[str, list[float]] = defaultdict(list)  # when essences have changed
         self._guarded: set[str] = set()  # deleted with our finalizer
         self._gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
@@ -154,6 +155,8 @@ class Judge:
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
+        if sum(at > last.begin for at in self._reshaped[call.uid]) > 1:
+            return  # it was changed, and changed back
         # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
         if is_long and self._has_kind_changed(last):
@@ -171,10 +174,10 @@ class Judge:
             self._judge_delay(call, last, call.begin - last.end)
 
     def _has_kind_changed(self, call: Call) -> bool:
-        """Tell whether the kind has changed during a call, or some time before it."""
-        end = self.world.loop.time() if call.end is None else call.end
+        """Tell whether the kind has changed since some time before a call."""
+        now = self.world.loop.time()
         return any(
-            step.kind in _REPLACING and call.begin - _AFTERMATH < step.at < end
+            step.kind in _REPLACING and call.begin - _AFTERMATH < step.at < now
             for step in self.world.plan.steps
         )
 
@@ -359,6 +362,8 @@ class Judge:
         self._judge_owner(new)
         self._judge_order(change)
         self._judge_values(change, new)
+        if old is not None and get_essence(old) != get_essence(new):
+            self._reshaped[new["metadata"]["uid"]].append(self.world.loop.time())
         # A timer that counts writes for ever.
         if self._writes is not None and change.request is not None and not self._is_counting:
             self._writes[change.request.user] += 1
