@@ -41,6 +41,8 @@ _LAG = 0.2  # seconds until an event has come
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 _LATENESS = 10.0  # seconds, for other handlers of the object, and its patches
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
+_SILENCE = 75.0  # seconds, about, until a watch that is mute is given up
+_AFTERMATH_OF_PEERS = 150.0  # seconds: a watch can be silent for 70, a record last for 60
 _AFTERMATH = 40.0  # seconds after a disturbance in which a process may still suffer from it
 
 
@@ -62,6 +64,7 @@ class Judge:
         self._gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
+        self._values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
         self._touched: dict[str, float] = {}  # when anybody has written an object
         self._renewed: tuple[float, str | None] = 0.0, None
         self._changed: dict[str, float] = {}  # when a user has changed an object
@@ -98,16 +101,13 @@ class Judge:
             self.judge_timer(call)
         if call.plan.kind not in _CYCLE_KINDS | {"event"} or call.handler != call.plan.id:
             return
-        active = self._active[call.uid]
-        is_event = call.plan.kind == "event"  # they do not wait for the others
-        for other in (other for other in active if (other.plan.kind == "event") == is_event):
-            is_excused = other.process.is_paused or self.world.plan.mode != "lease"
-            if other.process is call.process or not is_excused:
-                self.complain(f"overlap: {call} while {other}")
-        active.append(call)
+        self._judge_overlaps(call)
+        self._active[call.uid].append(call)
         self._judge_limit(call)
-        if is_event:
+        if call.plan.kind == "event":
             return
+        if call.reason == "resume" and self.world.plan.mode == "alone":
+            self._judge_resumption(call)
         key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
         if last is None or last.end is None or last.essence != call.essence:
@@ -124,6 +124,61 @@ class Judge:
         if last.outcome in _FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
 
+    def _judge_overlaps(self, call: Call) -> None:
+        is_event, active = call.plan.kind == "event", self._active[call.uid]
+        # Event handlers do not wait for the others.
+        for other in (other for other in active if (other.plan.kind == "event") == is_event):
+            age = call.begin - other.begin
+            if other.process is call.process or self._must_wait(call.process, other.process, age):
+                self.complain(f"overlap: {call} while {other}")
+
+    def _must_wait(self, process: ReplicaProcess, other: ReplicaProcess, age: float) -> bool:
+        """Tell whether a process must begin nothing while another one is at work, for some seconds.
+
+        In a peering, the one of the higher priority waits for nobody, records take their time, and
+        those whose watches are mute cannot know that others have come.
+        """
+        mode, now = self.world.plan.mode, self.world.loop.time()
+        if mode == "lease" or other.is_paused:
+            return not other.is_paused
+        if age < _LAG:
+            return False
+        since, was_disturbed = now - _AFTERMATH_OF_PEERS, self.world.was_disturbed
+        is_deaf = was_disturbed(other.began_at - _SILENCE, other.began_at + _LAG, "watches")
+        is_excused = is_deaf or was_disturbed(since, now, "kopfpeering")
+        return mode == "peering" and process.number < other.number and not is_excused
+
+    def _judge_resumption(self, call: Call) -> None:
+        """A process that was never paused resumes objects once, and none that it saw created."""
+        for other in self.world.calls:
+            if other.process is call.process and other.uid == call.uid:
+                is_done = other.handler == call.handler and other.outcome in _FINAL
+                if other.reason == "create" or (other.reason == "resume" and is_done):
+                    self.complain(f"repetition: {call} after {other}")
+                    return
+
+    def judge_daemon(self, process: ReplicaProcess, plan: HandlerPlan, uid: str) -> None:
+        """A daemon runs once, and not again after it has ended by itself."""
+        key = plan.id, uid
+        for other in self.world.processes:
+            is_there = other.daemons.get(key) and not other.is_dead and other is not process
+            age = self.world.loop.time() - other.started_daemons.get(key, 0.0)
+            is_peer = self.world.plan.mode == "peering"
+            if is_there and is_peer and self._must_wait(process, other, age):
+                self.complain(f"overlap: {key} is started in {process} beside {other}")
+        if process.daemons.get(key):
+            self.complain(f"daemon: {key} is started in {process} while it runs")
+        is_left_alone = self.world.plan.mode == "alone" and not plan.is_choosy
+        if key in process.ended_daemons and is_left_alone:
+            self.complain(f"daemon: {key} is started in {process} after it has ended by itself")
+
+    def judge_daemon_step(self, process: ReplicaProcess, handler: str, uid: str) -> None:
+        """A daemon takes no step when another process has started it."""
+        others = (other for other in self.world.processes if other is not process)
+        for other in others if self.world.plan.mode == "lease" else ():
+            if other.daemons.get((handler, uid)) and not other.is_dead and not other.is_paused:
+                self.complain(f"overlap: {handler} of {uid} goes on in {process} beside {other}")
+
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
         limit = self.world.plan.settings.get("batching", {}).get("worker_limit")
@@ -138,7 +193,9 @@ class Judge:
 
     def judge_timer(self, call: Call) -> None:
         """A timer waits until the object has not changed for a while."""
-        if call.plan.idle is None or self.world.was_disturbed(call.begin - _AFTERMATH, call.begin):
+        times = call.begin - _AFTERMATH, call.begin
+        is_deaf = any(self.world.was_disturbed(*times, what) for what in (PLURAL, "watches"))
+        if call.plan.idle is None or is_deaf or self.world.cluster.lag:
             return
         age = call.begin - self._changed.get(call.uid, 0.0)
         if 0.2 < age < call.plan.idle - 0.2:
@@ -168,8 +225,21 @@ class Judge:
         """Take note of what is done."""
         if call in self._active[call.uid]:
             self._active[call.uid].remove(call)
+        if call.outcome in _FAILED | _FINAL and not call.plan.is_sync:
+            self._judge_end_of_right(call)
         if call.outcome in _FINAL:
             self._finals[call.uid].add(call.handler)
+
+    def _judge_end_of_right(self, call: Call) -> None:
+        """No call goes on when another process works on its object; threads end their process."""
+        if self.world.plan.mode != "lease" or call.plan.kind not in _CYCLE_KINDS:
+            return
+        for other in reversed(self.world.calls):
+            if other.begin <= call.begin:
+                return
+            is_elsewhere = other.process is not call.process and other.uid == call.uid
+            if is_elsewhere and other.plan.kind in _CYCLE_KINDS:
+                self.complain(f"overlap: {call} goes on after {other} has begun")
 
     def judge_change(self, change: servers.Change) -> None:
         """What is written, and to whom; what is gone."""
@@ -208,11 +278,25 @@ class Judge:
         for key, count in body.get("status", {}).items():
             if key.startswith("count-") and count != (change.old or {}).get("status", {}).get(key):
                 last = self._counts.get((user, body["metadata"]["uid"], key), 0)
-                if count < last:
+                made = self._find_value(user, body["metadata"]["uid"], key)
+                if count < max(last, made):
                     self.complain(
-                        f"order: {user} writes {key} of {change.key}: {count} after {last}"
+                        f"order: {user} writes {key} of {change.key}: {count} after {last}, "
+                        f"and {made} was there to be written"
                     )
                 self._counts[user, body["metadata"]["uid"], key] = count
+
+    def note_value(self, process: ReplicaProcess, uid: str, key: str, value: int) -> None:
+        """Note what a timer wants to be written."""
+        self._values[process.identity, uid, key].append((self.world.loop.time(), value))
+
+    def _find_value(self, identity: str, uid: str, key: str) -> int:
+        """Return the value that a process has had for a while, so that it writes no older one."""
+        if any(step.fault and step.fault.kind == "slow" for step in self.world.plan.steps):
+            return 0  # older ones can still be on their way
+        known = self._values[identity, uid, key]
+        before = self.world.loop.time() - _LAG
+        return max((value for since, value in known if since < before), default=0)
 
     def judge_leftovers(self, process: ReplicaProcess) -> None:
         """Nothing of an operator goes on after it has ended."""
@@ -235,7 +319,7 @@ class Judge:
                 problems += self._list_unhandled(name, body)
         problems += self._judge_daemons(objects)
         problems += self._judge_indexes(objects)
-        return problems
+        return problems + self._list_unseen_deletions() + self._list_lost_effects(objects)
 
     async def judge_calm(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""
@@ -338,6 +422,44 @@ class Judge:
             if count != (key in wanted)
         ]
 
+    def _list_lost_effects(self, objects: Json) -> list[str]:
+        """What handlers want is on the objects, unless the API server has denied it."""
+        faults = [step.fault for step in self.world.plan.steps if step.fault]
+        can_be_denied = any(fault.kind == "status" and 400 < fault.status < 500 for fault in faults)
+        is_replaced = any(step.kind == "alter" for step in self.world.plan.steps)
+        if self.world.plan.mode != "alone" or can_be_denied or is_replaced:
+            return []
+        bodies = {body["metadata"]["uid"]: body for body in objects.values()}
+        problems = []
+        for call in self.world.calls:
+            is_ours = call.handler == call.plan.id and call.process.is_running
+            is_done = call.outcome == "ok" and call.uid in bodies
+            if is_ours and is_done and call.plan.effect in {"status", "label", "fn"}:
+                body, key = bodies[call.uid], f"of-{call.plan.id}"
+                if key not in {**body.get("status", {}), **body["metadata"].get("labels", {})}:
+                    problems.append(f"loss: {key} of {call}")
+        return problems
+
+    def _list_unseen_deletions(self) -> list[str]:
+        """Event handlers get the deletions of all objects that their process has seen.
+
+        Unless it pauses, or the stream is replaced by another one after the deletion.
+        """
+        steps = self.world.plan.steps
+        is_replaced = any(s.kind == "alter" or (s.fault and s.fault.status == 401) for s in steps)
+        if self.world.plan.mode != "alone" or is_replaced:
+            return []
+        last = {
+            (call.handler, call.uid): call
+            for call in self.world.calls
+            if call.plan.kind == "event" and not call.plan.is_choosy and call.process.is_running
+        }
+        return [
+            f"missed: the deletion after {call}"
+            for call in last.values()
+            if call.uid in self._gone and call.reason != "DELETED"
+        ]
+
     def _judge_indexes(self, objects: Json) -> list[str]:
         """The indexes of all processes equal the cluster."""
         problems = []
@@ -374,6 +496,10 @@ class Judge:
         self._gone.add(uid)
         if uid not in self._guarded:
             return
+        for process in self.world.processes if self.world.plan.mode == "alone" else ():
+            running = [key for key, count in process.daemons.items() if count and key[1] == uid]
+            if running and not process.is_dead:
+                self.complain(f"deletion: {uid} is gone, but {running} still run")
         done = self._finals[uid]
         wanted = {p.id for p in self.world.plan.handlers if p.kind == "delete" and not p.is_choosy}
         if wanted - done:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.network import Fault
+from tests.simulation.themes import STATE_KINDS, THEMES, Theme
 
 CALM = 600.0  # seconds at the end in which nothing goes wrong, and everything must converge
 
@@ -32,7 +33,8 @@ class HandlerPlan:
 
     Attributes:
         id: of the handler.
-        kind: the decorator: "create", "event", "daemon" and so on.
+        kind: the decorator: "create", "event", "daemon" and so on; "absent": of the events of
+            a kind that does not exist, so that discovery is repeated all the time.
         attempts: how the first attempts for each cause end; all others succeed.
         seconds: how long an attempt takes, or a daemon needs to stop.
         is_sync: whether it runs in a thread.
@@ -42,6 +44,7 @@ class HandlerPlan:
         is_choosy: whether it takes objects with a label only.
         life: after how many seconds a daemon ends by itself; None if it does not.
         idle: of a timer, in seconds.
+        interval: of a timer, in seconds.
     """
 
     id: str
@@ -54,6 +57,7 @@ class HandlerPlan:
     is_choosy: bool = False
     life: float | None = None
     idle: float | None = None
+    interval: float = 7.0
 
 
 @dataclass(frozen=True)
@@ -135,69 +139,15 @@ class Plan:
 
 
 _NAMES = ("one", "two", "three")
-_FAULTS = ("refused", "hung", "silent", "lost", "slow", "status")
-_STATUSES = (500, 503, 504, 429, 401, 403, 409, 422)
-_KINDS = ("create", "update", "delete", "resume", "field", "event", "daemon", "timer", "index")
 
 
-@dataclass(frozen=True)
-class _Theme:
-    """What a history is mostly about.
-
-    Attributes:
-        fate: what happens to processes, network and cluster.
-        user: what happens to objects that exist.
-        kinds: of handlers that are there for sure.
-        faults: of the network.
-        methods: of the requests that are concerned by them.
-    """
-
-    fate: tuple[str, ...] = (
-        *("fault",) * 3,
-        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock", "skew"),
-    )
-    user: tuple[str, ...] = ("update",) * 3 + ("label", "delete", "replace")
-    kinds: tuple[str, ...] = ()
-    faults: tuple[str, ...] = _FAULTS
-    methods: tuple[tuple[str, ...], ...] = (
-        (),
-        (),
-        ("PATCH",),
-        ("GET",),
-        ("PUT", "POST", "PATCH"),
-    )
-
-
-_THEMES = {
-    "mixed": _Theme(),
-    "outages": _Theme(
-        fate=("outage", "outage", "compact", "lag", "watches"), kinds=("index", "event")
-    ),
-    "writes": _Theme(
-        fate=("fault",), faults=("status", "status", "lost", "silent"), methods=(("PATCH",),)
-    ),
-    "background": _Theme(
-        fate=("fault", "stop", "pause", "lockout"),
-        user=("label", "label", "delete", "replace", "update"),
-        kinds=("daemon", "timer"),
-    ),
-    "handovers": _Theme(
-        fate=("kill", "stop", "stop", "pause", "fault", "unlock", "skew"),
-        kinds=("create", "update"),
-    ),
-    "successors": _Theme(user=("replace", "replace", "delete", "update"), kinds=("create",)),
-    "kinds": _Theme(fate=("alter", "outage", "fault", "lockout"), kinds=("index", "daemon")),
-    "crowds": _Theme(fate=("fault", "crowd", "crowd"), kinds=("create",), methods=(("PATCH",),)),
-}
-
-
-def draw_plan(seed: int) -> Plan:
-    """Make a plan of a seed."""
+def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
+    """Make a plan of a seed, of a given theme or of any."""
     rng = random.Random(seed)
-    name = rng.choice(("mixed", "mixed", *_THEMES))
-    theme = _THEMES[name]
-    modes = ("lease", "peering") if name == "handovers" else ("alone", "alone", "lease", "peering")
-    mode = rng.choice((*modes, "lease"))
+    drawn = rng.choice(("mixed", "mixed", *THEMES))
+    name = theme_name or drawn
+    theme = THEMES[name]
+    mode = rng.choice(theme.modes)
     replicas = 1 if mode == "alone" else rng.randint(1, 3)
     length = rng.choice((10.0, 30.0, 90.0))
     is_late = name == "kinds" and rng.random() < 0.4
@@ -211,20 +161,20 @@ def draw_plan(seed: int) -> Plan:
         replicas,
         tuple(_draw_handlers(rng, theme)),
         _sort(steps),
-        _draw_settings(rng),
+        _draw_settings(rng, theme, mode),
         has_status=rng.random() < 0.3,
         is_late=is_late,
-        is_hosted=rng.random() < 0.5,
+        is_hosted=name == "lockouts" or rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    has_webhooks = mode != "peering" and name != "kinds"
+    has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
 
 
 def _add_admission(plan: Plan, length: float) -> Plan:
     """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
     rng = random.Random(f"admission {plan.seed}")
-    if rng.random() > 0.45:
+    if rng.random() > 0.6:
         return plan
     steps = list(plan.steps)
     if rng.random() < 0.5:
@@ -249,14 +199,19 @@ def _sort(steps: list[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.at))
 
 
-def _draw_handlers(rng: random.Random, theme: _Theme) -> list[HandlerPlan]:
-    kinds = [*theme.kinds, *rng.sample(_KINDS, rng.randint(1, 5))]
-    kinds += rng.choices(("create", "update", "delete"), k=rng.randint(0, 2))
-    return [_draw_handler(rng, kind, f"{kind}{number}") for number, kind in enumerate(kinds)]
+def _draw_handlers(rng: random.Random, theme: Theme) -> list[HandlerPlan]:
+    kinds = [*theme.kinds, *rng.sample(theme.pool, rng.randint(1, min(5, len(theme.pool))))]
+    more = [kind for kind in ("create", "update", "delete") if kind in theme.pool]
+    kinds += rng.choices(more, k=rng.randint(0, 2))
+    return [_draw_handler(rng, theme, kind, f"{kind}{n}") for n, kind in enumerate(kinds)]
 
 
-def _draw_handler(rng: random.Random, kind: str, name: str) -> HandlerPlan:
-    is_state = kind in {"create", "update", "delete", "resume", "field"}
+# A replica that stands by indexes one object after the other.
+_SECONDS = {"index": (0.0, 0.0, 0.05, 0.5), "daemon": (0.0, 0.5, 3.0, 3.0, 8.0)}
+
+
+def _draw_handler(rng: random.Random, theme: Theme, kind: str, name: str) -> HandlerPlan:
+    is_state = kind in STATE_KINDS
     attempts: list[Attempt] = []
     if is_state and rng.random() < 0.5:
         for _ in range(rng.randint(1, 3)):
@@ -264,25 +219,23 @@ def _draw_handler(rng: random.Random, kind: str, name: str) -> HandlerPlan:
             attempts.append(Attempt(end, rng.choice((0.0, 0.3, 1.0, 5.0, 15.0))))
         if rng.random() < 0.15:
             attempts.append(Attempt("permanent"))
-    effects = ("", "", "status", "label", "fn", "result") if is_state else ("",)
+    effects = theme.effects if is_state else ("",)
     return HandlerPlan(
         name,
         kind,
         tuple(attempts),
-        # A replica that stands by indexes one object after the other.
-        seconds=rng.choice(
-            (0.0, 0.0, 0.05, 0.5) if kind == "index" else (0.0, 0.0, 0.05, 0.5, 3.0)
-        ),
+        seconds=rng.choice(_SECONDS.get(kind, (0.0, 0.0, 0.05, 0.5, 3.0))),
         is_sync=rng.random() < 0.25,
         effect=rng.choice(("", "count") if kind == "timer" else effects),
         subs=rng.choice((0, 0, 0, 2)) if kind in {"create", "update"} else 0,
         is_choosy=rng.random() < (0.5 if kind in {"daemon", "index"} else 0.25),
         life=rng.choice((None, None, None, 2.0)) if kind == "daemon" else None,
         idle=rng.choice((None, 3.0)) if kind == "timer" else None,
+        interval=rng.choice((7.0, 2.0)) if kind == "timer" else 7.0,
     )
 
 
-def _draw_user(rng: random.Random, theme: _Theme, length: float) -> list[Step]:
+def _draw_user(rng: random.Random, theme: Theme, length: float) -> list[Step]:
     steps = []
     for name in _NAMES[: rng.randint(1, 3)]:
         at, exists = rng.choice((0.0, rng.uniform(0, length / 2))), False
@@ -294,7 +247,7 @@ def _draw_user(rng: random.Random, theme: _Theme, length: float) -> list[Step]:
     return steps
 
 
-def _draw_fate(rng: random.Random, theme: _Theme, length: float, replicas: int) -> Iterator[Step]:
+def _draw_fate(rng: random.Random, theme: Theme, length: float, replicas: int) -> Iterator[Step]:
     for _ in range(rng.randint(0, 5)):
         at, seconds = rng.uniform(0, length), rng.choice((0.3, 2.0, rng.uniform(1, 40)))
         replica = rng.randrange(replicas)
@@ -304,44 +257,129 @@ def _draw_fate(rng: random.Random, theme: _Theme, length: float, replicas: int) 
         elif kind == "watches":
             fault = Fault(rng.choice(("cut", "mute")), share=rng.choice((0.5, 1.0)))
             yield Step(at, "fault", None, seconds, fault)
-        elif kind == "outage":
-            yield Step(at, "fault", None, 0.0, Fault("cut"))
-            yield Step(at, "fault", None, seconds, Fault("refused"))
-            if rng.random() < 0.5:
-                yield Step(at + seconds / 2, "compact")
-        elif kind == "lockout":
-            yield Step(at, "fault", None, 0.0, Fault("cut"))
-            yield Step(at, "fault", None, seconds, Fault("status", status=401))
+        elif kind in _SERIES:
+            yield from _SERIES[kind](rng, at, seconds, replica)
         elif kind in {"kill", "stop", "pause"}:
             yield Step(at, kind, replica, seconds)
         elif kind == "skew":
             yield Step(at, kind, replica, rng.choice((-20.0, -3.0, 3.0, 30.0)))
-        elif kind == "crowd":
-            yield Step(at, kind, rng.choice((10, 25)))
         else:
             yield Step(at, kind, None, seconds if kind == "lag" else 0.0)
 
 
-def _draw_fault(rng: random.Random, theme: _Theme, replica: int) -> Fault:
+def _draw_outage(rng: random.Random, at: float, seconds: float, _: int) -> Iterator[Step]:
+    """Nobody reaches the API server; users change objects; the history may be lost."""
+    yield Step(at, "fault", None, 0.0, Fault("cut"))
+    yield Step(at, "fault", None, seconds, Fault("refused"))
+    for name in rng.sample(_NAMES, rng.randint(0, 2)):
+        kind = rng.choice(("delete", "delete", "update", "replace"))
+        yield Step(at + seconds * rng.uniform(0, 0.5), kind, name)
+    if rng.random() < 0.5:
+        yield Step(at + seconds / 2, "compact")
+
+
+def _draw_lockout(rng: random.Random, at: float, seconds: float, _: int) -> Iterator[Step]:
+    """Credentials are refused; before, writes may have failed."""
+    if rng.random() < 0.5:
+        fault = Fault("status", (), ("PATCH",), "things", rng.choice((0.5, 1.0)))
+        yield Step(max(0.0, at - 3.0), "fault", None, min(at, 3.0) + 0.2, fault)
+        yield Step(max(0.0, at - 2.0), rng.choice(("delete", "update")), rng.choice(_NAMES))
+    yield Step(at, "fault", None, 0.0, Fault("cut"))
+    yield Step(at, "fault", None, seconds, Fault("status", status=401))
+
+
+def _draw_relisting(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
+    """The history is lost, and the new listing shows what was true some seconds ago."""
+    late = Fault("late", (), ("GET",), "things", seconds=rng.choice((2.0, 5.0)))
+    yield Step(max(0.0, at - 0.1), "update", rng.choice(("one", "one", "two")))
+    yield Step(at, "compact")
+    yield Step(at, "fault", None, 3.0, late)
+    yield Step(at, "fault", None, 0.0, Fault("cut", path="things"))
+
+
+def _draw_crowd(rng: random.Random, at: float, seconds: float, _: int) -> Iterator[Step]:
+    """Many objects at once; the watch cache may lag behind them."""
+    if rng.random() < 0.5:
+        yield Step(at, "lag", None, seconds)
+    if rng.random() < 0.5:
+        fault = Fault("status", (), ("PATCH",), "things")
+        yield Step(at + rng.uniform(0, 0.5), "fault", None, rng.uniform(2, 15), fault)
+    yield Step(at, "crowd", rng.choice((10, 25)))
+
+
+def _draw_burst(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
+    """Many objects at once, whose patches hang."""
+    kind = rng.choice(("hung", "silent", "late"))
+    fault = Fault(kind, (), ("PATCH",), "things", seconds=30.0)
+    yield Step(at, "fault", None, rng.uniform(15, 40), fault)
+    yield Step(at, "crowd", 25)
+
+
+def _draw_takeover(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+    """Somebody cannot renew the Lease, maybe after answers that were late."""
+    who, leases = rng.choice(((), (replica,))), "leases"
+    if rng.random() < 0.5:
+        late = Fault("late", who, ("PUT", "PATCH"), leases, seconds=8.0)
+        yield Step(max(0.0, at - 10.0), "fault", None, min(at, 10.0), late)
+    refused = Fault(rng.choice(("refused", "hung")), who, (), leases)
+    yield Step(at, "fault", None, rng.uniform(9, 30), refused)
+
+
+def _draw_freeze(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+    """A process stands still in the middle of its work, for longer than its Lease lasts."""
+    yield Step(max(0.0, at - 0.1), "update", rng.choice(("one", "one", "two")))
+    yield Step(at, "pause", replica, rng.uniform(14, 40))
+
+
+def _draw_hiccup(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
+    """The Lease is lost, and got back soon."""
+    yield Step(at, "fault", None, rng.uniform(9, 14), Fault("refused", path="leases"))
+
+
+def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[Step]:
+    """The API server denies some of what handlers want, for ever."""
+    content = rng.choice(('"of-create', '"of-update', '"of-'))
+    status = rng.choice((403, 422))
+    yield Step(
+        0.0, "policy", None, 0.0, Fault("status", (), ("PATCH",), content=content, status=status)
+    )
+
+
+_SERIES = {
+    "outage": _draw_outage,
+    "lockout": _draw_lockout,
+    "relisting": _draw_relisting,
+    "crowd": _draw_crowd,
+    "burst": _draw_burst,
+    "takeover": _draw_takeover,
+    "freeze": _draw_freeze,
+    "hiccup": _draw_hiccup,
+    "policy": _draw_policy,
+}
+"""Steps that belong together: from a moment, for some seconds, and which replica suffers."""
+
+
+def _draw_fault(rng: random.Random, theme: Theme, replica: int) -> Fault:
     kind = rng.choice(theme.faults)
     return Fault(
         kind,
         replicas=rng.choice(((), (replica,))),
         methods=rng.choice(theme.methods),
-        path=rng.choice(("", "", "", "leases", "things")),
+        path=rng.choice(theme.paths),
         share=rng.choice((0.2, 0.5, 1.0)),
-        status=rng.choice(_STATUSES) if kind == "status" else 503,
-        seconds=rng.choice((0.0, 1.0, 5.0)),
+        status=rng.choice(theme.statuses) if kind == "status" else 503,
+        seconds=rng.choice((0.0, 1.0, 5.0)) if kind != "lost" else rng.choice((0.0, 5.0, 9.0)),
     )
 
 
-def _draw_settings(rng: random.Random) -> dict[str, Any]:
-    return {
+def _draw_settings(rng: random.Random, theme: Theme, mode: str) -> dict[str, Any]:
+    peering = {"peering": {"mandatory": rng.random() < 0.5}} if mode == "peering" else {}
+    return peering | {
         "posting": {"enabled": rng.random() < 0.3},
         "batching": {
             "idle_timeout": rng.choice((0.5, 5.0)),
             "error_delays": [0.5, 2, 5],
-            "worker_limit": rng.choice((None, None, 2)),
+            "worker_limit": rng.choice(theme.worker_limits),
         },
         "networking": {"request_timeout": rng.choice((10.0, 30.0))},
         "execution": {"default_backoff": rng.choice((0.5, 5.0))},

@@ -81,8 +81,9 @@ class ReplicaProcess(Process):
 
     Attributes:
         daemons: those that run, by handler and uid.
+        started_daemons: when they have started last.
         ended_daemons: those that have ended by themselves.
-        stopped_daemons: when they have ended last.
+        stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
         is_stopping: whether it was told to end.
@@ -94,8 +95,10 @@ class ReplicaProcess(Process):
         self.serial = serial
         self.identity = f"replica-{number}-{serial}"
         self.daemons: dict[tuple[str, str], int] = {}
+        self.started_daemons: dict[tuple[str, str], float] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
         self.stopped_daemons: dict[tuple[str, str], float] = {}
+        self.began_at = world.loop.time()
         self.ended_at: float | None = None
         self.is_dead = False
         self.is_stopping = False
@@ -117,6 +120,14 @@ class ReplicaProcess(Process):
     def is_running(self) -> bool:
         """Whether it does, or could do, something."""
         return not self.is_dead and not self.task.done()
+
+    def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
+        """Judge that a daemon starts."""
+        self._world.judge.judge_daemon(self, plan, uid)
+
+    def judge_daemon_step(self, handler: str, uid: str) -> None:
+        """Judge that a daemon goes on."""
+        self._world.judge.judge_daemon_step(self, handler, uid)
 
     def _build(self) -> None:
         plan = self._world.plan
@@ -218,7 +229,8 @@ class _Act:
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
         elif self.plan.effect == "count":
-            patch.status[f"count-{self.plan.id}"] = self.world.count()
+            value = patch.status[key := f"count-{self.plan.id}"] = self.world.count()
+            self.world.judge.note_value(self.process, uid, key, value)
         elif self.plan.effect == "fn":
             patch.fns.append(partial(_note_in_status, key=key, uid=uid))
 
@@ -266,23 +278,26 @@ def _declare(
     if plan.kind == "field":
         options["field"] = "spec.value"
     if plan.kind == "timer":
-        options["interval"] = 7.0
+        options["interval"] = plan.interval
         if plan.idle is not None:
             options["idle"] = plan.idle
-    decorate = {"index": webop.index, "daemon": webop.daemon, "timer": webop.timer}.get(
-        plan.kind
-    ) or getattr(webop.on, plan.kind)
+    decorate = {
+        "index": webop.index,
+        "daemon": webop.daemon,
+        "timer": webop.timer,
+        "absent": webop.on.event,
+    }.get(plan.kind) or getattr(webop.on, plan.kind)
     if plan.kind == "index":
         fn: Any = partial(_index, plan)
     elif plan.kind == "daemon":
         fn = partial(_run_daemon, process, plan)
-    elif plan.kind == "event":
+    elif plan.kind in {"event", "absent"}:
         fn = partial(_watch_events, act, plan)
     elif plan.is_sync:
         fn = partial(_run_sync, act, plan)
     else:
         fn = partial(_run_async, act, plan)
-    decorate(PLURAL, **options)(fn)
+    decorate(f"absent.{GROUP}" if plan.kind == "absent" else PLURAL, **options)(fn)
 
 
 async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
@@ -323,17 +338,23 @@ async def _run_daemon(
     stopped: webop.DaemonStopped,
     **_: Any,
 ) -> None:
-    key = plan.id, uid
+    key, loop = (plan.id, uid), asyncio.get_running_loop()
+    process.judge_daemon(plan, uid)
+    process.started_daemons[key] = loop.time()
     process.daemons[key] = process.daemons.get(key, 0) + 1
     try:
         await stopped.wait(plan.life)
+        process.judge_daemon_step(*key)
         if stopped:
             await asyncio.sleep(plan.seconds)
+            process.judge_daemon_step(*key)
         else:
             process.ended_daemons.add(key)
     finally:
         process.daemons[key] -= 1
-        process.stopped_daemons[key] = asyncio.get_running_loop().time()
+        # After a pause, those that still ended are started again by themselves.
+        if not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
+            process.stopped_daemons[key] = loop.time()
 
 
 async def _index(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import datetime as dt
 import gc
 import hashlib
@@ -135,7 +136,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
-        self._disturb(0.0)
+        self._disturb(0.0, "start")
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
@@ -189,7 +190,8 @@ class World:
         Args:
             begin: by the loop's clock.
             end: by the loop's clock.
-            path: if only faults of requests with this in their path count.
+            path: if only faults of requests with this in their path count, or "start", "stop",
+                "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -234,20 +236,23 @@ class World:
         )
 
     def _take(self, step: Step) -> None:
+        plain = {
+            "compact": self.cluster.compact,
+            "define": self._define,
+            "alter": self._alter,
+            "unlock": self._unlock,
+        }
         if step.kind in {"create", "update", "label", "delete", "replace"}:
             self._act_as_user(step)
         elif step.kind == "fault":
             assert step.fault is not None
             self.network.begin(step.fault)
             self.network.later(step.seconds, self.network.end, step.fault)
-        elif step.kind == "compact":
-            self.cluster.compact()
-        elif step.kind == "define":
-            self._define()
-        elif step.kind == "alter":
-            self._alter()
-        elif step.kind == "unlock":
-            self._unlock()
+        elif step.kind == "policy":
+            assert step.fault is not None
+            self.network.policies.append(step.fault)
+        elif step.kind in plain:
+            plain[step.kind]()
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
@@ -260,7 +265,7 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
+            self._disturb(abs(step.seconds), _name_disturbance(step))
 
     def _disturb(self, seconds: float, path: str = "") -> None:
         self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
@@ -329,7 +334,7 @@ class World:
     def _alter(self) -> None:
         """Let the kind gain a status endpoint, or lose it."""
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-        crd = self._ask("GET", path).body
+        crd = copy.deepcopy(self._ask("GET", path).body)  # it is the one that is stored
         if "spec" in crd:
             version = crd["spec"]["versions"][0]
             version["subresources"] = {} if version.get("subresources") else {"status": {}}
@@ -415,6 +420,13 @@ class World:
             self.network.later(1.0, self.start, process.number)
             return
         self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+
+
+def _name_disturbance(step: Step) -> str:
+    """Say what is disturbed: a part of paths, or nothing for everything."""
+    if step.fault is not None:
+        return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
+    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
