@@ -336,6 +336,13 @@ def _draw_hiccup(rng: random.Random, at: float, _: float, __: int) -> Iterator[S
     yield Step(at, "fault", None, rng.uniform(9, 14), Fault("refused", path="leases"))
 
 
+def _draw_deafness(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+    """Watches are mute that were there before; who keeps records may have begun late."""
+    if rng.random() < 0.5:
+        yield Step(rng.uniform(0, at), "stop", replica, 1.0)
+    yield Step(at, "fault", None, 0.0, Fault("mute", rng.choice(((), (0,), (replica,)))))
+
+
 def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[Step]:
     """The API server denies some of what handlers want, for ever."""
     content = rng.choice(('"of-create', '"of-update', '"of-'))
@@ -354,6 +361,7 @@ _SERIES = {
     "takeover": _draw_takeover,
     "freeze": _draw_freeze,
     "hiccup": _draw_hiccup,
+    "deafness": _draw_deafness,
     "policy": _draw_policy,
 }
 """Steps that belong together: from a moment, for some seconds, and which replica suffers."""

@@ -121,14 +121,14 @@ THEMES = {
         fate=("burst",), kinds=("create",), pool=STATE_KINDS, modes=("lease",), has_webhooks=False
     ),
     "leases": Theme(
-        fate=("takeover", "freeze", "hiccup", "unlock", "stop"),
+        fate=("takeover", "takeover", "freeze", "hiccup", "unlock", "stop", "stop"),
         kinds=("daemon", "create"),
         modes=("lease",),
         has_webhooks=False,
     ),
     "peers": Theme(
-        fate=("watches", "unlock", "stop", "lag"),
-        kinds=("daemon", "update"),
+        fate=("deafness", "deafness", "unlock", "stop", "lag"),
+        kinds=("daemon", "daemon", "update"),
         modes=("peering",),
         has_webhooks=False,
     ),

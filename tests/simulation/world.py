@@ -191,7 +191,7 @@ class World:
             begin: by the loop's clock.
             end: by the loop's clock.
             path: if only faults of requests with this in their path count, or "start", "stop",
-                "watches".
+                "unlock", "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -426,7 +426,7 @@ def _name_disturbance(step: Step) -> str:
     """Say what is disturbed: a part of paths, or nothing for everything."""
     if step.fault is not None:
         return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
-    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
+    return {"unlock": "unlock leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
