@@ -259,7 +259,7 @@ class Judge:
         if self._writes is not None and change.request is not None and not is_counting:
             self._writes[change.request.user] += 1
         self._touched[new["metadata"]["uid"]] = self.world.loop.time()
-        if change.request is not None and change.request.user == "user":
+        if change.request is not None and not change.request.user.startswith("replica-"):
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         if old is None:
