@@ -71,6 +71,11 @@ class Judge:
         self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
 
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease."""
+        return self._renewed[1]
+
     def complain(self, problem: str) -> None:
         """Note what is wrong."""
         if problem not in self.violations:
@@ -182,9 +187,8 @@ class Judge:
 
     def judge_step(self, process: ReplicaProcess, what: object) -> None:
         """No handler takes a step when another replica holds the Lease."""
-        holder = self._renewed[1]
-        if self.world.plan.mode == "lease" and holder and holder != process.identity:
-            self.complain(f"overlap: {what} of {process} goes on, but {holder} holds the Lease")
+        if self.world.plan.mode == "lease" and self.holder not in {process.identity, None, ""}:
+            self.complain(f"overlap: {what} of {process} goes on, but {self.holder} leads")
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""

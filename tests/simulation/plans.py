@@ -148,7 +148,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     name = theme_name or drawn
     theme = THEMES[name]
     mode = rng.choice(theme.modes)
-    replicas = 1 if mode == "alone" else rng.randint(1, 3)
+    replicas = 1 if mode == "alone" else rng.randint(theme.least_replicas, 3)
     length = rng.choice((10.0, 30.0, 90.0))
     is_late = name == "kinds" and rng.random() < 0.4
     steps = [*_draw_user(rng, theme, length), *_draw_fate(rng, theme, length, replicas)]
@@ -325,10 +325,10 @@ def _draw_takeover(rng: random.Random, at: float, _: float, replica: int) -> Ite
     yield Step(at, "fault", None, rng.uniform(9, 30), refused)
 
 
-def _draw_freeze(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+def _draw_freeze(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
     """A process stands still in the middle of its work, for longer than its Lease lasts."""
     yield Step(max(0.0, at - 0.1), "update", rng.choice(("one", "one", "two")))
-    yield Step(at, "pause", replica, rng.uniform(14, 40))
+    yield Step(at, "pause", "leader", rng.uniform(14, 40))
 
 
 def _draw_hiccup(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:

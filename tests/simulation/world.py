@@ -294,8 +294,11 @@ class World:
             self.request(*request)
 
     def _strike(self, step: Step) -> None:
-        number = int(step.target)
-        process = self.replicas[number] if number < len(self.replicas) else None
+        known: dict[Any, ReplicaProcess | None] = dict(enumerate(self.replicas))
+        known["leader"] = next(
+            (one for one in self.replicas if one and one.identity == self.judge.holder), None
+        )
+        process = known.get(step.target)
         if process is None or not process.is_running or process.is_paused:
             return
         if step.kind == "stop" and process.is_stopping and self.admission is not None:
