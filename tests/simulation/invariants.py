@@ -138,7 +138,7 @@ class Judge:
         is_event, active = call.plan.kind == "event", self._active[call.uid]
         # Event handlers do not wait for the others.
         for other in (other for other in active if (other.plan.kind == "event") == is_event):
-            is_excused = other.process.is_paused or self.world.plan.mode != "lease"
+            is_excused = other.process.is_paused or not self._is_exclusive
             if other.process is call.process or not is_excused:
                 self.complain(f"overlap: {call} while {other}")
 
@@ -187,8 +187,15 @@ class Judge:
 
     def judge_step(self, process: ReplicaProcess, what: object) -> None:
         """No handler takes a step when another replica holds the Lease."""
-        if self.world.plan.mode == "lease" and self.holder not in {process.identity, None, ""}:
+        if self._is_exclusive and self.holder not in {process.identity, None, ""}:
             self.complain(f"overlap: {what} of {process} goes on, but {self.holder} leads")
+
+    @property
+    def _is_exclusive(self) -> bool:
+        """Whether replicas know of each other by the Lease, not deleted before one has started."""
+        times = self.world.loop.time() - _AFTERMATH, self.world.loop.time()
+        is_deleted = all(self.world.was_disturbed(*times, why) for why in ("unlock", "start"))
+        return self.world.plan.mode == "lease" and not is_deleted
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
