@@ -193,9 +193,11 @@ class Judge:
     @property
     def _is_exclusive(self) -> bool:
         """Whether replicas know of each other by the Lease, not deleted before one has started."""
-        times = self.world.loop.time() - _AFTERMATH, self.world.loop.time()
-        is_deleted = all(self.world.was_disturbed(*times, why) for why in ("unlock", "start"))
-        return self.world.plan.mode == "lease" and not is_deleted
+        deleted_at = self.world.unlocked_at
+        if self.world.plan.mode != "lease" or deleted_at is None:
+            return self.world.plan.mode == "lease"
+        is_recent = self.world.loop.time() - deleted_at < _AFTERMATH
+        return not is_recent or all(one.began_at < deleted_at for one in self.world.processes)
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""

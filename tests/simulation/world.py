@@ -87,6 +87,7 @@ class World:
         self.processes: list[ReplicaProcess] = []
         self.story: list[str] = []
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
+        self.unlocked_at: float | None = None
         self._serials = 0
         self._values = 0
         self._counted = 0
@@ -345,6 +346,7 @@ class World:
 
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
+        self.unlocked_at = self.loop.time()
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
         self._ask("DELETE", f"{leases}/operator")
         self._ask("DELETE", f"{_PEERINGS}/default")
