@@ -100,8 +100,14 @@ class Judge:
         self._values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
         self._touched: dict[str, float] = {}  # when anybody has written an object
         self._renewed: tuple[float, str | None] = 0.0, None
+        self._peer_records: dict[str, float] = {}  # since when they are in the peering object
         self._changed: dict[str, float] = {}  # when a user has changed an object
         self._writes: Counter[str] | None = None
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease."""
+        return self._renewed[1]
 
     def complain(self, problem: str) -> None:
         """Note what is wrong."""
@@ -129,6 +135,7 @@ class Judge:
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
+        self.judge_step(call.process, call)
         if call.plan.kind == "timer":
             self.judge_timer(call)
         if call.plan.kind not in _CYCLE_KINDS | {"event"}:
@@ -139,6 +146,7 @@ class Judge:
         self._judge_record(call)
         self._judge_peers(call)
         self._judge_overlaps(call)
+        self._judge_rivals(call.process, call)
         self._active[call.uid].append(call)
         self._judge_limit(call)
         if call.plan.kind == "event":
@@ -152,6 +160,8 @@ class Judge:
         key = call.handler, call.uid, call.reason
         last, self._last[key] = self._last.get(key), call
         if last is None or last.end is None or last.essence != call.essence:
+            return
+        if self._changed.get(call.uid, 0.0) > last.begin - _LAG:  # to another state and back
             return
         if call.uid in self._gone:  # a process can learn late that nothing is to be done any more
             return
@@ -209,25 +219,33 @@ class Judge:
         is_event, active = call.plan.kind == "event", self._active[call.uid]
         # Event handlers do not wait for the others.
         for other in (other for other in active if (other.plan.kind == "event") == is_event):
-            age = call.begin - other.begin
-            if other.process is call.process or self._must_wait(call.process, other.process, age):
+            is_excused = other.process.is_paused or not self._is_exclusive
+            if other.process is call.process or not is_excused:
                 self.complain(f"overlap: {call} while {other}")
 
-    def _must_wait(self, process: ReplicaProcess, other: ReplicaProcess, age: float) -> bool:
-        """Tell whether a process must begin nothing while another one is at work, for some seconds.
+    def _judge_rivals(self, process: ReplicaProcess, what: object) -> None:
+        """Nothing is begun while somebody of a higher priority is at work, or has its record there.
 
-        In a peering, the one of the higher priority waits for nobody, records take their time, and
-        those whose watches are mute cannot know that others have come.
+        Those whose watches are mute cannot know that others have come; who is told that the object
+        is gone, but not that it is there again, writes no record.
         """
-        mode, now = self.world.plan.mode, self.world.loop.time()
-        if mode == "lease" or other.is_paused:
-            return not other.is_paused
-        if age < _LAG:
-            return False
-        since, was_disturbed = now - _AFTERMATH_OF_PEERS, self.world.was_disturbed
-        is_deaf = was_disturbed(other.started_at - _SILENCE, other.started_at + _LAG, "watches")
-        is_excused = is_deaf or was_disturbed(since, now, "kopfpeering")
-        return mode == "peering" and process.number < other.number and not is_excused
+        now, was_disturbed = self.world.loop.time(), self.world.was_disturbed
+        for other in self.world.processes if self.world.plan.mode == "peering" else ():
+            is_rival = other.is_running and not other.is_paused and other.number > process.number
+            moments = [
+                call.begin
+                for call in self.world.calls
+                if call.process is other and call.end is None
+            ]
+            moments += [other.started_daemons[key] for key, count in other.daemons.items() if count]
+            moments += [self._peer_records.get(other.identity, now)]
+            if not is_rival or min(moments) > now - _LAG:
+                continue
+            since = now - _AFTERMATH_OF_PEERS
+            is_deaf = was_disturbed(other.started_at - _SILENCE, other.started_at + _LAG, "watches")
+            is_deaf |= was_disturbed(since, now, "watches") and was_disturbed(since, now, "unlock")
+            if not is_deaf and not was_disturbed(since, now, "kopfpeering"):
+                self.complain(f"overlap: {what} begins in {process}, but {other} is there")
 
     def _judge_resumption(self, call: Call) -> None:
         """A process that was never paused resumes objects once, and none that it saw created."""
@@ -241,24 +259,26 @@ class Judge:
     def judge_daemon(self, process: ReplicaProcess, plan: HandlerPlan, uid: str) -> None:
         """A daemon runs once, and not again after it has ended by itself."""
         key = plan.id, uid
-        for other in self.world.processes:
-            is_there = other.daemons.get(key) and not other.is_dead and other is not process
-            age = self.world.loop.time() - other.started_daemons.get(key, 0.0)
-            is_peer = self.world.plan.mode == "peering"
-            if is_there and is_peer and self._must_wait(process, other, age):
-                self.complain(f"overlap: {key} is started in {process} beside {other}")
+        self._judge_rivals(process, key)
         if process.daemons.get(key):
             self.complain(f"daemon: {key} is started in {process} while it runs")
         is_left_alone = self.world.plan.mode == "alone" and not plan.is_choosy
         if key in process.ended_daemons and is_left_alone:
             self.complain(f"daemon: {key} is started in {process} after it has ended by itself")
 
-    def judge_daemon_step(self, process: ReplicaProcess, handler: str, uid: str) -> None:
-        """A daemon takes no step when another process has started it."""
-        others = (other for other in self.world.processes if other is not process)
-        for other in others if self.world.plan.mode == "lease" else ():
-            if other.daemons.get((handler, uid)) and not other.is_dead and not other.is_paused:
-                self.complain(f"overlap: {handler} of {uid} goes on in {process} beside {other}")
+    def judge_step(self, process: ReplicaProcess, what: object) -> None:
+        """No handler takes a step when another replica holds the Lease."""
+        if self._is_exclusive and self.holder not in {process.identity, None, ""}:
+            self.complain(f"overlap: {what} of {process} goes on, but {self.holder} leads")
+
+    @property
+    def _is_exclusive(self) -> bool:
+        """Whether replicas know of each other by the Lease, not deleted before one has started."""
+        deleted_at = self.world.unlocked_at
+        if self.world.plan.mode != "lease" or deleted_at is None:
+            return self.world.plan.mode == "lease"
+        is_recent = self.world.loop.time() - deleted_at < _AFTERMATH
+        return not is_recent or all(one.started_at < deleted_at for one in self.world.processes)
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
@@ -332,26 +352,19 @@ class Judge:
         """Take note of what is done."""
         if call in self._active[call.uid]:
             self._active[call.uid].remove(call)
-        if call.outcome in _FAILED | _FINAL and not call.plan.is_sync:
-            self._judge_end_of_right(call)
+        if call.outcome in _FAILED | _FINAL and not call.plan.is_sync:  # threads cannot be stopped
+            self.judge_step(call.process, call)
         if call.outcome in _FINAL:
             self._finals[call.uid].add(call.handler)
-
-    def _judge_end_of_right(self, call: Call) -> None:
-        """No call goes on when another process works on its object; threads end their process."""
-        if self.world.plan.mode != "lease" or call.plan.kind not in _CYCLE_KINDS:
-            return
-        for other in reversed(self.world.calls):
-            if other.begin <= call.begin:
-                return
-            is_elsewhere = other.process is not call.process and other.uid == call.uid
-            if is_elsewhere and other.plan.kind in _CYCLE_KINDS:
-                self.complain(f"overlap: {call} goes on after {other} has begun")
 
     def judge_change(self, change: servers.Change) -> None:
         """What is written, and to whom; what is gone."""
         if change.resource.startswith("leases."):
             self._judge_lease(change)
+        if change.resource.startswith("kopfpeerings."):
+            known, now = self._peer_records, self.world.loop.time()
+            records = (change.new or {}).get("status", {})
+            self._peer_records = {identity: known.get(identity, now) for identity in records}
         if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new
@@ -368,7 +381,7 @@ class Judge:
         if self._writes is not None and change.request is not None and not self._is_counting:
             self._writes[change.request.user] += 1
         self._touched[new["metadata"]["uid"]] = self.world.loop.time()
-        if change.request is not None and change.request.user == "user":
+        if change.request is not None and not change.request.user.startswith("replica-"):
             self._changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         if old is None:

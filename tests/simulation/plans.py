@@ -158,7 +158,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     name = theme_name or drawn
     theme = THEMES[name]
     mode = rng.choice(theme.modes)
-    replicas = 1 if mode == "alone" else rng.randint(1, 3)
+    replicas = 1 if mode == "alone" else rng.randint(theme.least_replicas, 3)
     length = rng.choice((10.0, 30.0, 90.0))
     is_late = name == "kinds" and rng.random() < 0.4
     steps = [*_draw_user(rng, theme, length), *_draw_fate(rng, theme, length, replicas)]
@@ -440,15 +440,22 @@ def _draw_takeover(rng: random.Random, at: float, _: float, replica: int) -> Ite
     yield Step(at, "fault", None, rng.uniform(9, 30), refused)
 
 
-def _draw_freeze(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+def _draw_freeze(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
     """A process stands still in the middle of its work, for longer than its Lease lasts."""
     yield Step(max(0.0, at - 0.1), "update", rng.choice(("one", "one", "two")))
-    yield Step(at, "pause", replica, rng.uniform(14, 40))
+    yield Step(at, "pause", "leader", rng.uniform(14, 40))
 
 
 def _draw_hiccup(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
     """The Lease is lost, and got back soon."""
     yield Step(at, "fault", None, rng.uniform(9, 14), Fault("refused", path="leases"))
+
+
+def _draw_deafness(rng: random.Random, at: float, _: float, replica: int) -> Iterator[Step]:
+    """Watches are mute that were there before; who keeps records may have begun late."""
+    if rng.random() < 0.5:
+        yield Step(rng.uniform(0, at), "stop", replica, 1.0)
+    yield Step(at, "fault", None, 0.0, Fault("mute", rng.choice(((), (0,), (replica,)))))
 
 
 def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[Step]:
@@ -469,6 +476,7 @@ _SERIES = {
     "takeover": _draw_takeover,
     "freeze": _draw_freeze,
     "hiccup": _draw_hiccup,
+    "deafness": _draw_deafness,
     "policy": _draw_policy,
 }
 """Steps that belong together: from a moment, for some seconds, and which replica suffers."""

@@ -141,9 +141,9 @@ class ReplicaProcess(Process):
         """Judge that a daemon starts."""
         self._world.judge.judge_daemon(self, plan, uid)
 
-    def judge_daemon_step(self, handler: str, uid: str) -> None:
+    def judge_step(self, what: object) -> None:
         """Judge that a daemon goes on."""
-        self._world.judge.judge_daemon_step(self, handler, uid)
+        self._world.judge.judge_step(self, what)
 
     def _build(self) -> None:
         plan = self._world.plan
@@ -369,10 +369,10 @@ async def _run_daemon(
     process.daemons[key] = process.daemons.get(key, 0) + 1
     try:
         await stopped.wait(plan.life)
-        process.judge_daemon_step(*key)
+        process.judge_step(key)
         if stopped:
             await asyncio.sleep(plan.seconds)
-            process.judge_daemon_step(*key)
+            process.judge_step(key)
         else:
             process.ended_daemons.add(key)
     finally:

@@ -108,6 +108,7 @@ class World:
         self.processes: list[ReplicaProcess] = []
         self.story: list[str] = []
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
+        self.unlocked_at: float | None = None
         self._serials = 0
         self._values = 0
         self._is_upgraded = False
@@ -219,7 +220,7 @@ class World:
             begin: by the loop's clock.
             end: by the loop's clock.
             path: if only faults of requests with this in their path count, or "start", "stop",
-                "watches".
+                "unlock", "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -355,8 +356,11 @@ class World:
             self._strike(Step(self.loop.time(), kind, process.number, seconds))
 
     def _strike(self, step: Step) -> None:
-        number = int(step.target)
-        process = self.replicas[number] if number < len(self.replicas) else None
+        known: dict[Any, ReplicaProcess | None] = dict(enumerate(self.replicas))
+        known["leader"] = next(
+            (one for one in self.replicas if one and one.identity == self.judge.holder), None
+        )
+        process = known.get(step.target)
         if process is None or not process.is_running or process.is_paused:
             return
         if step.kind == "stop" and process.is_stopping and self.admission is not None:
@@ -418,6 +422,7 @@ class World:
 
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
+        self.unlocked_at = self.loop.time()
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
         self._ask("DELETE", f"{leases}/operator")
         self._ask("DELETE", f"{_PEERINGS}/default")
@@ -506,7 +511,7 @@ def _name_disturbance(step: Step) -> str:
     """Say what is disturbed: a part of paths, or nothing for everything."""
     if step.fault is not None:
         return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
-    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
+    return {"unlock": "unlock leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
