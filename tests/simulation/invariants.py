@@ -311,6 +311,14 @@ class Judge:
                 if seen and (missed := known - seen):
                     self.complain(f"index: {handler} of {process} misses {missed} in {plan.id}")
 
+    def _may_be_lost(self, call: Call) -> bool:
+        """Tell whether a process may not have been able to write an outcome before its end."""
+        ended_at = call.process.ended_at
+        if ended_at is None or call.end is None:
+            return False
+        is_late = call.end > ended_at - _LAG
+        return is_late or self.world.was_disturbed(call.end, ended_at, PLURAL)
+
     def _was_locked_out(self, call: Call) -> bool:
         """Tell whether credentials were lost after a call: under a Lease, others may go on then."""
         return any(
@@ -556,6 +564,7 @@ class Judge:
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and call.plan.kind != "resume"  # lost credentials end that without a trace
             and not (self.world.plan.mode == "lease" and self._was_locked_out(call))
+            and not self._may_be_lost(call)
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
