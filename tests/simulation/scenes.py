@@ -18,12 +18,18 @@ from typing import Any
 from tests.simulation.cluster import Json, Request
 from tests.simulation.network import Fault
 from tests.simulation.plans import HandlerPlan, Plan, Step
-from tests.simulation.replicas import GROUP, NAMESPACE, Call, ReplicaProcess, Wish
+from tests.simulation.replicas import (
+    DIFFBASE,
+    FINALIZER,
+    GROUP,
+    NAMESPACE,
+    Call,
+    ReplicaProcess,
+    Wish,
+)
 from tests.simulation.virtual import EPOCH, VirtualLoop
 from tests.simulation.world import OBJECTS, World
 
-FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
-DIFFBASE = "kopf.zalando.org/last-handled-configuration"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge
@@ -563,5 +569,5 @@ async def look_into_index(
     process, uid = scene.add_replica(), get_uid(scene.create())
     await asyncio.sleep(pause)
     process.operator.context.indices["index0"] = {name: [] for name in names}
-    scene.world.judge.judge_sight(process, "event0")
+    scene.world.judge.background.judge_sight(process, "event0")
     process.operator.context.indices["index0"] = {"one": [(uid, 1)]}
