@@ -70,7 +70,7 @@ def _prepare(mutant: str | None) -> None:
 
 
 def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
-    from tests.simulation.plans import draw_plan  # noqa: PLC0415
+    from tests.simulation.drawing import draw_plan  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     verdict = run(draw_plan(seed, theme))
@@ -168,14 +168,14 @@ def _work(
 
 
 def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
-    from tests.simulation import plans  # noqa: PLC0415
+    from tests.simulation import drawing, plans  # noqa: PLC0415
     from tests.simulation.shrinking import shrink  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     if options.plan is not None:
         plan = plans.load(json.loads(options.plan.read_text()))
     else:
-        plan = plans.draw_plan(options.seed, options.theme)
+        plan = drawing.draw_plan(options.seed, options.theme)
     if shrinks:
         plan = shrink(plan)
         path = Path(f"history-{options.seed}.json")

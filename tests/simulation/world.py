@@ -143,9 +143,9 @@ class World:
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
         end = self.loop.time() + CALM
-        while self.judge.list_unfinished() and self.loop.time() < end:
+        while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
-        await self.judge.judge_calm()
+        await self.judge.calm.judge()
         await self._end()
 
     def tell(self, what: str) -> None:
@@ -359,7 +359,8 @@ class World:
     def _strike(self, step: Step) -> None:
         known: dict[Any, ReplicaProcess | None] = dict(enumerate(self.replicas))
         known["leader"] = next(
-            (one for one in self.replicas if one and one.identity == self.judge.holder), None
+            (one for one in self.replicas if one and one.identity == self.judge.leadership.holder),
+            None,
         )
         process = known.get(step.target)
         if process is None or not process.is_running or process.is_paused:
