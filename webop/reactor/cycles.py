@@ -124,13 +124,12 @@ class _Commits:
     async def add(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
         """Store what is finished until now; if this fails, it is stored later."""
         ctx, obj = self._ctx, self._obj
+        self.subtract_from(patch)
         progress = Progress(dict(states))
         if self._seen is not None:
             progress.mark(states, build_mark(self._seen.restore()))
         storage = ctx.operator.settings.persistence.progress_storage
         progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
-        done = [id(fn) for earlier in self._written for fn in earlier.fns]
-        patch.fns[:] = [fn for fn in patch.fns if id(fn) not in done]
         self._unwritten = patch
         try:
             if await writing.patch(ctx, obj, patch):
