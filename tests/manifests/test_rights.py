@@ -1,0 +1,267 @@
+"""The rights that ``webop manifests`` grants: none is missing, and none is too many.
+
+The operators of the examples run once each as their service accounts. All that they ask the API
+server for is recorded, and must not be forbidden. Then each verb of each rule is taken away, and
+the same requests are sent once more (as dry runs): one of them must be forbidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.manifests.deploying import Admin, Deployed, administer, load, run_as_pod
+from tests.manifests.made import MADE
+from tests.manifests.recording import Asked, Recorder, recording
+from tests.manifests.stories import Story, play_claims, play_grants
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_API = "/apis/rbac.authorization.k8s.io/v1"
+_ROOT = Path(__file__).parents[2]
+_STORIES: dict[str, tuple[Deployed, Path, Story]] = {
+    name: (load(file, MADE[file]), _ROOT / crd, story)
+    for name, file, crd, story in (
+        (
+            "ephemeral-volume-claims",
+            _ROOT / "manifests/operator.yaml",
+            "manifests/ephemeral_volume_claims.crd.yaml",
+            play_claims,
+        ),
+        (
+            "access-grants",
+            _ROOT / "examples/access_grants/manifests/operator.yaml",
+            "examples/access_grants/manifests/crd.yaml",
+            play_grants,
+        ),
+    )
+}
+
+#: Rights that are checked for other requests than those for the resource itself.
+_CHECKED_ELSEWHERE = {
+    "clusterroles": "rolebindings",
+    "ephemeralvolumeclaims/finalizers": "persistentvolumeclaims",
+}
+#: It cannot be seen from outside whether handlers have functions in their patches, which need it.
+_PRECAUTIONS = {("ephemeral-volume-claims", "get", "ephemeralvolumeclaims")}
+
+
+@dataclass(frozen=True)
+class Right:
+    """A verb of a rule for one of its resources; a rule of its own."""
+
+    role: str  # as in "ClusterRole/name"
+    group: str
+    resource: str
+    names: tuple[str, ...]
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{' by name' if self.names else ''}"
+
+    def build_rule(self) -> Json:
+        rule = {"apiGroups": [self.group], "resources": [self.resource], "verbs": [self.verb]}
+        return rule | ({"resourceNames": list(self.names)} if self.names else {})
+
+    def may_be_needed_for(self, asked: Asked) -> bool:
+        plural, _, part = self.resource.partition("/")
+        plural = _CHECKED_ELSEWHERE.get(self.resource, plural)
+        words = asked.path.split("/")
+        is_part = self.resource in _CHECKED_ELSEWHERE or not part or words[-1] == part
+        return plural in words and is_part
+
+
+def list_rights(deployed: Deployed) -> list[Right]:
+    return [
+        Right(f"{role['kind']}/{role['metadata']['name']}", group, resource, names, verb)
+        for role in (*deployed.find("ClusterRole"), *deployed.find("Role"))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for names in [tuple(rule.get("resourceNames", ()))]
+        for verb in rule["verbs"]
+    ]
+
+
+def iterate_rights() -> Iterator[Any]:
+    for name, (deployed, _, _) in _STORIES.items():
+        for right in list_rights(deployed):
+            if (name, right.verb, right.resource) not in _PRECAUTIONS:
+                yield pytest.param(name, right, id=f"{name}: {right}")
+
+
+@dataclass
+class Evidence:
+    """What an operator has asked for, and what of it is forbidden without a right."""
+
+    requests: list[Asked]
+    forbidden: dict[Right, list[str]]
+
+
+class Evidences:
+    """The evidence of each example, as it is needed first."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._found: dict[str, Evidence] = {}
+
+    def get(self, name: str) -> Evidence:
+        if name not in self._found:
+            folder = self._folder / name
+            folder.mkdir()
+            found = asyncio.run(collect_evidence(self._cluster, folder, *_STORIES[name]))
+            self._found[name] = found
+        return self._found[name]
+
+
+@pytest.fixture(scope="module")
+def evidences(webop_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Evidences:
+    return Evidences(webop_cluster, tmp_path_factory.mktemp("evidence"))
+
+
+async def collect_evidence(
+    cluster: LocalCluster, folder: Path, deployed: Deployed, crd: Path, story: Story
+) -> Evidence:
+    manifests = folder / "rbac.yaml"
+    manifests.write_text((_find_file(deployed)).read_text())
+    cluster.apply(crd)
+    cluster.apply(manifests)
+    namespace = cluster.create_namespace()
+    async with administer(cluster) as admin, recording(cluster) as recorder:
+        async with run_as_pod(deployed, admin, recorder, folder, _find_free_port()):
+            await rotate(admin, deployed, recorder)
+            await story(admin, recorder, namespace)
+        for kind in ("validating", "mutating"):  # persistent ones stay
+            place = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+            await admin.client.delete(f"{place}/{_find_managed(deployed)}")
+        requests = list(recorder.requests)
+        forbidden = await take_away(admin, deployed, requests)
+    return Evidence(requests, forbidden)
+
+
+def _find_file(deployed: Deployed) -> Path:
+    return next(file for file, folder in MADE.items() if folder == deployed.folder)
+
+
+def _find_managed(deployed: Deployed) -> str:
+    rights = list_rights(deployed)
+    return next(
+        right.names[0] for right in rights if "webhookconf" in right.resource and right.names
+    )
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
+    """Ask for a new certificate, as users do, and wait until it is written."""
+    (secret,) = {
+        right.names[0]
+        for right in list_rights(deployed)
+        if right.resource == "secrets" and right.names
+    }
+    path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
+
+    async def is_there() -> bool:
+        return bool(await admin.get(path))
+
+    await admin.until(is_there, "the certificate")
+    await admin.merge(path, {"metadata": {"annotations": {"webop.dev/rotate": "now"}}})
+
+    async def is_written() -> bool:
+        return any(one.method == "PUT" and one.path == path for one in recorder.requests)
+
+    await admin.until(is_written, "the new certificate")
+
+
+async def take_away(
+    admin: Admin, deployed: Deployed, requests: list[Asked]
+) -> dict[Right, list[str]]:
+    """Return what is forbidden without each of the rights, as users who have all others."""
+    rights = list_rights(deployed)
+    prefix = f"{deployed.account[1]}-without"
+    users = {right: f"{prefix}-{number}" for number, right in enumerate(rights)}
+    await asyncio.gather(*(bind(admin, deployed, user, right) for right, user in users.items()))
+    nobody_lacks = f"{prefix}-nothing"
+    await bind(admin, deployed, nobody_lacks, None)
+    distinct = list({str(one): one for one in requests}.values())
+
+    async def send_all(user: str, chosen: list[Asked]) -> list[str]:
+        answers = await asyncio.gather(*(repeat(admin, one, user) for one in chosen))
+        return [str(one) for one, code in zip(chosen, answers, strict=True) if code == 403]
+
+    async def is_in_force() -> bool:  # and so are the rights of the others, which are older
+        return not await send_all(nobody_lacks, distinct)
+
+    await admin.until(is_in_force, "the rights")
+    return {
+        right: await send_all(user, [one for one in distinct if right.may_be_needed_for(one)])
+        for right, user in users.items()
+    }
+
+
+async def bind(admin: Admin, deployed: Deployed, user: str, missing: Right | None) -> None:
+    """Grant a user all rights of the service account but for one."""
+    for role in (*deployed.find("ClusterRole"), *deployed.find("Role")):
+        kind, namespace = role["kind"], role["metadata"].get("namespace")
+        place = f"{_API}/namespaces/{namespace}" if namespace else _API
+        name = f"{kind}/{role['metadata']['name']}"
+        rules = [
+            right.build_rule()
+            for right in list_rights(deployed)
+            if right.role == name and right != missing
+        ]
+        made = {"metadata": {"name": user}, "rules": rules}
+        await admin.create(f"{place}/{kind.lower()}s", made)
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": user}
+        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
+        body = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}
+        await admin.create(f"{place}/{kind.lower()}bindings", body)
+
+
+async def repeat(admin: Admin, asked: Asked, user: str) -> int:
+    """Send a request once more in the name of a user, for the status of the answer."""
+    extra = {"timeoutSeconds": "1"} if asked.is_watch else {}
+    extra |= {} if asked.method == "GET" else {"dryRun": "All"}
+    kept = {key: value for key, value in asked.headers.items() if key != "Authorization"}
+    request = admin.client.build_request(
+        asked.method,
+        asked.target,
+        headers={**kept, "Impersonate-User": user, "Impersonate-Group": "system:authenticated"},
+        content=asked.body,
+    )
+    request.url = request.url.copy_merge_params(extra)
+    answer = await admin.client.send(request, stream=True)
+    await answer.aclose()
+    return answer.status_code
+
+
+@pytest.mark.feature("DEP-05", "DEP-06", "DEP-07", "DEP-10", "ADM-43", "TRB-04")
+@pytest.mark.parametrize("name", _STORIES)
+def test_nothing_is_forbidden_to_an_operator_with_the_rights_of_its_manifests(
+    evidences: Evidences, name: str
+) -> None:
+    requests = evidences.get(name).requests
+    assert len(requests) > 20
+    assert [str(one) for one in requests if one.status == 403] == []
+
+
+@pytest.mark.parametrize(("name", "right"), list(iterate_rights()))
+def test_an_operator_needs_each_right_of_its_manifests(
+    evidences: Evidences, name: str, right: Right
+) -> None:
+    assert evidences.get(name).forbidden[right] != []
