@@ -67,7 +67,10 @@ async def recording(cluster: LocalCluster) -> AsyncIterator[Recorder]:
     recorder = Recorder()
     connector = aiohttp.TCPConnector(ssl=build_tls(cluster), limit=0)
     async with aiohttp.ClientSession(
-        cluster.server, connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+        cluster.server,
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None),
+        skip_auto_headers=("Content-Type",),
     ) as session:
 
         async def pass_on(request: web.BaseRequest) -> web.StreamResponse:

@@ -107,57 +107,45 @@ class Evidence:
     forbidden: dict[Right, list[str]]
 
 
-class Evidences:
-    """The evidence of each example, as it is needed first."""
-
-    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
-        self._cluster = cluster
-        self._folder = folder
-        self._found: dict[str, Evidence] = {}
-
-    def get(self, name: str) -> Evidence:
-        if name not in self._found:
-            folder = self._folder / name
-            folder.mkdir()
-            found = asyncio.run(collect_evidence(self._cluster, folder, *_STORIES[name]))
-            self._found[name] = found
-        return self._found[name]
-
-
 @pytest.fixture(scope="module")
-def evidences(webop_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Evidences:
-    return Evidences(webop_cluster, tmp_path_factory.mktemp("evidence"))
+def evidences(
+    webop_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Evidence]:
+    """The evidence of all examples, collected at the same time."""
+
+    async def collect() -> list[Evidence]:
+        return await asyncio.gather(
+            *(
+                collect_evidence(webop_cluster, tmp_path_factory.mktemp(name), *example)
+                for name, example in _STORIES.items()
+            )
+        )
+
+    return dict(zip(_STORIES, asyncio.run(collect()), strict=True))
 
 
 async def collect_evidence(
     cluster: LocalCluster, folder: Path, deployed: Deployed, crd: Path, story: Story
 ) -> Evidence:
-    manifests = folder / "rbac.yaml"
-    manifests.write_text((_find_file(deployed)).read_text())
     cluster.apply(crd)
-    cluster.apply(manifests)
+    cluster.apply(next(file for file, place in MADE.items() if place == deployed.folder))
     namespace = cluster.create_namespace()
     async with administer(cluster) as admin, recording(cluster) as recorder:
         async with run_as_pod(deployed, admin, recorder, folder, _find_free_port()):
             await rotate(admin, deployed, recorder)
             await story(admin, recorder, namespace)
-        for kind in ("validating", "mutating"):  # persistent ones stay
-            place = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
-            await admin.client.delete(f"{place}/{_find_managed(deployed)}")
+        for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+            place = f"/apis/admissionregistration.k8s.io/v1/{kind}"  # persistent ones stay
+            await admin.client.delete(f"{place}/{_find_name(deployed, kind)}")
         requests = list(recorder.requests)
         forbidden = await take_away(admin, deployed, requests)
     return Evidence(requests, forbidden)
 
 
-def _find_file(deployed: Deployed) -> Path:
-    return next(file for file, folder in MADE.items() if folder == deployed.folder)
-
-
-def _find_managed(deployed: Deployed) -> str:
-    rights = list_rights(deployed)
-    return next(
-        right.names[0] for right in rights if "webhookconf" in right.resource and right.names
-    )
+def _find_name(deployed: Deployed, plural: str) -> str:
+    """Return the name of the object that a rule is limited to."""
+    named = (right for right in list_rights(deployed) if right.names)
+    return next(right.names[0] for right in named if right.resource == plural)
 
 
 def _find_free_port() -> int:
@@ -169,11 +157,7 @@ def _find_free_port() -> int:
 
 async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
     """Ask for a new certificate, as users do, and wait until it is written."""
-    (secret,) = {
-        right.names[0]
-        for right in list_rights(deployed)
-        if right.resource == "secrets" and right.names
-    }
+    secret = _find_name(deployed, "secrets")
     path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
 
     async def is_there() -> bool:
@@ -253,15 +237,15 @@ async def repeat(admin: Admin, asked: Asked, user: str) -> int:
 @pytest.mark.feature("DEP-05", "DEP-06", "DEP-07", "DEP-10", "ADM-43", "TRB-04")
 @pytest.mark.parametrize("name", _STORIES)
 def test_nothing_is_forbidden_to_an_operator_with_the_rights_of_its_manifests(
-    evidences: Evidences, name: str
+    evidences: dict[str, Evidence], name: str
 ) -> None:
-    requests = evidences.get(name).requests
+    requests = evidences[name].requests
     assert len(requests) > 20
     assert [str(one) for one in requests if one.status == 403] == []
 
 
 @pytest.mark.parametrize(("name", "right"), list(iterate_rights()))
 def test_an_operator_needs_each_right_of_its_manifests(
-    evidences: Evidences, name: str, right: Right
+    evidences: dict[str, Evidence], name: str, right: Right
 ) -> None:
-    assert evidences.get(name).forbidden[right] != []
+    assert evidences[name].forbidden[right] != []

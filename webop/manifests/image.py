@@ -98,7 +98,7 @@ def list_own_files(root: Path) -> set[Path]:
     found = set()
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.is_relative_to(root) and file.suffix == ".py":
+        if file.is_relative_to(root) and file.suffix == ".py" and file.is_file():
             path = file.relative_to(root)
             if not {"site-packages", "dist-packages"} & set(path.parts):
                 found.add(path)
