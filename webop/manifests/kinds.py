@@ -157,6 +157,11 @@ def find_kinds(
             kinds.add(Resource(selector.group or "*", "*", "*", namespaced=True))
             which = f"all kinds of the group {selector.group}" if selector.group else "all kinds"
             doubts[f"{handler} is for EVERYTHING: the account gets rights to {which}."] = None
+        elif not (selector.is_specific or is_complete):
+            what = "a function" if selector.fn else f"the category {selector.category}"
+            raise ConfigurationError(
+                f"{handler}: which kinds {what} stands for, only a cluster knows. Add --cluster."
+            )
         elif found := selector.find_candidates(known):
             if selector.is_ambiguous(known):
                 names = ", ".join(sorted(map(str, found)))
@@ -171,11 +176,6 @@ def find_kinds(
         elif is_complete:
             why = "is not in the cluster" if selector.is_specific else "is for nothing there"
             raise ConfigurationError(f"{handler}: {selector} {why}.{selector.suggest(known)}")
-        elif not selector.is_specific:
-            what = "a function" if selector.fn else f"the category {selector.category}"
-            raise ConfigurationError(
-                f"{handler}: which kinds {what} stands for, only a cluster knows. Add --cluster."
-            )
         else:
             raise ConfigurationError(
                 f"{handler}: there is no built-in kind {selector}.{selector.suggest(known)} For a "

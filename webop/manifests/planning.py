@@ -94,10 +94,12 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     """
     variables = dict(request.variables)
     visit = await _prepare(registry, request, variables)
-    settings, known = visit.settings, set(list_builtin()) | set(read_definitions(request.crds))
+    settings, known = visit.settings, set[Resource]()  # of equal ones, the first counts
     if request.asks_cluster:
         async with connect() as client:
-            known |= set((await discover(client)).resources)
+            known.update((await discover(client)).resources)
+    known.update(read_definitions(request.crds))
+    known.update(list_builtin())
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
     kinds, doubts = find_kinds(watched, known, is_complete=request.asks_cluster)
     visit.resources = {*kinds, *_list_peerings(visit)}
