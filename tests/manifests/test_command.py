@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,13 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
     assert (base / "rbac.yaml").read_text() == "kind: Mine\n"
 
 
+def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:
+    make.file.write_text("import kopf\n" + _PODS.replace("webop", "kopf"))
+    command = [sys.executable, "-m", "webop", "manifests", "--aliased", "handlers.py"]
+    done = subprocess.run(command, cwd=make.folder, capture_output=True, text=True, check=True)
+    assert Made(done.stdout, "").container["args"][-2:] == ["--aliased", "handlers.py"]
+
+
 # ---- which kinds
 
 
@@ -415,7 +423,8 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_error(make: Maker) -> 
 
 
 def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
-    assert make.fail("") == f"There are no handlers in {make.file}: there is nothing to deploy."
+    assert make.fail("") == f"There are no handlers in {make.file}: nothing to deploy."
+    assert "The code imports Kopf" in make.fail("import kopf\n" + _PODS.replace("webop", "kopf"))
     result = invoke("manifests")
     assert result.exit_code == 2
     assert "Name the files with the handlers" in result.output

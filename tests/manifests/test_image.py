@@ -20,6 +20,7 @@ import pytest
 
 from tests.cli.invoking import invoke
 from webop.manifests.image import BASE
+from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]
 _DOCKERFILES = (_ROOT / "Dockerfile", _ROOT / "examples" / "access_grants" / "Dockerfile")
@@ -118,6 +119,33 @@ def test_the_steps_of_an_image_lead_to_an_operator_that_runs(
     assert process.returncode == 0, output.decode()
     assert health == {"greet": "hello world"}
     assert {file: file.stat().st_mtime_ns for file in root.rglob("*")} == before
+
+
+def test_an_image_without_requirements_has_webop_and_what_is_imported(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "requirements.txt").unlink()
+    (project / "handlers.py").unlink()
+    package = project / "parts"
+    (package / "handlers.py").write_text(
+        "import webop\nfrom parts import words\n@webop.on.probe()\ndef fn(**_): ...\n"
+    )
+    monkeypatch.chdir(project)
+    with forgetting_modules(project):
+        text = invoke("image", "-m", "parts.handlers", "--name", "other").stdout
+    assert "docker build -t other:0.1.0 ." in text
+    assert f" --prefix=/operator webop=={__version__}\n" in text
+    files = ["parts/__init__.py", "parts/handlers.py", "parts/words.py", "parts/"]
+    assert f"COPY {json.dumps(files)}\n" in text
+    assert text.rstrip().endswith('"--module=parts.handlers"]')
+
+
+def test_a_file_that_cannot_be_imported_makes_no_image(project: Path) -> None:
+    with forgetting_modules(project):
+        result = invoke("image", str(project / "handlers.py"))
+    assert result.exit_code == 1
+    assert "handlers.py' cannot be imported: ModuleNotFoundError" in result.output
+    assert "greeting" in result.output
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from webop.aliasing import advise_about_kopf
 from webop.cli.layout import SectionCommand, SectionOption, build_option
 from webop.cli.options import (
     CLIControls,
@@ -251,7 +252,8 @@ def _locate(
         modules
     )
     root = Path(os.path.commonpath(folders))
-    sources = [f"--module={module}" for module in modules]
+    is_aliased = "--aliased" in click.get_current_context().meta["arguments"]
+    sources = ["--aliased"] * is_aliased + [f"--module={module}" for module in modules]
     sources += [str(Path(path).resolve().relative_to(root)) for path in paths]
     stem = root.name if paths else modules[0].partition(".")[0]
     guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-0123456789")[:63]
@@ -290,8 +292,9 @@ def _load(
     with contextlib.redirect_stdout(sys.stderr):  # the manifests are all of the output
         registry = load_handlers(paths, modules, controls.registry)
     if not len(registry):
+        places = ", ".join((*paths, *modules))
         raise click.ClickException(
-            f"There are no handlers in {', '.join((*paths, *modules))}: there is nothing to deploy."
+            f"There are no handlers in {places}: nothing to deploy.{advise_about_kopf()}"
         )
     check_registry(registry)
     return registry

@@ -26,7 +26,7 @@ from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
 from webop.manifests.objects import PROBES_PORT, Plan
-from webop.manifests.rights import Account, build_rights, read_rules
+from webop.manifests.rights import build_rights, read_rules
 from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.local import WebhookServer
@@ -128,9 +128,8 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         pod_networks=request.pod_networks,
     )
     own = "" if request.rules is None else read_rules(request.rules)
-    account = Account(plan.name, plan.home, plan.labels)
     head = [plan.build_namespace()] if request.creates_namespace else []
-    rights = build_rights(account, list_needs(visit), request.namespaces, own)
+    rights = build_rights(plan, list_needs(visit), request.namespaces, own)
     made = Manifests({"rbac": [*head, plan.build_account(), *rights]}, doubts)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []

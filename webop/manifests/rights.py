@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import yaml
 
 from webop.doctor.permissions import Need
 from webop.errors import ConfigurationError
+from webop.manifests.objects import Plan
 
 Json = dict[str, Any]
 
@@ -44,21 +44,6 @@ _WHY: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Account:
-    """The service account of an operator.
-
-    Attributes:
-        name: of the account, and the beginning of the names of all roles.
-        home: its namespace.
-        labels: of all objects that are for the operator.
-    """
-
-    name: str
-    home: str
-    labels: Json
-
-
 def read_rules(path: Path) -> str:
     """Return the text of a file with a list of rules, comments included.
 
@@ -85,12 +70,12 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 
 
 def build_rights(
-    account: Account, needs: Iterable[Need], namespaces: tuple[str, ...], own: str = ""
+    plan: Plan, needs: Iterable[Need], namespaces: tuple[str, ...], own: str = ""
 ) -> Iterator[str]:
-    """Yield the roles that an account needs, and bindings to them, as YAML.
+    """Yield the roles that the service account needs, and bindings to them, as YAML.
 
     Args:
-        account: the service account.
+        plan: what is deployed.
         needs: what the operator must be permitted to do.
         namespaces: where the operator works; empty for everywhere.
         own: rules for what the handlers do, where they are called: the text of a file.
@@ -107,7 +92,7 @@ def build_rights(
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
         suffix = "" if is_served or not place else "-replicas"
         if rules.strip():
-            yield from _build_role(account, place, f"{account.name}{suffix}", rules)
+            yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
 
 
 def _build_rules(needs: Iterable[Need]) -> str:
@@ -135,14 +120,14 @@ def _build_rules(needs: Iterable[Need]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build_role(account: Account, place: str, name: str, rules: str) -> Iterator[str]:
+def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
     kind = "Role" if place else "ClusterRole"
     where = {"namespace": place} if place else {}
     api = "rbac.authorization.k8s.io"
-    metadata = {"name": name, **where, "labels": account.labels}
+    metadata = {"name": name, **where, "labels": plan.labels}
     head = {"apiVersion": f"{api}/v1", "kind": kind, "metadata": metadata}
     yield f"{_dump(head)}\nrules:\n{textwrap.indent(rules, '  ')}".rstrip()
-    subject = {"kind": "ServiceAccount", "name": account.name, "namespace": account.home}
+    subject = {"kind": "ServiceAccount", "name": plan.name, "namespace": plan.home}
     yield _dump(
         {
             **head,
