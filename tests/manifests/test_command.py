@@ -423,8 +423,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_error(make: Maker) -> 
 
 
 def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
-    assert make.fail("") == f"There are no handlers in {make.file}: nothing to deploy."
-    assert "The code imports Kopf" in make.fail("import kopf\n" + _PODS.replace("webop", "kopf"))
+    assert f"There are no handlers in {make.file}: nothing to deploy." in make.fail("")
     result = invoke("manifests")
     assert result.exit_code == 2
     assert "Name the files with the handlers" in result.output
