@@ -359,7 +359,8 @@ class Peering:
         watched = [self._objects[key] for key in self._tasks]
         is_scope_known = self.settings.clusterwide or view.namespaces is not None
         is_known = view.is_known and is_scope_known and all(o.is_settled for o in watched)
-        if not self._has_decided and not is_known:
+        # The first look decides, and the first one at an object that has been waited for.
+        if not is_known and (not self._has_decided or self.obstacle):
             return None
         self._has_decided = True
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]
