@@ -161,6 +161,19 @@ def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_confi
     assert made.find("Deployment")["spec"]["replicas"] == 2
 
 
+def test_webhooks_of_ones_own_need_neither_configurations_nor_secrets(make: Maker) -> None:
+    server = _SERVER.replace("Server()", "Server(certfile='tls.crt', pkeyfile='tls.key')")
+    made = make(_WEBHOOK + server, "--managed", "none", "--service", "front")
+    assert made.find("Service")["metadata"]["name"] == "front"
+    assert made.get_verbs("validatingwebhookconfigurations") == []
+    assert "Role" not in made.kinds
+    assert make(_WEBHOOK + _SERVER, "--managed", "guard").variables == {
+        "POD_ID": None,
+        "WEBOP_ADMISSION__MANAGED": "guard",
+        "WEBOP_SERVICE": "my-operator",
+    }
+
+
 def test_what_startup_handlers_set_decides(make: Maker) -> None:
     made = make(
         _PODS
@@ -173,6 +186,7 @@ def configure(settings, **_):
     )
     settings.admission.managed = "door.example.com"
     settings.leadership.lease_name = "throne"
+    settings.peering.name, settings.peering.mandatory = "teams", True
     settings.posting.enabled = False
     settings.scanning.disabled = True
 """
@@ -186,6 +200,8 @@ def configure(settings, **_):
     assert names == [None, ["key"], None, ["throne"]]
     assert made.get_verbs("events") == made.get_verbs("customresourcedefinitions") == []
     assert "--lease=throne" in made.container["args"]
+    assert "--standalone" not in made.container["args"]
+    assert made.get_verbs("clusterkopfpeerings") == ["list", "watch", "patch"]
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_in_others(make: Maker) -> None:

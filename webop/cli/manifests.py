@@ -113,7 +113,8 @@ class _RememberingCommand(SectionCommand):
 )
 @_webhooks(
     "--managed", metavar="NAME",
-    help="The webhook configurations that the operator keeps; else NAME.NAMESPACE.svc.",
+    help="The webhook configurations that the operator keeps, or 'none' if you keep your own; else "
+    "NAME.NAMESPACE.svc.",
 )  # fmt: skip
 @_webhooks(
     "--ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -256,7 +257,7 @@ def _locate(
     sources = ["--aliased"] * is_aliased + [f"--module={module}" for module in modules]
     sources += [str(Path(path).resolve().relative_to(root)) for path in paths]
     stem = root.name if paths else modules[0].partition(".")[0]
-    guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-0123456789")[:63]
+    guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
     return root, sources, name or guess.rstrip("-") or "operator"
 
 

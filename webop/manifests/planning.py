@@ -103,7 +103,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
     kinds, doubts = find_kinds(watched, known, is_complete=request.asks_cluster)
     visit.resources = {*kinds, *_list_peerings(visit)}
-    lease = settings.leadership.lease_name
+    lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
     if replicas > 1 and not is_shared:
@@ -152,14 +152,14 @@ async def _prepare(
     """
     webhooks = registry.select_webhooks()
     if webhooks:
-        variables |= {_MANAGED: request.managed} if request.managed and not request.ca else {}
+        if request.managed is not None and request.ca is None:
+            variables[_MANAGED] = request.managed
         variables.setdefault(_SERVICE, request.service or request.name)
     os.environ.update(variables)  # as in the container, for the startup handlers
     settings = OperatorSettings.from_environment(variables)
     if request.has_lease and registry.select_resource_handlers():
         name = request.lease or settings.leadership.lease_name or request.name
         settings.leadership.lease_name = name
-    settings.peering.standalone |= request.peering is None and not settings.peering.mandatory
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
     visit = Visit(
@@ -178,9 +178,10 @@ async def _prepare(
                 f"{finding.text}. Give them what they need by --env NAME=VALUE, or leave them out "
                 "by --no-startup."
             )
+    settings.peering.standalone |= not settings.peering.mandatory
     if webhooks:
         _check_webhooks(settings, request, variables)
-        visit.names = [] if request.ca else [str(settings.admission.managed)]
+        visit.names = [settings.admission.managed] if settings.admission.managed else []
     return visit
 
 
@@ -214,7 +215,7 @@ def _check_webhooks(
                 f"--ca: the webhook configurations would be kept by hand, but the startup handlers "
                 f"set settings.admission.managed = {admission.managed!r}."
             )
-    elif admission.managed is None:
+    elif request.managed is None and admission.managed is None:
         admission.managed = variables[_MANAGED] = f"{request.name}.{request.home}.svc"
     _check_equal("--managed", request.managed, admission.managed or request.managed)
 
