@@ -31,9 +31,9 @@ import webop
 def hurry(settings: webop.OperatorSettings, **_):
     settings.admission.shutdown_delay = 0
     settings.watching.streaming_list = False  # so that "list" is needed, too
-    server = settings.admission.server
-    server.port = server.service_port = {port}
-    server.poll_interval, server.settle_time = 0.2, 0.1
+    if (server := settings.admission.server) is not None:
+        server.port = server.service_port = {port}
+        server.poll_interval, server.settle_time = 0.2, 0.1
 """
 
 
@@ -122,11 +122,11 @@ async def run_as_pod(
     kubeconfig.write_text(json.dumps(_build_kubeconfig(recorder.url, token, home)))
     faster = folder / "faster.py"
     faster.write_text(_FASTER.format(port=port))
-    (service,) = deployed.find("Service")
-    place = f"/api/v1/namespaces/{home}/services"
-    await admin.client.delete(f"{place}/{service['metadata']['name']}")
-    spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
-    await admin.create(place, {"metadata": service["metadata"], "spec": spec})
+    for service in deployed.find("Service"):
+        place = f"/api/v1/namespaces/{home}/services"
+        await admin.client.delete(f"{place}/{service['metadata']['name']}")
+        spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+        await admin.create(place, {"metadata": service["metadata"], "spec": spec})
     container = deployed.container
     variables = {one["name"]: one.get("value", "pod-1") for one in container["env"]}
     arguments = [one for one in container["args"] if not one.startswith("--liveness")]

@@ -55,6 +55,69 @@ async def play_claims(admin: Admin, _: Recorder, namespace: str) -> None:
     await admin.until(is_told_twice, "an Event that counts twice")
 
 
+NAMESPACE = "rights-here"
+HANDLERS = """\
+import webop
+
+LABELS = {"webop.dev/rights": "here"}
+
+@webop.on.event("nodes", labels=LABELS)
+@webop.on.create("configmaps", labels=LABELS)
+@webop.on.update("configmaps", labels=LABELS)
+@webop.on.delete("configmaps", labels=LABELS)
+def see(body, **_):
+    webop.info(body, reason="Seen", message="Seen.")
+"""
+
+
+async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
+    """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
+    labels = {"webop.dev/rights": "here"}
+    peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+    places = {
+        "/api/v1/nodes": "default",
+        f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE,
+    }
+    kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+    await admin.create(peering, {**kind, "metadata": {"name": "default"}})
+    meddling = meddle_once(admin, recorder, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+    for place in places:
+        await admin.create(place, {"metadata": {"name": "one", "labels": labels}})
+
+    for place, namespace in places.items():
+        events = f"/api/v1/namespaces/{namespace}/events"
+
+        async def is_seen_twice(place: str = place, events: str = events) -> bool:
+            patch = {"metadata": {"labels": {"now": str(len(recorder.requests))}}}
+            await admin.merge(f"{place}/one", patch)
+            found = (await admin.get(events)).get("items", ())
+            return any(each["count"] > 1 and each["message"] == "Seen." for each in found)
+
+        await admin.until(is_seen_twice, f"an Event in {namespace} that counts twice")
+    assert meddling.is_set()
+    for place in places:
+        await admin.client.delete(f"{place}/one")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+
+    await admin.until(is_gone, "the end of the ConfigMap")
+
+
+def meddle_once(admin: Admin, recorder: Recorder, target: str) -> asyncio.Event:
+    """Edit an object right before the operator does, so that this meets a conflict."""
+    edited = asyncio.Event()
+
+    async def meddle(method: str, path: str) -> None:
+        if method == "PATCH" and path == target:
+            recorder.meddle = None
+            edited.set()
+            await admin.merge(target, {"metadata": {"labels": {"edited": "meanwhile"}}})
+
+    recorder.meddle = meddle
+    return edited
+
+
 async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
     """Access is granted, prolonged and taken away, while somebody else edits the same grant."""
     grants = f"/apis/access.example.com/v1/namespaces/{namespace}/accessgrants"
@@ -72,15 +135,7 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     await admin.until(is_refused, "the refusal of a grant to oneself")
 
-    edited = asyncio.Event()
-
-    async def meddle(method: str, path: str) -> None:
-        if method == "PATCH" and path == f"{grants}/jane":
-            recorder.meddle = None
-            edited.set()
-            await admin.merge(f"{grants}/jane", {"metadata": {"labels": {"edited": "meanwhile"}}})
-
-    recorder.meddle = meddle
+    edited = meddle_once(admin, recorder, f"{grants}/jane")
     await admin.create(grants, good)
 
     async def is_open() -> bool:

@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli.invoking import invoke
 from tests.manifests.deploying import Admin, Deployed, administer, load, run_as_pod
 from tests.manifests.made import MADE
 from tests.manifests.recording import Asked, Recorder, recording
-from tests.manifests.stories import Story, play_claims, play_grants
+from tests.manifests.stories import (
+    HANDLERS,
+    NAMESPACE,
+    Story,
+    play_claims,
+    play_grants,
+    play_in_a_namespace,
+)
+from tests.manifests.test_image import forgetting_modules
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -113,34 +122,54 @@ def evidences(
 ) -> dict[str, Evidence]:
     """The evidence of all examples, collected at the same time."""
 
+    here = tmp_path_factory.mktemp("here")
+    local = (deploy_locally(here), _ROOT / "manifests/peering.yaml", play_in_a_namespace)
+    examples = {**_STORIES, "here": local}
+
     async def collect() -> list[Evidence]:
         return await asyncio.gather(
             *(
                 collect_evidence(webop_cluster, tmp_path_factory.mktemp(name), *example)
-                for name, example in _STORIES.items()
+                for name, example in examples.items()
             )
         )
 
-    return dict(zip(_STORIES, asyncio.run(collect()), strict=True))
+    return dict(zip(examples, asyncio.run(collect()), strict=True))
+
+
+def deploy_locally(folder: Path) -> Deployed:
+    """Make the manifests of an operator that works in one namespace, with peers."""
+    file = folder / "handlers.py"
+    file.write_text(HANDLERS)
+    options = ("-n", NAMESPACE, "--create-namespace", "--peering", "default", "--name", "here")
+    with forgetting_modules(folder):
+        result = invoke("manifests", *options, str(file))
+    assert result.exit_code == 0, result.output
+    made = folder / "operator.yaml"
+    made.write_text(result.stdout)
+    return load(made, folder)
 
 
 async def collect_evidence(
     cluster: LocalCluster, folder: Path, deployed: Deployed, crd: Path, story: Story
 ) -> Evidence:
     cluster.apply(crd)
-    cluster.apply(next(file for file, place in MADE.items() if place == deployed.folder))
+    for document in deployed.documents:
+        cluster.apply(document)
     namespace = cluster.create_namespace()
     async with administer(cluster) as admin, recording(cluster) as recorder:
         try:
             async with run_as_pod(deployed, admin, recorder, folder, _find_free_port()):
-                await rotate(admin, deployed, recorder)
+                if deployed.find("Service"):
+                    await rotate(admin, deployed, recorder)
                 await story(admin, recorder, namespace)
         except AssertionError as exc:
             exc.add_note(f"Forbidden: {list_forbidden(recorder.requests)}")
             raise
         for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
             place = f"/apis/admissionregistration.k8s.io/v1/{kind}"  # persistent ones stay
-            await admin.client.delete(f"{place}/{_find_name(deployed, kind)}")
+            for name in find_names(deployed, kind):
+                await admin.client.delete(f"{place}/{name}")
         requests = list(recorder.requests)
         forbidden = await take_away(admin, deployed, requests)
     return Evidence(requests, forbidden)
@@ -150,10 +179,9 @@ def list_forbidden(requests: list[Asked]) -> list[str]:
     return sorted({str(one) for one in requests if one.status == 403})
 
 
-def _find_name(deployed: Deployed, plural: str) -> str:
-    """Return the name of the object that a rule is limited to."""
-    named = (right for right in list_rights(deployed) if right.names)
-    return next(right.names[0] for right in named if right.resource == plural)
+def find_names(deployed: Deployed, plural: str) -> set[str]:
+    """Return the names of the objects that rules are limited to."""
+    return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
 
 
 def _find_free_port() -> int:
@@ -165,7 +193,7 @@ def _find_free_port() -> int:
 
 async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
     """Ask for a new certificate, as users do, and wait until it is written."""
-    secret = _find_name(deployed, "secrets")
+    (secret,) = find_names(deployed, "secrets")
     path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
 
     async def is_there() -> bool:
@@ -250,6 +278,18 @@ def test_nothing_is_forbidden_to_an_operator_with_the_rights_of_its_manifests(
     requests = evidences[name].requests
     assert len(requests) > 20
     assert list_forbidden(requests) == []
+
+
+def test_rights_in_a_single_namespace_are_neither_too_few_nor_too_many(
+    evidences: dict[str, Evidence],
+) -> None:
+    evidence = evidences["here"]
+    assert list_forbidden(evidence.requests) == []
+    assert {right.role for right in evidence.forbidden} == {
+        *("ClusterRole/here", "Role/here"),
+        "Role/here-events",  # in "default": Events about nodes
+    }
+    assert [str(right) for right, found in evidence.forbidden.items() if not found] == []
 
 
 @pytest.mark.parametrize(("name", "right"), list(iterate_rights()))

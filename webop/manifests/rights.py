@@ -90,7 +90,7 @@ def build_rights(
         rules = _build_rules(found)
         if own and is_served:
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
-        suffix = "" if is_served or not place else "-replicas"
+        suffix = "" if is_served or not place else "-replicas" if place == plan.home else "-events"
         if rules.strip():
             yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
 
