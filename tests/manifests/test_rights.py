@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,17 +215,18 @@ async def take_away(
     rights = list_rights(deployed)
     prefix = f"{deployed.account[1]}-without"
     users = {right: f"{prefix}-{number}" for number, right in enumerate(rights)}
-    await asyncio.gather(*(bind(admin, deployed, user, right) for right, user in users.items()))
-    nobody_lacks = f"{prefix}-nothing"
-    await bind(admin, deployed, nobody_lacks, None)
+    everybody = {*users.values(), f"{prefix}-nothing"}
+    await asyncio.gather(
+        *(bind(admin, deployed, right, user, everybody - {user}) for right, user in users.items())
+    )
     distinct = list({str(one): one for one in requests}.values())
 
     async def send_all(user: str, chosen: list[Asked]) -> list[str]:
         answers = await asyncio.gather(*(repeat(admin, one, user) for one in chosen))
         return [str(one) for one, code in zip(chosen, answers, strict=True) if code == 403]
 
-    async def is_in_force() -> bool:  # and so are the rights of the others, which are older
-        return not await send_all(nobody_lacks, distinct)
+    async def is_in_force() -> bool:
+        return not await send_all(f"{prefix}-nothing", distinct)
 
     await admin.until(is_in_force, "the rights")
     return {
@@ -234,23 +235,24 @@ async def take_away(
     }
 
 
-async def bind(admin: Admin, deployed: Deployed, user: str, missing: Right | None) -> None:
-    """Grant a user all rights of the service account but for one."""
-    for role in (*deployed.find("ClusterRole"), *deployed.find("Role")):
-        kind, namespace = role["kind"], role["metadata"].get("namespace")
-        place = f"{_API}/namespaces/{namespace}" if namespace else _API
-        name = f"{kind}/{role['metadata']['name']}"
-        rules = [
-            right.build_rule()
-            for right in list_rights(deployed)
-            if right.role == name and right != missing
-        ]
-        made = {"metadata": {"name": user}, "rules": rules}
-        await admin.create(f"{place}/{kind.lower()}s", made)
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": user}
-        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
-        body = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}
-        await admin.create(f"{place}/{kind.lower()}bindings", body)
+async def bind(
+    admin: Admin, deployed: Deployed, right: Right, name: str, users: Iterable[str]
+) -> None:
+    """Grant a right to users, by a role of that name."""
+    kind, _, role = right.role.partition("/")
+    (metadata,) = (
+        one["metadata"] for one in deployed.find(kind) if one["metadata"]["name"] == role
+    )
+    place = f"{_API}/namespaces/{metadata['namespace']}" if kind == "Role" else _API
+    made = {"metadata": {"name": name}, "rules": [right.build_rule()]}
+    await admin.create(f"{place}/{kind.lower()}s", made)
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": user} for user in users],
+    }
+    await admin.create(f"{place}/{kind.lower()}bindings", binding)
 
 
 async def repeat(admin: Admin, asked: Asked, user: str) -> int:
