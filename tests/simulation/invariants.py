@@ -311,9 +311,17 @@ class Judge:
                 if seen and (missed := known - seen):
                     self.complain(f"index: {handler} of {process} misses {missed} in {plan.id}")
 
+    def _was_locked_out(self, call: Call) -> bool:
+        """Tell whether credentials were lost after a call: under a Lease, others may go on then."""
+        return any(
+            step.fault is not None and step.fault.status == 401 and step.at >= call.begin
+            for step in self.world.plan.steps
+        )
+
     def _had_faults(self, now: float) -> bool:
         return any(
-            step.kind in {"fault", "lag"} and step.at <= now <= step.at + step.seconds + _AFTERMATH
+            step.kind in {"fault", "lag"}
+            and step.at <= now <= step.at + step.seconds + _AFTERMATH + _SILENCE
             for step in self.world.plan.steps
         )
 
@@ -547,6 +555,7 @@ class Judge:
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and call.plan.kind != "resume"  # lost credentials end that without a trace
+            and not (self.world.plan.mode == "lease" and self._was_locked_out(call))
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}

@@ -52,6 +52,7 @@ from webop.errors import WebopError
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
+_LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
@@ -504,7 +505,8 @@ class World:
             self.kill(process)
             self.network.later(1.0, self.start, process.number)
             return
-        self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+        nap = _LEASE_NAP if rest < -_LEASE_NAP else max(rest, _LEASE_GRACE)
+        self.network.later(nap, self._watch_lease, watchdog, process)
 
 
 def _name_disturbance(step: Step) -> str:
