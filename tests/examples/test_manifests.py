@@ -69,7 +69,7 @@ def apply(api: httpx.Client, document: dict[str, Any], **query: str) -> httpx.Re
     """Apply a document on the server's side, unknown fields being errors."""
     return api.patch(
         f"{_COLLECTIONS[document['kind']]}/{document['metadata']['name']}",
-        params={"fieldManager": "tests", "fieldValidation": "Strict", **query},
+        params={"fieldManager": "tests", "force": "true", "fieldValidation": "Strict", **query},
         content=yaml.safe_dump(document),
         headers={"Content-Type": "application/apply-patch+yaml"},
     )

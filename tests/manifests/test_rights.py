@@ -129,7 +129,16 @@ def evidences(
             )
         )
 
-    return dict(zip(examples, asyncio.run(collect()), strict=True))
+    try:
+        return dict(zip(examples, asyncio.run(collect()), strict=True))
+    finally:
+        for deployed, *_ in examples.values():
+            for one in deployed.documents:
+                if one["kind"] != "Namespace":  # it would go for ever, with no controller
+                    place = one["metadata"].get("namespace")
+                    webop_cluster.delete(
+                        one["apiVersion"], one["kind"], one["metadata"]["name"], place
+                    )
 
 
 def deploy_locally(folder: Path) -> Deployed:
