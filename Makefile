@@ -7,7 +7,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity reference lint format bench wild rollout leadership simulate chaos fuzz docs clean
+.PHONY: help demo test parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
 
 help: ## Show what there is to make.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -31,6 +31,9 @@ parity: $(VENV)/.installed ## Run all tests, and write what they show into docs/
 
 reference: $(VENV)/.installed ## Write what the code knows into the pages of settings and commands.
 	@$(BIN)/python -m tests.docs.reference
+
+manifests: $(VENV)/.installed ## Write the manifests and the Dockerfile of the examples, by webop's own commands.
+	@$(BIN)/python -m tests.manifests.made
 
 lint: $(VENV)/.installed ## Check the style, the types, the layers.
 	$(BIN)/ruff check .

@@ -3,8 +3,7 @@
 ===================  =====================================================================
 ``WEBOP_MODULES``    set for uvicorn, which then serves the webhooks at its own address
 ``EVC_PORT``         the port of the webhooks otherwise; 9443 by default
-``EVC_SERVICE``      ``name.namespace`` or ``name.namespace:port`` of the Service in front of
-                     the pod, in a cluster
+``WEBOP_SERVICE``    the name of the Service in front of the pod, in a cluster
 ``EVC_CERTS``        a folder with ``tls.crt``, ``tls.key``, ``ca.crt``; by default they are made
                      by the operator, and shared by its replicas if there is a Service
                      (see ``certs/README.md``)
@@ -33,17 +32,9 @@ def choose_server() -> webop.WebhookServer | None:
     if folder := os.environ.get("EVC_CERTS"):
         names = {"certfile": "tls.crt", "pkeyfile": "tls.key", "cafile": "ca.crt"}
         options |= {option: str(Path(folder, name)) for option, name in names.items()}
-    if service := os.environ.get("EVC_SERVICE"):
-        return _build_service_server(service, options)
+    if "WEBOP_SERVICE" in os.environ:
+        return webop.WebhookServiceServer(**options)
     return webop.WebhookServer(**options)
-
-
-def _build_service_server(service: str, options: dict[str, Any]) -> webop.WebhookServiceServer:
-    host, _, port = service.partition(":")
-    name, _, namespace = host.partition(".")
-    return webop.WebhookServiceServer(
-        service=name, namespace=namespace, service_port=int(port or 443), **options
-    )
 
 
 def choose_managed(managed: str | None) -> str | None:

@@ -29,7 +29,7 @@ def test_the_help_shows_all_commands_under_headings() -> None:
         line = rf"^  {name} +{re.escape(command.get_short_help_str(99))}"
         assert re.search(line, output, re.MULTILINE)
     assert re.findall(r"^(\w.*):$", output, re.MULTILINE) == [
-        *("Options", "Operators", "Looking into them", "Around them")
+        *("Options", "Operators", "Looking into them", "Into the cluster", "Around them")
     ]
     assert output == invoke("-h").output
 

@@ -13,6 +13,7 @@ from webop.cli.doctor import doctor
 from webop.cli.finalizers import finalizers
 from webop.cli.layout import SectionGroup
 from webop.cli.listing import handlers
+from webop.cli.manifests import image, manifests
 from webop.cli.migrate import migrate
 from webop.cli.options import CLIControls, LogFormatParamType
 from webop.cli.peering import freeze, resume
@@ -38,6 +39,7 @@ To begin with:
     sections={
         "Operators": ("run", "freeze", "resume"),
         "Looking into them": ("handlers", "doctor", "finalizers", "migrate"),
+        "Into the cluster": ("manifests", "image"),
         "Around them": ("cluster", "completion"),
     },
     context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
@@ -82,4 +84,6 @@ main.add_command(handlers)
 main.add_command(doctor)
 main.add_command(finalizers)
 main.add_command(migrate)
+main.add_command(manifests)
+main.add_command(image)
 main.add_command(cluster)

@@ -223,6 +223,8 @@ def _build_apiserver_command(
         f"--service-account-key-file={files.service_account_cert}",
         f"--service-account-signing-key-file={files.service_account_key}",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        # As in OpenShift: what fails for lack of rights there must fail in tests, too.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         # Without a controller there are no service accounts, and no pod could be created.
         "--disable-admission-plugins=ServiceAccount",
         "--allow-privileged=true",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
+from urllib.parse import urlsplit
 
 from webop.admission.managed.clock import ServerClock
 from webop.admission.managed.configurations import KINDS
@@ -39,7 +40,7 @@ async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]
     client, server = visit.client, (await visit.client.vault.get()).server
     if not visit.registry or visit.registry.select_webhooks():
         visit.managed = visit.managed or visit.settings.admission.managed
-    yield "Settings", await call_startup(visit, server)
+    yield "Settings", await call_startup(visit, urlsplit(server).hostname or "")
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)

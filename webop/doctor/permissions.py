@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +11,10 @@ from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
 from webop.doctor.visit import Json, Visit
-from webop.servers.service import WebhookServiceServer
 from webop.together import run_together
 
 _API = "authorization.k8s.io"
+_EMPTY = '""'
 _AT_TIMES = "list is needed without streaming lists; get, if others change objects at the same time"
 
 
@@ -41,6 +40,16 @@ class Need:
             for namespace, verb in product(self.namespaces or ("",), self.verbs)
         ]
 
+    def build_rules(self) -> Iterator[dict[str, list[str]]]:
+        """Yield the rules of a Role; creation cannot be limited to a name."""
+        named = [verb for verb in self.verbs if self.name and verb != "create"]
+        others = [verb for verb in self.verbs if verb not in named]
+        what = {"apiGroups": [self.group], "resources": [self.resource]}
+        if others:
+            yield {**what, "verbs": others}
+        if named:
+            yield {**what, "resourceNames": [self.name], "verbs": named}
+
     def judge(self, missing: list[dict[str, str]]) -> Finding:
         """Say which of the reviews are negative, and what to add to the roles."""
         if not missing:
@@ -52,14 +61,12 @@ class Need:
             role = f"Role in {' and '.join(self.namespaces)}"
         if self.use:
             text += f"; {self.use}"
-        group = self.group or '""'
-        what = f"apiGroups: [{group}], resources: [{self.resource}]"
-        named = [verb for verb in self.verbs if self.name and verb != "create"]
-        others = [verb for verb in self.verbs if verb not in named]
-        rules = [f"{{{what}, verbs: [{', '.join(others)}]}}"] if others else []
-        if named:
-            rules.append(f"{{{what}, resourceNames: [{self.name}], verbs: [{', '.join(named)}]}}")
-        return Finding(self.level, self.resource, text, f"Add to the {role}: {', '.join(rules)}")
+        rules = (
+            ", ".join(f"{key}: [{', '.join(item or _EMPTY for item in rule[key])}]" for key in rule)
+            for rule in self.build_rules()
+        )
+        remedy = f"Add to the {role}: {', '.join(f'{{{rule}}}' for rule in rules)}"
+        return Finding(self.level, self.resource, text, remedy)
 
 
 _weak = partial(Need, level=Level.WARNING)
@@ -103,21 +110,21 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
         yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
 
 
-async def _list_needs(visit: Visit) -> list[Need]:
-    kept = product(visit.names, KINDS.values())
-    needs = [Need(GROUP, kind.plural, ("create", "patch"), name=name) for name, kind in kept]
-    server = visit.settings.admission.server if visit.registry.select_webhooks() else None
-    if isinstance(server, WebhookServiceServer) and not server.certfile:
-        where = server.namespace or visit.namespace
-        service = server.service or os.environ.get("WEBOP_SERVICE", "")
-        name, secret = await visit.read_secret(where, service)
-        known = secret.get("metadata", {}).get("annotations") or ()
-        is_own = not secret or "webop.dev/certificate" in known  # one of others is only read
-        verbs = ("get", "create", "update") if is_own else ("get",)
-        needs.append(Need("", "secrets", verbs, (where,), name))
-    needs += list_object_needs(visit) if visit.registry else ()
-    needs += _list_coordination_needs(visit) if visit.registry.select_resource_handlers() else ()
-    return needs
+def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
+    """Yield all that the operator must be permitted to do, but for what its handlers do.
+
+    Args:
+        visit: the operator.
+        has_own_secret: whether the operator writes the Secret with its certificate.
+    """
+    for name, kind in product(visit.names, KINDS.values()):
+        yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
+    if (secret := visit.secret) is not None:
+        verbs = ("get", "create", "update") if has_own_secret else ("get",)
+        yield Need("", "secrets", verbs, (secret[0],), secret[1])
+    yield from list_object_needs(visit) if visit.registry else ()
+    if visit.registry.select_resource_handlers():
+        yield from _list_coordination_needs(visit)
 
 
 def build_review(attributes: Json, account: str | None, home: str) -> tuple[str, Json]:
@@ -146,7 +153,10 @@ async def check_permissions(visit: Visit) -> list[Finding]:
                 missing.append(attributes)
         return need.judge(missing)
 
-    return await run_together(map(check, await _list_needs(visit)))
+    found = {} if visit.secret is None else await visit.read_secret(*visit.secret)
+    known = found.get("metadata", {}).get("annotations") or ()
+    is_own = not found or "webop.dev/certificate" in known  # one of others is only read
+    return await run_together(map(check, list_needs(visit, has_own_secret=is_own)))
 
 
 def list_unknown(visit: Visit) -> Iterator[Finding]:

@@ -224,7 +224,8 @@ async def _fetch_wanted(visit: Visit, service: Json) -> tuple[str, bytes]:
     server = visit.settings.admission.server
     if isinstance(server, WebhookServer) and server.certfile:
         return str(server.certfile), await asyncio.to_thread(Path(server.certfile).read_bytes)
-    name, secret = await visit.read_secret(service["namespace"], service["name"])
+    name = visit.name_secret(service["name"])
+    secret = await visit.read_secret(service["namespace"], name)
     return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 
 

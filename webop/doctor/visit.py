@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from logging.handlers import BufferingHandler
 from typing import Any
-from urllib.parse import urlsplit
 
 from webop.client.api import Client
 from webop.coordination.peers import build_kinds
@@ -86,21 +85,40 @@ class Visit:
             return dict(await self.client.request("GET", path, params=params))
         return {}
 
-    async def read_secret(self, namespace: str, service: str) -> tuple[str, Json]:
-        """Return the name of the Secret with the certificate, and what can be read of it."""
+    def name_secret(self, service: str) -> str:
+        """Return the name of the Secret with the certificate of a Service."""
         server = self.settings.admission.server
         named = server.secret if isinstance(server, WebhookServiceServer) else None
-        name = named or f"{service}-webhook-certs"
+        return named or f"{service}-webhook-certs"
+
+    @property
+    def service_server(self) -> WebhookServiceServer | None:
+        """The server of the webhooks, if they are behind a Service."""
+        server = self.settings.admission.server if self.registry.select_webhooks() else None
+        return server if isinstance(server, WebhookServiceServer) else None
+
+    @property
+    def secret(self) -> tuple[str, str] | None:
+        """The namespace and the name of the Secret with the certificate, if there is to be one."""
+        server = self.service_server
+        if server is None or server.certfile:
+            return None
+        service = server.service or os.environ.get("WEBOP_SERVICE", "")
+        return server.namespace or self.namespace, self.name_secret(service)
+
+    async def read_secret(self, namespace: str, name: str) -> Json:
+        """Return what can be read of a Secret."""
         with contextlib.suppress(APIForbiddenError):
-            return name, await self.read(f"/api/v1/namespaces/{namespace}/secrets/{name}")
-        return name, {}
+            return await self.read(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+        return {}
 
 
-async def call_startup(visit: Visit, server: str) -> list[Finding]:
+async def call_startup(visit: Visit, host: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
     They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
-    the command ends. For a service account, they find the API server where they do in a pod.
+    the command ends. For a service account, they find the host of the API server where they do in
+    a pod.
     """
     registry, settings, limit = visit.registry, visit.settings, visit.startup_timeout
     if not registry.select_activities(Activity.STARTUP):
@@ -126,7 +144,7 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
         logger.addHandler(log)
         stack.callback(logger.removeHandler, log)
         if visit.home and _POD_VARIABLE not in os.environ:
-            os.environ[_POD_VARIABLE] = urlsplit(server).hostname or ""
+            os.environ[_POD_VARIABLE] = host
             stack.callback(os.environ.pop, _POD_VARIABLE)
         ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())

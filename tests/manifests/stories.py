@@ -1,0 +1,161 @@
+"""What the operators of the examples do when they do all that they can."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.manifests.deploying import Admin
+from tests.manifests.recording import Recorder
+
+Json = dict[str, Any]
+Story = Callable[[Admin, Recorder, str], Awaitable[None]]
+
+
+async def play_claims(admin: Admin, _: Recorder, namespace: str) -> None:
+    """EphemeralVolumeClaims are created, resized and relabelled, one of them in vain."""
+    evcs = f"/apis/kopf.dev/v1/namespaces/{namespace}/ephemeralvolumeclaims"
+    pvcs = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    evc: Json = {"apiVersion": "kopf.dev/v1", "kind": "EphemeralVolumeClaim"}
+    bad = {**evc, "metadata": {"name": "bad"}, "spec": {"size": "plenty"}}
+
+    async def is_refused() -> bool:
+        answer = await admin.client.post(evcs, params={"dryRun": "All"}, json=bad)
+        return answer.status_code == 422
+
+    await admin.until(is_refused, "the refusal of a bad size")
+    resources = {"requests": {"storage": "1G"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": resources}
+    await admin.create(pvcs, {"metadata": {"name": "taken"}, "spec": spec})
+    await admin.create(evcs, {**evc, "metadata": {"name": "taken"}, "spec": {}})
+    good = await admin.create(evcs, {**evc, "metadata": {"name": "good"}, "spec": {}})
+    assert good["spec"] == {"size": "1G"}
+
+    async def is_created() -> bool:
+        status = (await admin.get(f"{evcs}/good")).get("status", {})
+        return bool(status.get("create_fn") == {"pvc-name": "good"})
+
+    await admin.until(is_created, "the creation")
+    (owner,) = (await admin.get(f"{pvcs}/good"))["metadata"]["ownerReferences"]
+    assert owner["uid"] == good["metadata"]["uid"]
+    for label in ("one", "two"):
+        await admin.merge(f"{evcs}/good", {"metadata": {"labels": {"is": label}}})
+
+        async def is_relabelled(label: str = label) -> bool:
+            labels = (await admin.get(f"{pvcs}/good"))["metadata"].get("labels")
+            return bool(labels == {"is": label})
+
+        await admin.until(is_relabelled, "the relabelling")
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event["count"] > 1 for event in events if "relabelled" not in event["message"])
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+
+
+NAMESPACE = "rights-here"
+HANDLERS = """\
+import webop
+
+LABELS = {"webop.dev/rights": "here"}
+
+@webop.on.event("nodes", labels=LABELS)
+@webop.on.create("configmaps", labels=LABELS)
+@webop.on.update("configmaps", labels=LABELS)
+@webop.on.delete("configmaps", labels=LABELS)
+def see(body, **_):
+    webop.info(body, reason="Seen", message="Seen.")
+"""
+
+
+async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
+    """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
+    labels = {"webop.dev/rights": "here"}
+    peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+    places = {
+        "/api/v1/nodes": "default",
+        f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE,
+    }
+    kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+    await admin.create(peering, {**kind, "metadata": {"name": "default"}})
+    meddling = meddle_once(admin, recorder, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+    for place in places:
+        await admin.create(place, {"metadata": {"name": "one", "labels": labels}})
+
+    for place, namespace in places.items():
+        events = f"/api/v1/namespaces/{namespace}/events"
+
+        async def is_seen_twice(place: str = place, events: str = events) -> bool:
+            patch = {"metadata": {"labels": {"now": str(len(recorder.requests))}}}
+            await admin.merge(f"{place}/one", patch)
+            found = (await admin.get(events)).get("items", ())
+            return any(each["count"] > 1 and each["message"] == "Seen." for each in found)
+
+        await admin.until(is_seen_twice, f"an Event in {namespace} that counts twice")
+    assert meddling.is_set()
+    for place in places:
+        await admin.client.delete(f"{place}/one")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+
+    await admin.until(is_gone, "the end of the ConfigMap")
+
+
+def meddle_once(admin: Admin, recorder: Recorder, target: str) -> asyncio.Event:
+    """Edit an object right before the operator does, so that this meets a conflict."""
+    edited = asyncio.Event()
+
+    async def meddle(method: str, path: str) -> None:
+        if method == "PATCH" and path == target:
+            recorder.meddle = None
+            edited.set()
+            await admin.merge(target, {"metadata": {"labels": {"edited": "meanwhile"}}})
+
+    recorder.meddle = meddle
+    return edited
+
+
+async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """Access is granted, prolonged and taken away, while somebody else edits the same grant."""
+    grants = f"/apis/access.example.com/v1/namespaces/{namespace}/accessgrants"
+    bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+    grant: Json = {"apiVersion": "access.example.com/v1", "kind": "AccessGrant"}
+    good = {**grant, "metadata": {"name": "jane"}, "spec": {"user": "jane", "role": "view"}}
+    bad = {**good, "spec": {"user": "admin", "role": "view"}}
+    # In this cluster, nobody fills it; to bind an empty role needs no right.
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    await admin.merge("/apis/rbac.authorization.k8s.io/v1/clusterroles/view", {"rules": rules})
+
+    async def is_refused() -> bool:
+        answer = await admin.client.post(grants, params={"dryRun": "All"}, json=bad)
+        return "nobody grants" in answer.text
+
+    await admin.until(is_refused, "the refusal of a grant to oneself")
+
+    edited = meddle_once(admin, recorder, f"{grants}/jane")
+    await admin.create(grants, good)
+
+    async def is_open() -> bool:
+        status = (await admin.get(f"{grants}/jane")).get("status", {})
+        return bool(status.get("phase") == "Open")
+
+    await admin.until(is_open, "the access")
+    assert edited.is_set()
+    for duration in ("2h", "3h"):
+        await admin.merge(f"{grants}/jane", {"spec": {"duration": duration}})
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event["count"] > 1 for event in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+    await admin.client.delete(f"{grants}/jane")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"{grants}/jane")
+
+    await admin.until(is_gone, "the end of the grant")
+    assert not await admin.get(f"{bindings}/grant-jane")

@@ -1,0 +1,480 @@
+"""``webop manifests`` on handlers of all sorts, and what it says where it cannot know enough."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.cli.invoking import invoke
+from tests.manifests.test_image import forgetting_modules
+from webop.client.discovery import discover
+from webop.manifests.kinds import list_builtin
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_HEAD = "import os\nimport webop\n"
+_PODS = "@webop.on.create('pods')\ndef fn(**_): ...\n"
+_WEBHOOK = "@webop.on.validate('pods')\ndef check(**_): ...\n"
+_SERVER = """\
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServiceServer()
+"""
+_CRD = """\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: dogs.example.com}
+spec:
+  group: example.com
+  scope: Cluster
+  names: {kind: Dog, plural: dogs, singular: dog, shortNames: [woof]}
+  versions:
+    - {name: v1alpha1, served: true, storage: false, subresources: {status: {}}}
+    - {name: v1, served: true, storage: true, subresources: {status: {}}}
+"""
+
+
+class Made:
+    """What a run has printed."""
+
+    def __init__(self, text: str, warnings: str) -> None:
+        self.text = text
+        self.warnings = warnings
+        self.documents = [one for one in yaml.safe_load_all(text) if one]
+
+    def find(self, kind: str) -> Json:
+        """Return the one object of a kind."""
+        (found,) = self.find_all(kind)
+        return found
+
+    def find_all(self, kind: str) -> list[Json]:
+        return [one for one in self.documents if one["kind"] == kind]
+
+    @property
+    def kinds(self) -> set[str]:
+        return {one["kind"] for one in self.documents}
+
+    def get_verbs(self, resource: str, kind: str = "ClusterRole") -> list[str]:
+        """Return what the roles of a kind permit to do with a resource."""
+        rules = [rule for role in self.find_all(kind) for rule in role["rules"]]
+        return [verb for rule in rules if resource in rule["resources"] for verb in rule["verbs"]]
+
+    @property
+    def container(self) -> Json:
+        spec: Json = self.find("Deployment")["spec"]["template"]["spec"]
+        return dict(spec["containers"][0])
+
+    @property
+    def variables(self) -> Json:
+        return {one["name"]: one.get("value") for one in self.container["env"]}
+
+
+class Maker:
+    """Runs ``webop manifests`` for handlers in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "my_operator"
+        self.folder.mkdir()
+        self.file = self.folder / "handlers.py"
+
+    def __call__(self, handlers: str, *args: str, **variables: str | None) -> Made:
+        code, text, errors = self.run(handlers, *args, **variables)
+        assert code == 0, errors
+        return Made(text, errors)
+
+    def fail(self, handlers: str, *args: str) -> str:
+        code, text, errors = self.run(handlers, *args)
+        assert code > 0
+        assert "Traceback" not in errors
+        assert not text
+        return " ".join(errors.partition("Error: ")[2].split())
+
+    def run(self, handlers: str, *args: str, **variables: str | None) -> tuple[int, str, str]:
+        self.file.write_text(_HEAD + handlers)
+        nowhere = {"HOME": str(self.folder), "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None}
+        with forgetting_modules(self.folder):
+            result = invoke("manifests", *args, str(self.file), env={**nowhere, **variables})
+        return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Maker:
+    return Maker(tmp_path)
+
+
+# ---- what is made
+
+
+def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: Maker) -> None:
+    made = make(_PODS)
+    assert made.warnings == ""
+    assert made.kinds == {
+        *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+        *("Deployment", "PodDisruptionBudget", "NetworkPolicy"),
+    }
+    assert made.find("NetworkPolicy")["spec"].get("ingress") is None
+    assert made.find("Deployment")["metadata"]["name"] == "my-operator"
+    assert made.container["image"] == "my-operator:0.1.0"
+    assert made.container["args"] == [
+        *("run", "--all-namespaces", "--standalone", "--lease=my-operator"),
+        *("--liveness=http://0.0.0.0:8080/healthz", "handlers.py"),
+    ]
+    assert made.get_verbs("pods") == ["get", "list", "watch", "patch"]
+    assert made.get_verbs("pods/status") == ["patch"]
+    assert made.get_verbs("leases", "Role") == ["create", "get", "list", "watch", "update"]
+
+
+def test_handlers_that_only_look_get_no_right_to_write(make: Maker) -> None:
+    made = make("@webop.index('pods')\ndef fn(**_): ...\n")
+    assert made.get_verbs("pods") == ["list", "watch"]
+    assert made.get_verbs("pods/status") == []
+
+
+def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
+    make: Maker,
+) -> None:
+    made = make(_WEBHOOK + _SERVER, "--home", "ops", "--name", "guard")
+    assert made.find("Service")["spec"]["ports"][0]["targetPort"] == "webhooks"
+    assert made.variables["WEBOP_SERVICE"] == "guard"
+    assert made.variables["WEBOP_ADMISSION__MANAGED"] == "guard.ops.svc"
+    (role,) = made.find_all("Role")
+    assert role["metadata"]["namespace"] == "ops"
+    assert made.get_verbs("secrets", "Role") == ["create", "get", "update"]
+    assert role["rules"][1]["resourceNames"] == ["guard-webhook-certs"]
+    rules = made.find("ClusterRole")["rules"]
+    assert ["guard.ops.svc"] in [rule.get("resourceNames") for rule in rules]
+    # Nobody acts on objects, so nobody needs a Lease; nor is anything watched.
+    assert "--lease=guard" not in made.container["args"]
+    assert made.get_verbs("leases", "Role") == made.get_verbs("pods") == []
+    assert made.find("Deployment")["spec"]["replicas"] == 2
+
+
+def test_webhooks_of_ones_own_need_neither_configurations_nor_secrets(make: Maker) -> None:
+    server = _SERVER.replace("Server()", "Server(certfile='tls.crt', pkeyfile='tls.key')")
+    made = make(_WEBHOOK + server, "--managed", "none", "--service", "front")
+    assert made.find("Service")["metadata"]["name"] == "front"
+    assert made.get_verbs("validatingwebhookconfigurations") == []
+    assert "Role" not in made.kinds
+    assert make(_WEBHOOK + _SERVER, "--managed", "guard").variables == {
+        "POD_ID": None,
+        "WEBOP_ADMISSION__MANAGED": "guard",
+        "WEBOP_SERVICE": "my-operator",
+    }
+
+
+def test_what_startup_handlers_set_decides(make: Maker) -> None:
+    made = make(
+        _PODS
+        + _WEBHOOK
+        + """
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServiceServer(
+        service="door", port=7443, service_port=8443, secret="key", path="/hooks"
+    )
+    settings.admission.managed = "door.example.com"
+    settings.leadership.lease_name = "throne"
+    settings.peering.name, settings.peering.mandatory = "teams", True
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+"""
+    )
+    service = made.find("Service")
+    assert service["metadata"]["name"] == "door"
+    assert service["spec"]["ports"][0]["port"] == 8443
+    assert {"name": "webhooks", "containerPort": 7443} in made.container["ports"]
+    assert made.variables.keys() == {"POD_ID"}
+    names = [rule.get("resourceNames") for rule in made.find("Role")["rules"]]
+    assert names == [None, ["key"], None, ["throne"]]
+    assert made.get_verbs("events") == made.get_verbs("customresourcedefinitions") == []
+    assert "--lease=throne" in made.container["args"]
+    assert "--standalone" not in made.container["args"]
+    assert made.get_verbs("clusterkopfpeerings") == ["list", "watch", "patch"]
+
+
+def test_an_operator_of_some_namespaces_has_no_rights_in_others(make: Maker) -> None:
+    made = make(_PODS, "-n", "team-a", "-n", "team-b", "--home", "ops")
+    places = {one["metadata"]["namespace"]: one["rules"] for one in made.find_all("Role")}
+    assert places.keys() == {"team-a", "team-b", "ops"}
+    assert places["team-a"] == places["team-b"]
+    assert made.get_verbs("pods") == made.get_verbs("events") == []
+    assert made.container["args"][1:3] == ["--namespace=team-a", "--namespace=team-b"]
+    for binding in made.find_all("RoleBinding"):
+        assert binding["subjects"][0]["namespace"] == "ops"
+
+
+def test_an_operator_of_one_namespace_lives_in_it(make: Maker) -> None:
+    made = make(_PODS, "-n", "team-a", "--create-namespace")
+    assert made.find("Namespace")["metadata"]["name"] == "team-a"
+    assert made.find("Deployment")["metadata"]["namespace"] == "team-a"
+    (role,) = made.find_all("Role")
+    assert {"pods", "leases"} <= {one for rule in role["rules"] for one in rule["resources"]}
+
+
+def test_without_a_lease_there_is_one_replica_at_a_time(make: Maker) -> None:
+    made = make(_PODS, "--no-lease")
+    assert made.find("Deployment")["spec"]["replicas"] == 1
+    assert made.find("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert not made.kinds & {"PodDisruptionBudget", "Role"}
+    assert "need a Lease: leave out --no-lease" in make.fail(_PODS, "--no-lease", "--replicas", "2")
+
+
+def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
+    made = make(_PODS, "--peering", "teams")
+    assert "--peering=teams" in made.container["args"]
+    assert "--standalone" not in made.container["args"]
+    assert made.get_verbs("clusterkopfpeerings") == ["list", "watch", "patch"]
+    made = make(_PODS, "--peering", "teams", "-n", "team-a")
+    assert made.get_verbs("kopfpeerings", "Role") == ["list", "watch", "patch"]
+
+
+def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) -> None:
+    rules = make.folder / "rules.yaml"
+    rules.write_text('# Because.\n- apiGroups: [""]\n  resources: [nodes]\n  verbs: [get]\n')
+    made = make(_PODS, "--rules", str(rules))
+    assert "\n  # Because.\n  - apiGroups" in made.text
+    assert made.get_verbs("nodes") == ["get"]
+    rules.write_text("rules: []\n")
+    assert "must be a YAML list of RBAC rules" in make.fail(_PODS, "--rules", str(rules))
+
+
+def test_variables_are_those_of_the_container_and_no_others(make: Maker) -> None:
+    handlers = f"""
+{_WEBHOOK}
+{_SERVER.replace("Server()", "Server(service=os.environ.get('DOOR'))")}
+    if 'DOOR' not in os.environ:
+        raise webop.PermanentError("There is no DOOR.")
+"""
+    made = make(handlers, "--env", "DOOR=front", WEBOP_POSTING__ENABLED="no")
+    assert made.variables["DOOR"] == made.find("Service")["metadata"]["name"] == "front"
+    assert made.get_verbs("events") == ["create", "patch"]
+    message = make.fail(handlers)
+    assert "the startup handlers do not work here" in message
+    assert "DOOR" in message
+    assert "--env NAME=VALUE" in message
+    assert make(handlers, "--no-startup").variables["WEBOP_SERVICE"] == "my-operator"
+
+
+def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    handlers = _PODS + _WEBHOOK + _SERVER
+    expected = make(handlers).documents
+    for _ in range(2):  # what it has made, it replaces
+        made = make(handlers, "--kustomize", str(base))
+        assert made.text == ""
+    kustomization = yaml.safe_load((base / "kustomization.yaml").read_text())
+    found = [
+        document
+        for file in kustomization["resources"]
+        for document in yaml.safe_load_all((base / file).read_text())
+        if document
+    ]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    if kubectl := shutil.which("kubectl"):
+        done = subprocess.run([kubectl, "kustomize", str(base)], capture_output=True, check=True)
+        assert len(list(yaml.safe_load_all(done.stdout))) == len(expected)
+    (base / "rbac.yaml").write_text("kind: Mine\n")
+    assert "was not made by this command" in make.fail(handlers, "--kustomize", str(base))
+    assert (base / "rbac.yaml").read_text() == "kind: Mine\n"
+
+
+def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:
+    make.file.write_text("import kopf\n" + _PODS.replace("webop", "kopf"))
+    command = [sys.executable, "-m", "webop", "manifests", "--aliased", "handlers.py"]
+    done = subprocess.run(command, cwd=make.folder, capture_output=True, text=True, check=True)
+    assert Made(done.stdout, "").container["args"][-2:] == ["--aliased", "handlers.py"]
+
+
+# ---- which kinds
+
+
+def test_definitions_tell_what_short_names_mean(make: Maker) -> None:
+    crd = make.folder / "crd.yaml"
+    crd.write_text(_CRD)
+    made = make("@webop.on.create('woof')\ndef fn(**_): ...\n", "--crd", str(crd), "-n", "home")
+    assert made.warnings == ""
+    assert made.get_verbs("dogs") == ["get", "list", "watch", "patch"]  # they have no namespaces
+    crd.write_text("kind: Other\n")
+    message = make.fail(_PODS, "--crd", str(crd))
+    assert message == f"There is no CustomResourceDefinition in '{crd}'."
+
+
+def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> None:
+    made = make("@webop.on.create('example.com', 'v1', 'dogs')\ndef fn(**_): ...\n")
+    assert made.get_verbs("dogs") == ["get", "list", "watch", "patch"]
+    assert made.get_verbs("dogs/status") == ["patch"]
+    assert "the definition of dogs.v1.example.com is not known" in made.warnings
+
+
+@pytest.mark.parametrize("name", ["'woof'", "'example.com', 'v1', 'dog'", "'dogs'", "kind='Dog'"])
+def test_kinds_that_only_a_cluster_knows_are_asked_for(make: Maker, name: str) -> None:
+    message = make.fail(f"@webop.on.create({name})\ndef bark(**_): ...\n")
+    assert message.startswith("Handler 'bark': there is no built-in kind ")
+    assert "write group, version and plural in the decorator" in message
+    assert "--crd" in message
+    assert "--cluster" in message
+
+
+def test_a_misspelt_kind_gets_a_suggestion(make: Maker) -> None:
+    assert "Did you mean pods.v1?" in make.fail("@webop.on.create('podz')\ndef fn(**_): ...\n")
+
+
+@pytest.mark.parametrize("what", ["category='all'", "lambda resource: True"])
+def test_kinds_that_are_no_names_are_for_a_cluster_to_tell(make: Maker, what: str) -> None:
+    assert "only a cluster knows. Add --cluster." in make.fail(
+        f"@webop.on.event({what})\ndef fn(**_): ...\n"
+    )
+
+
+def test_everything_is_granted_with_a_warning(make: Maker) -> None:
+    everything = "@webop.on.{}({}webop.EVERYTHING)\ndef fn(**_): ...\n"
+    made = make(everything.format("create", ""))
+    assert "is for EVERYTHING: the account gets rights to all kinds." in made.warnings
+    (rule,) = [rule for rule in made.find("ClusterRole")["rules"] if "*" in rule["resources"]]
+    assert rule == {
+        "apiGroups": ["*"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "patch"],
+    }
+    made = make(everything.format("create", "'apps', ") + _PODS.replace("pods", "deployments"))
+    assert "all kinds of the group apps." in made.warnings
+    assert made.get_verbs("*") == ["get", "list", "watch", "patch"]
+    assert made.get_verbs("deployments") == []  # it is said already
+
+
+async def test_the_built_in_kinds_are_those_of_a_cluster(client: Client) -> None:
+    known = {describe(one) for one in (await discover(client)).resources if "watch" in one.verbs}
+    builtin = {describe(one) for one in list_builtin()}
+    assert builtin <= known
+    others = {group for group, *_ in known - builtin}
+    assert not [group for group in others if "." not in group or group.endswith(".k8s.io")]
+
+
+def describe(one: Resource) -> tuple[Any, ...]:
+    names = one.group, one.kind, one.plural, one.singular, one.shortcuts
+    return *names, one.namespaced, "status" in one.subresources
+
+
+# ---- with a cluster
+
+
+async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
+    webop_cluster: LocalCluster, webop_namespace: str, make: Maker
+) -> None:
+    handlers = (
+        _PODS
+        + _WEBHOOK
+        + _SERVER
+        + "@webop.on.event(category='api-extensions')\ndef all(**_): ...\n"
+    )
+    config = str(webop_cluster.kubeconfig)
+    scope = ("-n", webop_namespace)
+    made = await asyncio.to_thread(
+        lambda: make(handlers, "--cluster", *scope, "--peering", "default", KUBECONFIG=config)
+    )
+    assert made.get_verbs("customresourcedefinitions") == ["list", "watch"]
+    text = make.folder / "made.yaml"
+    text.write_text(made.text)
+    await asyncio.to_thread(webop_cluster.apply, text)
+    account = f"system:serviceaccount:{webop_namespace}:my-operator"
+    with forgetting_modules(make.folder):
+        report = await asyncio.to_thread(
+            lambda: invoke(
+                *("doctor", "--as", account, *scope, "--no-probe", "--lease", "my-operator"),
+                *("--managed", f"my-operator.{webop_namespace}.svc", str(make.file)),
+                env={"KUBECONFIG": config, "WEBOP_SERVICE": "my-operator"},
+            )
+        )
+    permissions = report.stdout.partition("Permissions of ")[2]
+    assert "granted" in permissions
+    assert "not granted" not in permissions
+
+
+def test_configurations_that_are_kept_by_hand_take_no_rights(
+    webop_cluster: LocalCluster, make: Maker, tmp_path: Path
+) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_text("-----BEGIN CERTIFICATE-----\n")
+    made = make(_WEBHOOK + _SERVER, "--ca", str(ca), "--managed", "guard.example.com")
+    assert made.get_verbs("validatingwebhookconfigurations") == []
+    configuration = made.find("ValidatingWebhookConfiguration")
+    assert configuration["metadata"]["name"] == "guard.example.com"
+    (webhook,) = configuration["webhooks"]
+    assert webhook["rules"][0]["resources"] == ["pods"]
+    client = webhook["clientConfig"]
+    assert client["service"]["name"] == "my-operator"
+    client["caBundle"] = webop_cluster.ca_data
+    webop_cluster.apply(configuration, dry_run=True)
+    handlers = _WEBHOOK + _SERVER + "    settings.admission.managed = 'auto'\n"
+    assert "kept by hand" in make.fail(handlers, "--ca", str(ca))
+
+
+def test_manifests_can_be_piped_into_kubectl(webop_cluster: LocalCluster, make: Maker) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("There is no kubectl.")
+    text = make(_PODS + _WEBHOOK + _SERVER, "--name", "piped").text
+    answer = webop_cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
+    assert "deployment.apps/piped created" in answer
+
+
+# ---- mistakes
+
+
+def test_a_file_that_cannot_be_imported_is_named_with_the_error(make: Maker) -> None:
+    message = make.fail("1 / 0\n")
+    assert str(make.file) in message
+    assert "ZeroDivisionError" in message
+
+
+def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
+    assert f"There are no handlers in {make.file}: nothing to deploy." in make.fail("")
+    result = invoke("manifests")
+    assert result.exit_code == 2
+    assert "Name the files with the handlers" in result.output
+
+
+@pytest.mark.parametrize(
+    ("server", "what"),
+    [
+        ("None", "is not set, but the handlers have webhooks"),
+        ("webop.WebhookServer()", "is a WebhookServer, but the handlers have webhooks"),
+        ("webop.WebhookServiceServer(port=0)", "a Service needs a port"),
+        (
+            "webop.WebhookServiceServer(namespace='x')",
+            "--home is 'default', but the startup handlers",
+        ),
+    ],
+)
+def test_webhooks_that_no_service_leads_to_are_refused(make: Maker, server: str, what: str) -> None:
+    assert what in make.fail(_WEBHOOK + _SERVER.replace("webop.WebhookServiceServer()", server))
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (("--name", "My_Operator"), "must be lowercase letters, digits and '-'"),
+        (("--env", "DOOR"), "must be NAME=VALUE"),
+        (("-n", "team-*"), "is a pattern"),
+        (("--lease", "one", "--no-lease"), "exclude each other"),
+        (("-A", "-n", "one"), "exclude each other"),
+        (("--managed", "other"), "--managed is 'other', but the startup handlers set 'mine'."),
+        (("--crd", "nowhere.yaml"), "Cannot read definitions from 'nowhere.yaml'"),
+        (("--rules", "nowhere.yaml"), "Cannot read rules from 'nowhere.yaml'"),
+        (("--cluster",), "Cannot log in to the cluster"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(make: Maker, args: tuple[str, ...], what: str) -> None:
+    handlers = _PODS + _WEBHOOK + _SERVER + "    settings.admission.managed = 'mine'\n"
+    assert what in make.fail(handlers, *args)

@@ -1,0 +1,301 @@
+"""``webop manifests``, ``webop image``: :mod:`webop.manifests`, imported when they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from webop.aliasing import advise_about_kopf
+from webop.cli.layout import SectionCommand, SectionOption, build_option
+from webop.cli.options import (
+    CLIControls,
+    aliased_option,
+    check_names,
+    choose_scope,
+    module_option,
+)
+from webop.errors import WebopError
+
+if TYPE_CHECKING:
+    from webop.handling.registry import OperatorRegistry
+
+logger = logging.getLogger(__name__)
+
+_HEAD = "# Made by: webop manifests"
+_ADVICE = "# Instead of editing it, run that again; what it has no option for, change by kustomize."
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_names, _scope, _others, _webhooks = map(
+    build_option, ("Names", "Scope", "Replicas and other operators", "Webhooks")
+)
+_kinds, _output = map(build_option, ("Handlers", "Output"))
+
+
+def _check_name(_: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise click.BadParameter(
+            f"must be lowercase letters, digits and '-', 63 at most, got {name!r}.", param=param
+        )
+    return name
+
+
+def _parse_variables(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [name for name, separator, _ in pairs if not (separator and name.isidentifier())]:
+        raise click.BadParameter(f"must be NAME=VALUE, got {wrong[0]!r}.")
+    return {name: value for name, _, value in pairs}
+
+
+class _RememberingCommand(SectionCommand):
+    """A command that knows how it was called."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["arguments"] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_RememberingCommand, short_help="Print the manifests of an operator.")
+@module_option(cls=SectionOption, section="Handlers")
+@aliased_option(cls=SectionOption, section="Handlers")
+@_kinds(
+    "--crd", "crds", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
+    help="A file or folder with CustomResourceDefinitions of handled kinds; repeatable.",
+)  # fmt: skip
+@_kinds("--cluster", "asks_cluster", is_flag=True, help="Ask the cluster of kubectl about kinds.")
+@_kinds(
+    "--rules", metavar="FILE", type=click.Path(path_type=Path),
+    help="A YAML list of RBAC rules for what handlers do themselves, copied with its comments.",
+)  # fmt: skip
+@_kinds(
+    "--env", "variables", multiple=True, metavar="NAME=VALUE", callback=_parse_variables,
+    help="A variable of the container, which handlers get here, too; repeatable.",
+)  # fmt: skip
+@_kinds(
+    "--startup/--no-startup", "calls_startup", default=True,
+    help="Call the startup handlers, as they change the settings, and then the cleanup handlers.",
+)  # fmt: skip
+@_names(
+    "--name", metavar="NAME", callback=_check_name,
+    help="The name of the objects; by default, that of the folder of the files.",
+)  # fmt: skip
+@_names(
+    "--home", metavar="NAMESPACE", callback=_check_name,
+    help="Where the operator itself is; by default, where it works, if that is one namespace, "
+    "else 'default'.",
+)  # fmt: skip
+@_names("--create-namespace", "creates_namespace", is_flag=True, help="Write that namespace, too.")
+@_names("--image", metavar="IMAGE", help="The image, by default NAME:0.1.0 (see 'webop image').")
+@_scope("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
+@_scope(
+    "-n", "--namespace", "namespaces", multiple=True, metavar="NAMESPACE", callback=check_names,
+    help="Where the operator works, as for 'webop run'; repeatable.",
+)  # fmt: skip
+@_others(
+    "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
+    help="How many pods; by default 2, or 1 if they would handle the same objects.",
+)  # fmt: skip
+@_others("--lease", metavar="NAME", help="The Lease of the replica that acts; by default, NAME.")
+@_others("--no-lease", is_flag=True, help="No Lease: a single replica, with gaps in updates.")
+@_others("-P", "--peering", metavar="NAME", help="The peering; by default, there is none.")
+@_webhooks(
+    "--service", metavar="NAME", callback=_check_name, help="The name of the Service; else NAME."
+)
+@_webhooks(
+    "--managed", metavar="NAME",
+    help="The webhook configurations that the operator keeps, or 'none' if you keep your own; else "
+    "NAME.NAMESPACE.svc.",
+)  # fmt: skip
+@_webhooks(
+    "--ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Write webhook configurations that trust these CA certificates; the operator keeps none.",
+)  # fmt: skip
+@_webhooks(
+    "--pod-network", "pod_networks", multiple=True, metavar="CIDR",
+    default=["10.244.0.0/16", "fd00:10:244::/56"], show_default=True,
+    help="The network of your pods, which is kept away from the webhooks; repeatable.",
+)  # fmt: skip
+@_output(
+    "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Write the files of a kustomize base into a folder.",
+)  # fmt: skip
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.make_pass_decorator(CLIControls, ensure=True)
+@click.pass_context
+def manifests(
+    ctx: click.Context,
+    controls: CLIControls,
+    /,
+    paths: tuple[str, ...],
+    modules: tuple[str, ...],
+    folder: Path | None,
+    clusterwide: bool,
+    no_lease: bool,
+    **options: Any,
+) -> None:
+    """Print what a cluster needs to run an operator with the handlers of the files in PATHS.
+
+    These are: a service account with the rights that the handlers and the settings need, and no
+    others; a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
+
+    The files are imported, and their startup handlers called. What handlers do with other objects
+    is not known from outside: write it into a file for --rules.
+
+    \b
+        webop manifests handlers.py | kubectl apply -f -
+        webop manifests --crd crd.yaml --rules rules.yaml --home operators handlers.py
+        webop manifests --kustomize deploy/base handlers.py
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - not for --help
+
+    _, sources, name = _locate(paths, modules, options.pop("name"))
+    _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
+    if no_lease and options["lease"]:
+        raise click.UsageError("--lease and --no-lease exclude each other.")
+    home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "default")
+    image = options.pop("image") or f"{name}:0.1.0"
+    variables = options["variables"]
+    request = Request(
+        sources=sources,
+        name=name,
+        home=home,
+        image=image,
+        namespaces=namespaces,
+        has_lease=not no_lease,
+        **options,
+    )
+    with _failing(), _preserving_environment(variables):
+        registry = _load(paths, modules, controls)
+        made = asyncio.run(build_manifests(registry, request))
+    for doubt in made.doubts:
+        click.echo(f"Warning: {doubt}", err=True)
+    head = f"{_HEAD} {shlex.join(ctx.meta['arguments'])}\n{_ADVICE}"
+    if folder is None:
+        click.echo(made.build_text(head), nl=False)
+        return
+    files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
+    kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+    files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if (folder / file).exists() and not (folder / file).read_text().startswith(_HEAD):
+            raise click.ClickException(
+                f"'{folder / file}' was not made by this command. Move it, or name another folder."
+            )
+    for file, text in files.items():
+        (folder / file).write_text(f"{head}\n{text}\n")
+    click.echo(f"{len(files)} files in {folder}.", err=True)
+
+
+@click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
+@module_option()
+@aliased_option()
+@click.option("--name", metavar="NAME", callback=_check_name, help="As for 'webop manifests'.")
+@click.option(
+    "--wheels",
+    metavar="FOLDER",
+    help="A folder beside the files with wheels that no package index has, such as webop's.",
+)
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.make_pass_decorator(CLIControls, ensure=True)
+@click.pass_context
+def image(
+    ctx: click.Context,
+    controls: CLIControls,
+    /,
+    paths: tuple[str, ...],
+    modules: tuple[str, ...],
+    name: str | None,
+    wheels: str | None,
+) -> None:
+    """Print a Dockerfile for an operator with the handlers of the files in PATHS.
+
+    It is for the folder of the files. It installs what requirements.txt there says, or else the
+    project of pyproject.toml, or else webop alone, and copies the files and what they import from
+    the folder. The files are imported for that. Other files, such as templates, you must add.
+
+    \b
+        webop image handlers.py > Dockerfile
+        docker build -t my-operator:0.1.0 .
+    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    from webop.manifests.image import build_dockerfile, list_own_files  # noqa: PLC0415
+
+    root, sources, name = _locate(paths, modules, name)
+    with _failing():
+        _load(paths, modules, controls)
+    files = list_own_files(root)
+    command = shlex.join(ctx.meta["arguments"])
+    click.echo(
+        build_dockerfile(
+            root, files, sources, command=command, name=f"{name}:0.1.0", wheels=wheels
+        ),
+        nl=False,
+    )
+
+
+def _locate(
+    paths: tuple[str, ...], modules: tuple[str, ...], name: str | None
+) -> tuple[Path, list[str], str]:
+    """Return the folder of the operator, its sources relative to that, and its name."""
+    if not paths and not modules:
+        raise click.UsageError("Name the files with the handlers, or modules by -m.")
+    folders = [str(Path(path).resolve().parent) for path in paths] + [str(Path.cwd())] * bool(
+        modules
+    )
+    root = Path(os.path.commonpath(folders))
+    is_aliased = "--aliased" in click.get_current_context().meta["arguments"]
+    sources = ["--aliased"] * is_aliased + [f"--module={module}" for module in modules]
+    sources += [str(Path(path).resolve().relative_to(root)) for path in paths]
+    stem = root.name if paths else modules[0].partition(".")[0]
+    guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
+    return root, sources, name or guess.rstrip("-") or "operator"
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """Report errors of the user."""
+    try:
+        yield
+    except WebopError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+@contextlib.contextmanager
+def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have only the variables of the container mean anything to webop."""
+    before = dict(os.environ)
+    for name in [name for name in before if name.startswith("WEBOP_")]:
+        del os.environ[name]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _load(
+    paths: tuple[str, ...], modules: tuple[str, ...], controls: CLIControls
+) -> OperatorRegistry:
+    from webop.handling.checks import check_registry  # noqa: PLC0415 - not for --help
+    from webop.loading import load_handlers  # noqa: PLC0415
+
+    with contextlib.redirect_stdout(sys.stderr):  # the manifests are all of the output
+        registry = load_handlers(paths, modules, controls.registry)
+    if not len(registry):
+        places = ", ".join((*paths, *modules))
+        raise click.ClickException(
+            f"There are no handlers in {places}: nothing to deploy.{advise_about_kopf()}"
+        )
+    check_registry(registry)
+    return registry

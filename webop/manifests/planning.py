@@ -1,0 +1,258 @@
+"""From handlers and settings to all that is deployed.
+
+Flow: startup handlers → how replicas and webhooks get along → kinds → rights → objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import yaml
+
+from webop.admission.managed.configurations import build_configuration
+from webop.client.discovery import discover
+from webop.command_client import connect
+from webop.coordination.peers import build_kinds
+from webop.doctor.findings import Level
+from webop.doctor.permissions import list_needs
+from webop.doctor.visit import Visit, call_startup
+from webop.errors import ConfigurationError
+from webop.handling.handlers import WebhookType
+from webop.handling.registry import OperatorRegistry
+from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
+from webop.manifests.objects import PROBES_PORT, Plan
+from webop.manifests.rights import build_rights, read_rules
+from webop.objects.resources import Resource
+from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
+from webop.servers.local import WebhookServer
+from webop.servers.service import WebhookServiceServer
+from webop.settings import OperatorSettings
+
+_HOST = "kubernetes.default.svc"
+_STARTUP_TIMEOUT = 10.0  # seconds
+_MANAGED = "WEBOP_ADMISSION__MANAGED"
+_SERVICE = "WEBOP_SERVICE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What users ask for; see the help of the command for what is not described here.
+
+    Attributes:
+        sources: the arguments of ``webop run`` that name files and modules.
+        variables: of the environment in the container.
+        namespaces: where the operator works; empty for everywhere.
+    """
+
+    sources: Sequence[str]
+    name: str
+    home: str
+    image: str
+    replicas: int | None
+    variables: Mapping[str, str]
+    namespaces: tuple[str, ...]
+    has_lease: bool
+    lease: str | None
+    peering: str | None
+    service: str | None
+    managed: str | None
+    ca: Path | None
+    rules: Path | None
+    crds: Sequence[Path]
+    asks_cluster: bool
+    calls_startup: bool
+    pod_networks: Sequence[str]
+    creates_namespace: bool
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """YAML documents by the name of the file that they belong to, and what is doubtful."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    def build_text(self, head: str) -> str:
+        """Return all documents as one text."""
+        return "\n---\n".join([head, *chain.from_iterable(self.files.values())]) + "\n"
+
+
+async def build_manifests(registry: OperatorRegistry, request: Request) -> Manifests:
+    """Return the manifests of an operator.
+
+    The variables of the environment are changed.
+
+    Raises:
+        ConfigurationError: the handlers cannot work so, or too little is known about them.
+        LoginError: there are no credentials for the cluster that is to be asked.
+        APIError: it does not answer.
+    """
+    variables = dict(request.variables)
+    visit = await _prepare(registry, request, variables)
+    settings, known = visit.settings, set[Resource]()  # of equal ones, the first counts
+    if request.asks_cluster:
+        async with connect() as client:
+            known.update((await discover(client)).resources)
+    known.update(read_definitions(request.crds))
+    known.update(list_builtin())
+    watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
+    kinds, doubts = find_kinds(watched, known, is_complete=request.asks_cluster)
+    visit.resources = {*kinds, *_list_peerings(visit)}
+    lease = settings.leadership.lease_name if watched else None
+    is_shared = lease is not None or not watched
+    replicas = request.replicas or (2 if is_shared else 1)
+    if replicas > 1 and not is_shared:
+        raise ConfigurationError(
+            f"{replicas} replicas would each handle the same objects. They need a Lease: leave "
+            "out --no-lease."
+        )
+    scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
+    others = ["--standalone"] if settings.peering.standalone else []
+    others += [f"--peering={request.peering}"] if request.peering else []
+    others += [f"--lease={lease}"] if lease is not None else []
+    probes = f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"
+    plan = Plan(
+        name=request.name,
+        home=request.home,
+        image=request.image,
+        arguments=["run", *scope, *others, probes, *request.sources],
+        variables=variables,
+        replicas=replicas,
+        is_shared=is_shared,
+        server=visit.service_server,
+        pod_networks=request.pod_networks,
+    )
+    own = "" if request.rules is None else read_rules(request.rules)
+    head = [plan.build_namespace()] if request.creates_namespace else []
+    rights = build_rights(plan, list_needs(visit), request.namespaces, own)
+    made = Manifests({"rbac": [*head, plan.build_account(), *rights]}, doubts)
+    made.files["deployment"] = [plan.build_deployment()]
+    made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
+    made.files["network"] = [plan.build_service()] if plan.server else []
+    made.files["network"].append(plan.build_policy())
+    if request.ca is not None and webhooks:
+        found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
+        doubts += more
+        made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
+    return made
+
+
+async def _prepare(
+    registry: OperatorRegistry, request: Request, variables: dict[str, str]
+) -> Visit:
+    """Return what is known of the operator after its startup handlers; add variables.
+
+    Raises:
+        ConfigurationError: the settings do not fit a deployment.
+    """
+    webhooks = registry.select_webhooks()
+    if webhooks:
+        if request.managed is not None and request.ca is None:
+            variables[_MANAGED] = request.managed
+        variables.setdefault(_SERVICE, request.service or request.name)
+    os.environ.update(variables)  # as in the container, for the startup handlers
+    settings = OperatorSettings.from_environment(variables)
+    if request.has_lease and registry.select_resource_handlers():
+        name = request.lease or settings.leadership.lease_name or request.name
+        settings.leadership.lease_name = name
+    if request.peering:
+        settings.peering.name, settings.peering.mandatory = request.peering, True
+    visit = Visit(
+        settings=settings,
+        managed=None,
+        account=f"system:serviceaccount:{request.home}:{request.name}",
+        namespaces=request.namespaces,
+        registry=registry,
+        is_probing=False,
+        calls_startup=request.calls_startup,
+        startup_timeout=_STARTUP_TIMEOUT,
+    )
+    for finding in await call_startup(visit, _HOST) if request.calls_startup else ():
+        if finding.level is not Level.OK:
+            raise ConfigurationError(
+                f"{finding.text}. Give them what they need by --env NAME=VALUE, or leave them out "
+                "by --no-startup."
+            )
+    settings.peering.standalone |= not settings.peering.mandatory
+    if webhooks:
+        _check_webhooks(settings, request, variables)
+        visit.names = [settings.admission.managed] if settings.admission.managed else []
+    return visit
+
+
+def _check_webhooks(
+    settings: OperatorSettings, request: Request, variables: dict[str, str]
+) -> None:
+    """Check that API servers reach the webhooks of a pod; choose a name for what has none."""
+    admission = settings.admission
+    if admission.server is None and not request.calls_startup:
+        admission.server = WebhookServiceServer()
+    server = admission.server
+    if not isinstance(server, WebhookServiceServer):
+        if server is None or isinstance(server, WebhookServer):
+            given = "not set" if server is None else f"a {type(server).__name__}"
+            raise ConfigurationError(
+                f"settings.admission.server is {given}, but the handlers have webhooks: API "
+                "servers reach pods by a Service. Set it in a startup handler: "
+                "settings.admission.server = webop.WebhookServiceServer()"
+            )
+        del variables[_SERVICE]
+    else:
+        _check_equal("--service", request.service, server.service or request.service)
+        _check_equal("--home", request.home, server.namespace or request.home)
+        if server.service:
+            del variables[_SERVICE]
+        if server.port == 0:
+            raise ConfigurationError("WebhookServiceServer(port=0): a Service needs a port.")
+    if request.ca is not None:
+        if admission.managed is not None:
+            raise ConfigurationError(
+                f"--ca: the webhook configurations would be kept by hand, but the startup handlers "
+                f"set settings.admission.managed = {admission.managed!r}."
+            )
+    elif request.managed is None and admission.managed is None:
+        admission.managed = variables[_MANAGED] = f"{request.name}.{request.home}.svc"
+    _check_equal("--managed", request.managed, admission.managed or request.managed)
+
+
+def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
+    if wanted not in (None, set_to):
+        raise ConfigurationError(
+            f"{option} is {wanted!r}, but the startup handlers set {set_to!r}."
+        )
+
+
+def _list_peerings(visit: Visit) -> Collection[Resource]:
+    if visit.settings.peering.standalone:
+        return ()
+    return [kind for kind in build_kinds(clusterwide=not visit.namespaces) if "kopf" in kind.group]
+
+
+def _build_webhooks(
+    registry: OperatorRegistry, request: Request, plan: Plan, kinds: Collection[Resource]
+) -> Iterator[str]:
+    """Yield the webhook configurations, for those who keep them by hand."""
+    if plan.server is None or request.ca is None:
+        raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
+    service = WebhookClientConfigService(
+        namespace=plan.home, name=plan.service, port=plan.server.service_port
+    )
+    if plan.server.path:
+        service["path"] = f"/{plan.server.path.strip('/')}"
+    bundle = base64.b64encode(request.ca.read_bytes()).decode()
+    for reason in WebhookType:
+        configuration = build_configuration(
+            reason=reason,
+            name=request.managed or f"{plan.name}.{plan.home}.svc",
+            handlers=registry.select_webhooks(),
+            resources=kinds,
+            client_config=WebhookClientConfig(service=service, caBundle=bundle),
+        )
+        configuration["metadata"]["labels"] = plan.labels
+        if configuration["webhooks"]:
+            yield yaml.safe_dump(configuration, default_flow_style=None, sort_keys=False).rstrip()
