@@ -9,11 +9,13 @@ of `patch.fns`, as a JSON patch (RFC 6902). The admission answers with a JSON pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import orjson
 
 from webop.objects.body import RawBody, get_raw
+from webop.objects.conditions import build_condition, put_condition
 from webop.objects.fields import (
     ABSENT_FIELD,
     FieldPath,
@@ -81,6 +83,39 @@ class MetaPatch(StanzaPatch):
         return StanzaPatch(self._patch, ("metadata", "annotations"))
 
 
+class StatusPatch(StanzaPatch):
+    """``status`` of a patch, with its conditions."""
+
+    __slots__ = ()
+
+    def set_condition(
+        self,
+        type: str,  # noqa: A002 - its name in the API
+        status: bool | None,  # noqa: FBT001 - it reads as in the API
+        *,
+        reason: str,
+        message: str = "",
+    ) -> None:
+        """Set a condition in ``status.conditions``, by the API conventions of Kubernetes.
+
+        The list in the cluster is changed, whoever else changes it. ``lastTransitionTime`` changes
+        with the status only, ``observedGeneration`` is that of the object which the handler sees.
+        What is as it should be is not written again.
+
+        Args:
+            type: such as "Ready".
+            status: True, False, or None for "Unknown".
+            reason: one word for programs, such as "PodsStarting".
+            message: a sentence for people.
+
+        Raises:
+            ValueError: API servers would refuse it.
+        """
+        generation = resolve(self._patch.body, ("metadata", "generation"))
+        condition = build_condition(type, status, reason, message, generation)
+        self._patch.fns.append(partial(put_condition, condition=condition))
+
+
 class Patch(dict[str, Any]):
     """Changes to an object: a dict with the meaning of a merge patch, and functions.
 
@@ -111,6 +146,11 @@ class Patch(dict[str, Any]):
         self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
 
     @property
+    def body(self) -> Mapping[str, Any] | None:
+        """What the patch is for, as the handler sees it."""
+        return self._body
+
+    @property
     def fns(self) -> list[PatchFn]:
         """The transformation functions, to be appended to."""
         return self._fns
@@ -121,9 +161,9 @@ class Patch(dict[str, Any]):
         return StanzaPatch(self, ("spec",))
 
     @property
-    def status(self) -> StanzaPatch:
+    def status(self) -> StatusPatch:
         """Changes of ``status``."""
-        return StanzaPatch(self, ("status",))
+        return StatusPatch(self, ("status",))
 
     @property
     def metadata(self) -> MetaPatch:
