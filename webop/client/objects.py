@@ -379,11 +379,14 @@ class AsyncClient:
 
         Raises:
             LoginError: it is a login handler that asks.
+            RuntimeError: it is asked in another event loop than that of its connections.
         """
         if login_is_over.get() is not None:
             raise LoginError(
                 "A login handler cannot use the client, which needs the credentials of the login."
             )
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise RuntimeError("This client is for another event loop: use client.sync in threads.")
         self._on_use()
         return await self._kinds.find(kind)
 

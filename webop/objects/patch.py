@@ -99,8 +99,8 @@ class StatusPatch(StanzaPatch):
         """Set a condition in ``status.conditions``, by the API conventions of Kubernetes.
 
         The list in the cluster is changed, whoever else changes it. ``lastTransitionTime`` changes
-        with the status only, ``observedGeneration`` is that of the object which the handler sees.
-        What is as it should be is not written again.
+        with the status only, ``observedGeneration`` is that of the object which the handler sees
+        (none for kinds without the status subresource, where it would change by itself). What is as it should be is not written again.
 
         Args:
             type: such as "Ready".
@@ -111,8 +111,7 @@ class StatusPatch(StanzaPatch):
         Raises:
             ValueError: API servers would refuse it.
         """
-        generation = resolve(self._patch.body, ("metadata", "generation"))
-        condition = build_condition(type, status, reason, message, generation)
+        condition = build_condition(type, status, reason, message, self._patch.generation)
         self._patch.fns.append(partial(put_condition, condition=condition))
 
 
@@ -126,12 +125,14 @@ class Patch(dict[str, Any]):
         src: initial content; of another patch, its functions too.
         body: what the JSON patch is made against, unless it is given then.
         fns: functions that change a raw body in place.
+        has_generations: whether the generation of the body counts changes of the spec, and not
+            those of the status, as it does with the status subresource only.
 
     Attributes:
         writer: writes the changes and clears them; None where they are written only in the end.
     """
 
-    __slots__ = ("_body", "_fns", "writer")
+    __slots__ = ("_body", "_fns", "_has_generations", "writer")
 
     def __init__(
         self,
@@ -139,16 +140,20 @@ class Patch(dict[str, Any]):
         /,
         body: Mapping[str, Any] | None = None,
         fns: Iterable[PatchFn] = (),
+        *,
+        has_generations: bool = True,
     ) -> None:
         super().__init__(src or ())
+        self._has_generations = has_generations
         self.writer: Callable[[], Any] | None = None
         self._body = body
         self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
 
     @property
-    def body(self) -> Mapping[str, Any] | None:
-        """What the patch is for, as the handler sees it."""
-        return self._body
+    def generation(self) -> int | None:
+        """The generation of the object as the handler sees it, if it says something."""
+        found = resolve(self._body, ("metadata", "generation")) if self._has_generations else None
+        return found if isinstance(found, int) else None
 
     @property
     def fns(self) -> list[PatchFn]:

@@ -81,7 +81,7 @@ class AdmissionClient:
         TypeError: an argument is of another type; says which one, and what it must be.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all there is to say about an operator
         self,
         registry: OperatorRegistry | None = None,
         settings: OperatorSettings | None = None,
