@@ -99,8 +99,9 @@ class StatusPatch(StanzaPatch):
         """Set a condition in ``status.conditions``, by the API conventions of Kubernetes.
 
         The list in the cluster is changed, whoever else changes it. ``lastTransitionTime`` changes
-        with the status only, ``observedGeneration`` is that of the object which the handler sees
-        (none for kinds without the status subresource, where it would change by itself). What is as it should be is not written again.
+        with the status only. ``observedGeneration`` is that of the object which the handler sees;
+        kinds without the status subresource have none, as it would change with each condition. What
+        is as it should be is not written again.
 
         Args:
             type: such as "Ready".
