@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.operating import Calls, Kind, Objects, RunOperator, eventually
+from tests.operating import Calls, Kind, Objects, RunOperator, eventually, get_connection
+from tests.reactor.proxy import intercept
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
@@ -270,6 +271,30 @@ async def test_conditions_are_waited_for_from_before_the_object_is_there_until_i
     await objects.delete("one")
     await going
     await client.wait_gone("widgets", "one", namespace=here, timeout=5)
+
+
+async def test_waiting_goes_on_after_the_connection_is_cut(
+    webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    async with intercept(webop_cluster.server) as proxy:
+        vault = Vault({"proxied": get_connection(webop_cluster, proxy.url)})
+        async with Client(vault, NetworkingSettings()) as requests:
+            client = AsyncClient(requests)
+            await objects.create("one", {"a": 0})
+            seen: list[int] = []
+
+            def is_over(obj: Json) -> bool:
+                seen.append(obj["spec"]["a"])
+                return bool(obj["spec"]["a"] == 1)
+
+            waiting = asyncio.create_task(
+                client.wait_for("widgets", "one", is_over, namespace=objects.namespace)
+            )
+            await eventually(lambda: seen, "the object is seen")
+            proxy.cut()
+            await objects.patch("one", {"spec": {"a": 1}})
+            assert (await asyncio.wait_for(waiting, 10))["spec"] == {"a": 1}
+            assert seen[0] == 0
 
 
 async def test_what_does_not_come_true_in_time_says_how_it_was(

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from webop.client.api import Client
+from webop.client.credentials import Vault
 from webop.coordination.peers import build_kinds
 from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
@@ -108,7 +109,10 @@ async def call_startup(visit: Visit, server: str) -> list[Finding]:
     if not visit.calls_startup:
         return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
     scope = Scope(not visit.namespaces, visit.namespaces)
-    operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
+    vault = Vault()
+    await vault.populate({}, reason="webop doctor connects no client for startup handlers.")
+    options = OperatorOptions(registry=registry, settings=settings, scope=scope, vault=vault)
+    operator = Operator(options).context
     settings.execution.executor = threads = OwnThreads("webop-startup")
     logger, log = logging.getLogger("webop.activities.startup"), BufferingHandler(sys.maxsize)
     log.setLevel(logging.WARNING)
