@@ -384,9 +384,8 @@ def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
         "gaps of the witness": stage.witness.gaps,
     }
     for process in evidence.processes.values():
-        for name, (before, after, role) in measure_growth(process).items():
-            growth = f"{before:g} -> {after:g} ({after / before - 1:+.1%}), when it {role}"
-            rows[f"{name} of {process.who}"] = growth
+        for name, trend in measure_growth(process).items():
+            rows[f"{name} of {process.who}"] = trend
     return [
         f"{name:28} {_format(value) if isinstance(value, Counter) else value}"
         for name, value in rows.items()

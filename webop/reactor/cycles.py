@@ -89,7 +89,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             leftovers = work.cleanup = Patch()
         _conclude(ctx, plan, progress, body, cycle, leftovers)
         work.cycle = None
-        obj.initial = False
+        if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
+            obj.initial = False
     else:
         if seen is not None:
             progress.mark(outcomes, build_mark(seen.restore()))
