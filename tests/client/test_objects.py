@@ -15,6 +15,7 @@ from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
 from webop.client.transport import Answer, Request, build_transport
+from webop.handling.fence import Fence, current_fence, fence_offspring, read_clock
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ async def test_kinds_have_the_same_names_as_in_decorators(
         (lambda _: True, "named by a string"),
         ("a/b/c/d", "group, version and name at most"),
         ("", "name of a resource is empty"),
+        (["configmaps"], "named by a string"),
     ],
 )
 async def test_what_cannot_be_the_name_of_one_kind_is_refused(
@@ -163,6 +165,27 @@ async def test_an_object_in_no_namespace_is_refused_if_its_kind_needs_one(
         await handlers_client.create(build_map("one"))
     with pytest.raises(TypeError, match="apiVersion and kind"):
         await handlers_client.create({"metadata": {"name": "one"}}, namespace="default")
+
+
+@pytest.mark.parametrize("name", ["", None, ".", "..", "a/b", "one%2f..", "x/status"])
+async def test_names_that_lead_to_another_path_are_refused(
+    handlers_client: AsyncClient, webop_namespace: str, name: Any
+) -> None:
+    client, here = handlers_client, webop_namespace
+    await client.create(build_map("kept"), namespace=here)
+    attempts = [
+        client.get("configmaps", name, namespace=here),
+        client.patch("configmaps", name, {"data": {}}, namespace=here),
+        client.delete("configmaps", name, namespace=here),  # of all of them, if it were sent
+        client.wait_gone("configmaps", name, namespace=here),
+    ]
+    if name is not None:
+        attempts.append(client.get("configmaps", "kept", namespace=name))
+        attempts.append(client.delete("configmaps", "kept", namespace=name))
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="No object of configmaps"):
+            await attempt
+    assert await client.get("configmaps", "kept", namespace=here)
 
 
 async def test_kinds_are_found_as_soon_as_they_are_in_the_cluster_and_several_are_told_apart(
@@ -393,6 +416,20 @@ async def test_the_sync_client_is_refused_in_the_loop_that_it_would_block(
         handlers_client.sync.get("namespaces", "default")
     found = await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
     assert found["kind"] == "Namespace"
+
+
+async def test_requests_from_threads_end_with_the_right_to_act(
+    handlers_client: AsyncClient,
+) -> None:
+    fence_offspring(asyncio.get_running_loop())
+    handlers_client.enter()
+    fence = Fence()
+    fence.ends_at = read_clock() + 60
+    current_fence.set(fence)
+    assert await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
+    fence.ends_at = read_clock()
+    with pytest.raises(webop.APIConnectionError, match="does not lead any more"):
+        await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
 
 
 def test_outside_of_operators_there_is_no_client_but_that_of_a_script(

@@ -48,6 +48,11 @@ class Kinds:
         """
         if isinstance(kind, Resource):
             return kind
+        if not isinstance(kind, str | tuple | Selector):
+            raise TypeError(
+                "A kind is named by a string such as 'pods' or 'example.com/v1/databases', by a "
+                f"tuple as in decorators, or by a webop.Resource, got {kind!r}."
+            )
         if (found := self._found.get(kind)) is None:
             found = self._found[kind] = await self._select(_parse(kind))
         return found
@@ -80,14 +85,9 @@ class Kinds:
         )
 
 
-def _parse(kind: object) -> Selector:
+def _parse(kind: str | tuple[str, ...] | Selector) -> Selector:
     if isinstance(kind, Selector):
         return kind
-    if not isinstance(kind, str | tuple):
-        raise TypeError(
-            "A kind is named by a string such as 'pods' or 'example.com/v1/databases', by a tuple "
-            f"as in decorators, or by a webop.Resource, got {kind!r}."
-        )
     selector = parse_selector(*(kind.split("/") if isinstance(kind, str) else kind))
     if not selector.is_specific:
         raise TypeError(f"The client needs one kind, got {selector}.")

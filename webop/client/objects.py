@@ -159,6 +159,7 @@ class AsyncClient:
             fields: the same for fields, as far as the kind has selectable ones.
         """
         resource = await self._find(kind)
+        _check(resource, namespace)
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
         pages = self._requests.list_pages(
@@ -357,6 +358,7 @@ class AsyncClient:
         wish: str,
     ) -> Obj | None:
         resource = await self._find(kind)
+        _check(resource, namespace, name)
         obj: Obj | None = None
         deadline = asyncio.timeout(timeout)
         states = follow(self._requests, resource, namespace, name, lane=_LANE)
@@ -401,9 +403,11 @@ class AsyncClient:
     ) -> Obj:
         kind, namespace, name, subresource = target
         resource = await self._find(kind)
-        if resource.namespaced and not namespace:
+        if resource.namespaced and namespace is None:
             text = f"{resource.name} {name or ''}".rstrip()
             raise ValueError(f"{text} is in a namespace: say which one by namespace=.")
+        is_new = method == "POST" and not subresource
+        _check(resource, namespace, *(() if is_new else (name,)))
         query = dict(params or {})
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
@@ -427,6 +431,17 @@ def _select(body: Mapping[str, Any]) -> Selector:
         raise TypeError("An object needs its apiVersion and kind, so that it is known what it is.")
     group, _, version = version.rpartition("/")
     return Selector(group=group, version=version, kind=kind)
+
+
+def _check(resource: Resource, namespace: str | None, *names: str | None) -> None:
+    """Refuse what would lead to another path than that of an object (or of all of them).
+
+    Raises:
+        ValueError: no object and no namespace can have such a name.
+    """
+    for part in (*(() if namespace is None else (namespace,)), *names):
+        if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
+            raise ValueError(f"No object of {resource.name} has the name or namespace {part!r}.")
 
 
 def _get(body: Mapping[str, Any], field: str) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from webop.client.objects import AsyncClient
+from webop.errors import APIConnectionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,6 +55,7 @@ class SyncClient:
         """Run a coroutine in the loop of the operator, wait for it, and return its result.
 
         Raises:
+            APIConnectionError: the loop ends, or the right to act.
             RuntimeError: it is called in that loop, which would wait for itself; or the loop has
                 been closed.
         """
@@ -67,4 +70,9 @@ class SyncClient:
         except RuntimeError:
             coroutine.close()
             raise
-        return future.result()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise APIConnectionError(
+                "The request was cancelled: the operator is stopping, or does not lead any more."
+            ) from None
