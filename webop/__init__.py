@@ -9,8 +9,8 @@ The model in short. **Handlers** are functions declared by the decorators of :mo
 written for Kopf.
 
 Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
-:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported when it is used
-first, so that files with handlers import fast.
+:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported
+when it is used first, so that files with handlers import fast.
 """
 
 from __future__ import annotations

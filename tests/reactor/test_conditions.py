@@ -102,3 +102,24 @@ async def test_a_daemon_sets_a_condition_although_the_object_changes_at_that_mom
         body = await objects.wait("one", has("Ready", "Starting"), timeout=10)
     assert rivals > 1
     assert body["metadata"]["labels"]["rival"] == "1"
+
+
+async def test_a_condition_that_the_schema_does_not_know_is_told_of(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gizmos: Kind,
+    webop_namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("gizmos", registry=registry)
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.status.set_condition("Ready", True, reason="Fine")
+
+    objects = Objects(client, gizmos, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
+    assert "status.conditions is not stored" in warning

@@ -437,15 +437,28 @@ def _prune(value: Any, path: str, dropped: list[str]) -> Any:
     return kept
 
 
+def _list_written(content: object) -> list[str]:
+    """Return the fields of the status that a patch of either kind gives values to."""
+    sent: dict[str, Any] = {}
+    if isinstance(content, Mapping):
+        sent = content["status"] if isinstance(content.get("status"), dict) else {}
+    elif isinstance(content, list):
+        for operation in content:
+            _, stanza, *path = operation["path"].split("/")
+            value = operation.get("value")
+            if stanza == "status" and path:
+                sent[path[0].replace("~1", "/").replace("~0", "~")] = value
+            elif stanza == "status" and isinstance(value, dict):
+                sent |= value
+    return [key for key, value in sent.items() if value is not None]
+
+
 def _warn_of_pruning(
     ctx: ResourceContext, obj: Tracked, content: object, answer: dict[str, Any]
 ) -> None:
     """Warn if the API server has dropped the status: the schema does not know it."""
-    sent = content.get("status") if isinstance(content, dict) else None
-    kept = answer.get("status")
-    if not isinstance(sent, dict):
-        return
-    lost = [key for key, value in sent.items() if value is not None and key not in (kept or {})]
+    kept = answer.get("status") or {}
+    lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
             ctx.room.choose_level(f"lost {lost}"),
