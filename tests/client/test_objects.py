@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
@@ -391,6 +392,24 @@ async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
         assert "cleanup" not in seen
     assert {"cleanup", "sync cleanup"} <= seen.keys()
     assert set(seen.values()) == {"Namespace"}
+
+
+async def test_probes_of_an_app_have_the_client_of_its_operator(
+    registry: webop.OperatorRegistry, info: ConnectionInfo, webop_namespace: str
+) -> None:
+    @webop.on.probe(registry=registry)
+    async def phase(client: webop.AsyncClient, **_: Any) -> Any:
+        return (await client.get("namespaces", webop_namespace))["status"]["phase"]
+
+    @webop.on.probe(registry=registry)
+    def kind(client: webop.SyncClient, **_: Any) -> Any:
+        return client.get("namespaces", webop_namespace)["kind"]
+
+    app = webop.create_app(registry=registry, vault=Vault({"test": info}), clusterwide=True)
+    transport = httpx.ASGITransport(app=app)
+    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        answer = await asyncio.create_task(http.get("/healthz"))
+    assert sorted(answer.json().values()) == ["Active", "Namespace"]
 
 
 async def test_an_index_of_the_name_hides_the_client(
