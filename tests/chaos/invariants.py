@@ -20,7 +20,7 @@ CREATION, UPDATE, DELETION = ("created", "settled"), ("updated", "adjusted"), ("
 CHANGES = (*CREATION, *UPDATE, *DELETION)
 _TOLERANCE = 0.02  # seconds; clocks are read a moment apart
 _GROWTH, _SAME = 0.05, 1.01
-_FLOORS = {"rss": 2e6, "descriptors": 4, "tasks": 4}  # growth by less is noise
+_FLOORS = {"rss": 2e6, "blocks": 20_000, "descriptors": 4, "tasks": 4}  # growth by less is noise
 _WARM_UP = 300.0  # seconds; until then, objects are created, and code is imported
 _WINDOWS, _SAMPLES = 10, 10  # that a life is cut into, and in each; one is taken every five seconds
 

@@ -94,6 +94,8 @@ class Stage:
         place = await self._find_place(fault.target)
         if fault.kind in ENDS and place.is_spared:
             fault = replace(fault, kind="long pause", duration=2 * DURATION)
+        if fault.kind == "SIGTERM" and not self.fleet.has_lease:
+            fault = replace(fault, kind="SIGKILL")  # the last one that ends removes its webhooks
         if fault.kind in PROCESS_FAULTS and not place.is_up:
             return
         self.counts[fault.kind] += 1

@@ -131,7 +131,7 @@ def test_without_a_lease_another_process_may_be_at_another_object() -> None:
     assert find(calls, has_lease=False) == []
 
 
-STEADY: dict[str, float] = {"rss": 90e6, "descriptors": 100, "tasks": 120, "daemons": 9}
+STEADY = {"rss": 90e6, "blocks": 5e5, "descriptors": 100.0, "tasks": 120.0, "daemons": 9.0}
 COUNT = 300  # samples, one every five seconds
 
 
@@ -162,7 +162,7 @@ def live(course: Callable[[float], float], name: str, **usual: float) -> Process
     return process
 
 
-@pytest.mark.parametrize("name", ["rss", "descriptors", "tasks"])
+@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
 @pytest.mark.parametrize("daemons", [9, 0])
 @pytest.mark.parametrize("grow", [grow_slowly, grow_at_once])
 def test_a_growth_by_six_percent_is_one_and_by_four_is_none(
@@ -173,7 +173,7 @@ def test_a_growth_by_six_percent_is_one_and_by_four_is_none(
     assert not list(find_growth(live(grow(0.04), name, daemons=daemons)))
 
 
-@pytest.mark.parametrize("name", ["rss", "descriptors", "tasks"])
+@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
 @pytest.mark.parametrize("course", [is_flat, spike, grow_slowly(-0.3)])
 def test_what_comes_and_goes_is_no_growth(course: Callable[[float], float], name: str) -> None:
     assert not list(find_growth(live(course, name)))
@@ -181,7 +181,7 @@ def test_what_comes_and_goes_is_no_growth(course: Callable[[float], float], name
 
 def test_what_is_needed_in_the_beginning_and_to_lead_is_no_growth() -> None:
     process = live(is_flat, "rss")
-    small = {"rss": 40e6, "descriptors": 9, "tasks": 9, "daemons": 0}
+    small = {**STEADY, "rss": 40e6, "descriptors": 9, "tasks": 9, "daemons": 0}
     process.samples[:0] = [(1000.0 + 5 * number, small) for number in range(60)]
     assert not list(find_growth(process))
     waiting = [(at, small) for at, _ in process.samples[:-100]]

@@ -38,7 +38,10 @@ def main() -> int:
         help="put a mended bug back (tests/simulation/mutants.toml)",
     )
     parser.add_argument(
-        "--mutants", action="store_true", help="how many histories find each of the mended bugs"
+        "--mutants",
+        nargs="*",
+        metavar="MUTANT",
+        help="print a table: how many histories find each of these mended bugs, or all",
     )
     parser.add_argument(
         "--kept", action="store_true", help="run the histories that were kept as tests"
@@ -54,7 +57,7 @@ def main() -> int:
     if options.kept:
         _prepare(options.mutant)
         return _run_kept()
-    return _hunt_mutants(options) if options.mutants else _run_many(options)
+    return _run_many(options) if options.mutants is None else _hunt_mutants(options)
 
 
 def _prepare(mutant: str | None) -> None:
@@ -67,7 +70,7 @@ def _prepare(mutant: str | None) -> None:
 
 
 def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
-    from tests.simulation.plans import draw_plan  # noqa: PLC0415
+    from tests.simulation.drawing import draw_plan  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     verdict = run(draw_plan(seed, theme))
@@ -109,25 +112,23 @@ def _run_many(options: argparse.Namespace) -> int:
 
 
 def _hunt_mutants(options: argparse.Namespace) -> int:
-    """Tell for each bug that is put back how many histories find it."""
+    """Print a table: for each bug that is put back, how many histories find it, and what rule."""
     from tests.simulation import mutants  # noqa: PLC0415
 
+    names, limit = options.mutants or [*mutants.MUTANTS], options.count or 2000
     first, missed = options.first or 0, []
-    for name in mutants.MUTANTS:
+    theme = options.theme or "any"
+    print("| Mutant | What a user would see | Theme | Histories | Rule |\n|---|---|---|---|---|")
+    for name in names:
         chosen = argparse.Namespace(**{**vars(options), "mutant": name})
-        seeds = itertools.islice(itertools.count(first), options.count or 2000)
-        found = min(
-            itertools.islice(
-                ((seed, v.violations[0]) for seed, v in _work(seeds, chosen, 0) if v.violations), 1
-            ),
-            default=None,
-        )
-        if found is None:
-            missed.append(name)
-            print(f"{name:24} not found", flush=True)
-        else:
-            print(f"{name:24} {found[0] - first + 1:5}  {found[1]:.90}", flush=True)
-    print(f"{len(mutants.MUTANTS) - len(missed)} of {len(mutants.MUTANTS)} were found")
+        seeds = itertools.islice(itertools.count(first), limit)
+        bad = ((seed, v.violations[0]) for seed, v in _work(seeds, chosen, 0) if v.violations)
+        seed, problem = next(bad, (None, ""))
+        missed += [name] if seed is None else []
+        count = f"not in {limit}" if seed is None else str(seed - first + 1)
+        story, rule = mutants.MUTANTS[name].story, problem.partition(":")[0]
+        print(f"| {name} | {story} | {theme} | {count} | {rule} |", flush=True)
+    print(f"{len(names) - len(missed)} of {len(names)} were found.")
     return 1 if missed else 0
 
 
@@ -167,14 +168,14 @@ def _work(
 
 
 def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
-    from tests.simulation import plans  # noqa: PLC0415
+    from tests.simulation import drawing, plans  # noqa: PLC0415
     from tests.simulation.shrinking import shrink  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     if options.plan is not None:
         plan = plans.load(json.loads(options.plan.read_text()))
     else:
-        plan = plans.draw_plan(options.seed, options.theme)
+        plan = drawing.draw_plan(options.seed, options.theme)
     if shrinks:
         plan = shrink(plan)
         path = Path(f"history-{options.seed}.json")

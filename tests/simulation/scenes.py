@@ -7,25 +7,31 @@ of them: it calls handlers, writes objects and ends processes as if they were op
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import datetime as dt
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.admission import Server
-from tests.simulation.admission_rules import Attempt
-from tests.simulation.cluster import Json, Request, Response
+from tests.simulation.cluster import Json, Request
+from tests.simulation.network import Fault
 from tests.simulation.plans import HandlerPlan, Plan, Step
-from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, Call, ReplicaProcess, Wish
+from tests.simulation.replicas import (
+    DIFFBASE,
+    FINALIZER,
+    GROUP,
+    NAMESPACE,
+    Call,
+    ReplicaProcess,
+    Wish,
+)
 from tests.simulation.virtual import EPOCH, VirtualLoop
 from tests.simulation.world import OBJECTS, World
 
-FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
-DIFFBASE = "kopf.zalando.org/last-handled-configuration"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
-WEBHOOKS = {"Mutating": ("stamp",), "Validating": ("check", "twin", "twin-2", "grow")}
 CALM = 20.0  # seconds until all must converge
 QUIET = CALM + 130.0  # a moment when nothing more must be written or called
 
@@ -36,13 +42,18 @@ class Idle:
     Attributes:
         ending: done when it ends by itself.
         is_stubborn: whether it goes on when it is told to end.
+        obstacles: why it is not ready.
     """
 
     def __init__(self) -> None:
         self.ending = asyncio.get_running_loop().create_future()
         self.is_stubborn = False
+        self.obstacles: list[str] = []
         self.context = SimpleNamespace(indices={})
         self.webhooks = SimpleNamespace(manager=SimpleNamespace(is_applied=asyncio.Event()))
+
+    def list_obstacles(self) -> list[str]:
+        return self.obstacles
 
     async def run(self) -> None:
         while True:
@@ -94,9 +105,9 @@ class Scene:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    def add_replica(self) -> Replica:
+    def add_replica(self, number: int = 0) -> Replica:
         serial = len(self.world.processes) + 1
-        process = Replica(self.world, 0, serial)
+        process = Replica(self.world, number, serial)
         self.world.processes.append(process)
         return process
 
@@ -135,6 +146,39 @@ def get_uid(body: Json) -> str:
 def make(*ids: str, **details: Any) -> tuple[HandlerPlan, ...]:
     """Plan handlers whose ids begin with their kinds."""
     return tuple(HandlerPlan(name, name.rstrip("0123456789"), **details) for name in ids)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A story and what is complained of.
+
+    Attributes:
+        rule: the name of the rule that is broken; nothing if none is.
+        what: in words.
+        story: tells it.
+        options: of the story; those of the plan are under "plan".
+    """
+
+    rule: str
+    what: str
+    story: Callable[..., Awaitable[None]]
+    options: Json
+
+    def judge(self) -> list[str]:
+        """Tell the story; return the complaints."""
+        options = {**self.options}
+        scene = Scene(**options.pop("plan", {}))
+        with contextlib.closing(scene.loop):
+            return scene.play(self.story, options)
+
+
+def tell(rule: str, what: str, story: Callable[..., Awaitable[None]], /, **options: Any) -> Case:
+    return Case(rule, what, story, options)
+
+
+def disturb(kind: str, at: float = 0.0, **fault: Any) -> Json:
+    """Plan a fault that lasts for a second."""
+    return {"steps": (Step(at, "fault", None, 1.0, Fault(kind, **fault)),)}
 
 
 # Stories.
@@ -199,6 +243,83 @@ async def renew(scene: Scene, *, pause: float = 9.0, first: str = "one", then: s
     scene.write(process, "PATCH", f"{LEASES}/operator", changed)
 
 
+async def act_after_takeover(
+    scene: Scene,
+    *,
+    what: str = "end",
+    handler: str = "create0",
+    outcome: str = "ok",
+    holder: str = "replica-0-2",
+    is_late: bool = False,
+) -> None:
+    """Begin a call or end it, or go on with a daemon, after somebody has taken the Lease.
+
+    A late replica starts after a Lease before that was deleted.
+    """
+    known = None if is_late else scene.add_replica()
+    await asyncio.sleep(1.0)
+    one = known or scene.add_replica()
+    call = scene.begin(one, handler) if what == "end" else None
+    body: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    body |= {"metadata": {"name": "operator"}, "spec": {"holderIdentity": holder}}
+    scene.write(one, "POST", LEASES, body)
+    if what == "daemon":
+        one.judge_step("daemon0")
+    else:
+        scene.end(call or scene.begin(one, handler), outcome)
+
+
+async def begin_beside_rival(
+    scene: Scene,
+    *,
+    what: str = "call",
+    number: int = 1,
+    pause: float = 1.0,
+    fate: str = "",
+    is_daemon: bool = False,
+) -> None:
+    """Begin a call or a daemon while a peer has its record, or does the same."""
+    await asyncio.sleep(0.5)
+    process, rival = scene.add_replica(), scene.add_replica(number)
+    uid = get_uid(scene.create())
+    call = scene.begin(rival, uid="u2") if what == "call" else None
+    if what == "daemon":
+        rival.daemons["daemon0", "u2"] = 1
+        rival.started_daemons["daemon0", "u2"] = scene.loop.time()
+    elif what == "record":
+        path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings/default"
+        scene.write(rival, "PATCH", path, {"status": {rival.identity: {"priority": number}}})
+    await asyncio.sleep(pause)
+    rival.is_paused = fate == "paused"
+    if fate == "killed":
+        scene.world.kill(rival)
+    if call is not None and fate == "done":
+        scene.end(call)
+    if is_daemon:
+        process.judge_daemon(scene.plans["daemon0"], uid)
+    else:
+        scene.end(scene.begin(process, uid=uid))
+    rival.is_paused = False
+    rival.daemons.clear()
+    if call is not None:
+        scene.end(call)
+    scene.world.request("DELETE", "one")
+
+
+async def watch_object(
+    scene: Scene, *, reasons: Iterable[str] = ("ADDED",), again: str = "", is_dead: bool = False
+) -> None:
+    """Delete an object, and call an event handler for it, or at last for another one."""
+    process, uid = scene.add_replica(), get_uid(scene.create())
+    scene.world.request("DELETE", "one")
+    for reason in reasons:
+        scene.end(scene.begin(process, "event0", uid=uid, reason=reason))
+    if again:
+        scene.end(scene.begin(process, "event0", uid=again, reason="DELETED"))
+    if is_dead:
+        scene.world.kill(process)
+
+
 async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> None:
     """Write two values of a timer, one after another."""
     scene.create(finalizers=[FINALIZER])
@@ -251,8 +372,8 @@ async def keep_object(
         scene.end(call, outcome)
     if handled:
         state = {"spec": {"value": 1}} if handled is True else handled
-        notes = {"metadata": {"annotations": {DIFFBASE: json.dumps(state)}}}
-        scene.write(process, "PATCH", f"{OBJECTS}/one", notes)
+        last_handled = {"metadata": {"annotations": {DIFFBASE: json.dumps(state)}}}
+        scene.write(process, "PATCH", f"{OBJECTS}/one", last_handled)
     for note in notes:
         value_of_note = {"uid": get_uid(body)} if note == "create0" else get_uid(body)
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {note: value_of_note}})
@@ -290,8 +411,10 @@ async def delete_object(
     outcome: str = "",
     finalizers: Iterable[str] = (FINALIZER,),
     is_released: bool = False,
+    daemon: str = "",
+    is_dead: bool = False,
 ) -> None:
-    """Delete an object, call its handler, and release it."""
+    """Delete an object, call its handler, and release it, while a daemon of an object runs."""
     process, body = scene.add_replica(), scene.create(finalizers=[*finalizers])
     if is_released:
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": ["a.b/c"]}})
@@ -299,9 +422,14 @@ async def delete_object(
     if outcome:
         call = scene.begin(process, "delete0", uid=get_uid(body), reason="delete")
         scene.end(call, outcome)
+    key = "daemon0", get_uid(body) if daemon == "own" else daemon
+    process.daemons[key] = int(bool(daemon))
+    if is_dead:
+        scene.world.kill(process)
     if finalizers:
         release = {"metadata": {"finalizers": None}}
         scene.write(process, "PATCH", f"{OBJECTS}/one", release)
+    process.daemons[key] = 0
 
 
 async def call_in_the_calm(
@@ -331,8 +459,9 @@ async def run_daemons(
     stopped_at: float | None = None,
     dies: bool = False,
     lost_at: float | None = None,
+    starts: bool = False,
 ) -> None:
-    """Run daemons for an object, as many in each replica."""
+    """Run daemons for an object, as many in each replica; start one more in the last one."""
     is_guarded = labels is None and not has_ended
     await asyncio.sleep(1.0)
     body = scene.create(finalizers=[FINALIZER] if is_guarded else [], labels=labels or {})
@@ -344,6 +473,8 @@ async def run_daemons(
             process.ended_daemons.add(key)
         if stopped_at is not None:
             process.stopped_daemons[key] = stopped_at
+    if starts:
+        process.judge_daemon(scene.plans["daemon0"], key[1])
     if dies:
         scene.world.kill(scene.world.processes[-1])
     if lost_at is not None:
@@ -438,121 +569,5 @@ async def look_into_index(
     process, uid = scene.add_replica(), get_uid(scene.create())
     await asyncio.sleep(pause)
     process.operator.context.indices["index0"] = {name: [] for name in names}
-    scene.world.judge.judge_sight(process, "event0")
+    scene.world.judge.background.judge_sight(process, "event0")
     process.operator.context.indices["index0"] = {"one": [(uid, 1)]}
-
-
-# Stories of webhooks.
-
-
-def serve(scene: Scene, version: int = 1, *, is_listed: bool = True) -> Replica:
-    """Add a replica that serves webhooks, and is known to do so."""
-    assert scene.world.admission is not None
-    process = scene.add_replica()
-    server = scene.world.admission.servers[process] = Server(process.identity)
-    server.fn = process.operator.run
-    process.operator.webhooks.manager.is_applied.set()
-    scene.world.admission.versions[process] = version
-    scene.world.admission.listed += [process] if is_listed else []
-    return process
-
-
-async def end(process: Replica) -> None:
-    process.is_stopping = True
-    process.operator.ending.set_result(None)
-    await asyncio.sleep(0.1)
-
-
-async def request(
-    scene: Scene,
-    *,
-    answer: Response,
-    attempt: tuple[str, str, str] = ("POST", PLURAL, ""),
-    is_there: bool = True,
-    is_listed: bool = True,
-    meanwhile: str = "",
-    old: str = "",
-    since: float = 0.0,
-) -> None:
-    """Answer a request of a user, while something happens to the replica that serves.
-
-    Args:
-        scene: of it.
-        answer: of the API server.
-        attempt: the request: its method, its resource, and what is wrong with the object.
-        is_there: whether there is a replica.
-        is_listed: whether it is an endpoint.
-        meanwhile: what happens to it.
-        old: what has become of a replica of the old version.
-        since: how long ago.
-    """
-    before = serve(scene, 0) if old else None
-    if before is not None and old == "ended":
-        await end(before)
-    if before is not None and old == "killed":
-        scene.world.kill(before)
-    process = serve(scene, is_listed=is_listed) if is_there else None
-    await asyncio.sleep(since)
-    assert scene.world.admission is not None
-    judge, made = scene.world.admission.judge, Attempt(*attempt)
-    judge.judge_request(made)
-    await asyncio.sleep(1.0)
-    if process is not None:
-        process.is_stopping = meanwhile == "stop"
-        if meanwhile == "kill":
-            scene.world.kill(serve(scene))
-        elif meanwhile == "unlist":
-            scene.world.admission.listed.remove(process)
-        elif meanwhile == "end":
-            await end(process)
-            process.is_stopping = False
-        elif meanwhile == "close":
-            scene.world.admission.servers[process].fn = None
-        elif meanwhile == "forget":
-            process.operator.webhooks.manager.is_applied.clear()
-    judge.judge_answer(made, answer)
-
-
-async def configure(
-    scene: Scene, *, lost: Iterable[str], is_there: bool = True, ends: str = "", others: int = 0
-) -> None:
-    """Write webhook configurations, drop webhooks, and then end replicas, if so wanted."""
-    writer = scene.add_replica()
-    for way, names in WEBHOOKS.items():
-        path = CONFIGURATIONS.format(way.lower())
-        head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "operator"}}
-        body = {**head, "kind": f"{way}WebhookConfiguration", "webhooks": _build_webhooks(names)}
-        scene.write(writer, "POST", path, body)
-    serving = [serve(scene) for _ in range(others + 1)] if is_there or ends else []
-    if ends:
-        writer.ended_at = -1000.0  # long ago
-        serving[0].is_stopping = True
-    for process in serving if not is_there else ():
-        process.is_stopping = True
-    for way, names in WEBHOOKS.items():
-        if set(lost) & set(names):
-            rest = _build_webhooks([name for name in names if name not in lost])
-            path = CONFIGURATIONS.format(way.lower())
-            scene.write(writer, "PATCH", f"{path}/operator", {"webhooks": rest})
-    scene.create()  # is no matter of webhooks
-    if ends == "rough":
-        scene.world.kill(serving.pop())
-    if ends == "late":
-        await end(serving.pop())
-        await asyncio.sleep(60.0)
-    if ends:
-        await end(serving[0])
-
-
-def _build_webhooks(names: Iterable[str]) -> list[Json]:
-    rule = {"apiGroups": [GROUP], "apiVersions": ["v1"], "resources": [PLURAL]}
-    return [
-        {
-            "name": f"{name}.sim.webop.dev",
-            "clientConfig": {"url": "https://operator"},
-            "rules": [{**rule, "operations": ["CREATE"]}],
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }
-        for name in names
-    ]

@@ -43,7 +43,7 @@ def test_a_seed_replays_exactly() -> None:
     ("theme", "mutant"),
     [
         ("leases", "deleted-lease-taken"),
-        ("leases", "hasty-handover"),
+        ("leases", "no-fence"),
         ("policies", "refused-patch-kept"),
         ("lockouts", "resumed-again"),
         ("writes", "outcome-forgotten"),
