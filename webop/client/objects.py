@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from webop.client import current_client
@@ -165,7 +165,8 @@ class AsyncClient:
         pages = self._requests.list_pages(
             resource, namespace, PAGE_SIZE, selection=selection, lane=_LANE
         )
-        return [_strip(item) async for page in pages for item in page.items]
+        with self._noticing_absence():
+            return [_strip(item) async for page in pages for item in page.items]
 
     async def create(
         self,
@@ -364,9 +365,10 @@ class AsyncClient:
         states = follow(self._requests, resource, namespace, name, lane=_LANE)
         try:
             async with deadline, aclosing(states):
-                async for obj in states:
-                    if is_over(obj):
-                        return obj and _strip(obj)
+                with self._noticing_absence():
+                    async for obj in states:
+                        if is_over(obj):
+                            return obj and _strip(obj)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -415,13 +417,19 @@ class AsyncClient:
         content = None if body is None else encode_body(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         call = Call(method, path, query or None, content, content_type, lane=_LANE)
-        try:
+        with self._noticing_absence():
             answer: Obj = await self._requests.perform(call)
+        return answer
+
+    @contextmanager
+    def _noticing_absence(self) -> Iterator[None]:
+        """Ask for the kinds anew if it is not an object that is absent, but its kind."""
+        try:
+            yield
         except APINotFoundError as exc:
             if not exc.details.get("name"):
                 self._kinds.forget()
             raise
-        return answer
 
 
 def _select(body: Mapping[str, Any]) -> Selector:
