@@ -9,8 +9,8 @@ The model in short. **Handlers** are functions declared by the decorators of :mo
 written for Kopf.
 
 Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
-:mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported when it is used
-first, so that files with handlers import fast.
+:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported
+when it is used first, so that files with handlers import fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from webop import lifecycles, on
+from webop import client, lifecycles, on
 from webop.client.credentials import AiohttpSession, ConnectionInfo, Vault
 from webop.client.logins import (
     login_via_async_client,
@@ -30,7 +30,14 @@ from webop.client.logins import (
 from webop.errors import (
     ActivityError,
     AdmissionError,
+    APIConflictError,
+    APIConnectionError,
     APIError,
+    APIForbiddenError,
+    APINotFoundError,
+    APIStatusError,
+    APITimeoutError,
+    APIUnprocessableError,
     ConfigurationError,
     HandlerRetriesError,
     HandlerTimeoutError,
@@ -113,6 +120,8 @@ from webop.version import __version__
 
 if TYPE_CHECKING:
     from webop.app import create_app
+    from webop.client.objects import AsyncClient
+    from webop.client.sync import SyncClient
     from webop.embedding import operator, run, run_tasks, spawn_tasks
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
@@ -127,6 +136,8 @@ if TYPE_CHECKING:
 
 # Names that bring more with them than handlers need to be declared, and where they are.
 _LAZY = {
+    "AsyncClient": "webop.client.objects",
+    "SyncClient": "webop.client.sync",
     "create_app": "webop.app",
     "operator": "webop.embedding",
     "run": "webop.embedding",
@@ -161,7 +172,14 @@ __all__ = [
     "ABSENT",
     "EVERYTHING",
     "PRESENT",
+    "APIConflictError",
+    "APIConnectionError",
     "APIError",
+    "APIForbiddenError",
+    "APINotFoundError",
+    "APIStatusError",
+    "APITimeoutError",
+    "APIUnprocessableError",
     "ActivityError",
     "AdmissionCause",
     "AdmissionError",
@@ -169,6 +187,7 @@ __all__ = [
     "Annotations",
     "AnnotationsDiffBaseStorage",
     "AnnotationsProgressStorage",
+    "AsyncClient",
     "AsyncDaemonStopperChecker",
     "Body",
     "BodyEssence",
@@ -220,6 +239,7 @@ __all__ = [
     "StatusDiffBaseStorage",
     "StatusProgressStorage",
     "Store",
+    "SyncClient",
     "SyncDaemonStopperChecker",
     "TemporaryError",
     "UserInfo",
@@ -246,6 +266,7 @@ __all__ = [
     "append_owner_reference",
     "build_object_reference",
     "build_owner_reference",
+    "client",
     "configure",
     "create_app",
     "daemon",

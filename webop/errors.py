@@ -17,6 +17,7 @@
         ├── ReviewError            a request that is not a usable AdmissionReview (4xx)
         └── APIError               a request to the API server failed
             ├── APIConnectionError     no answer: network, TLS, time-out, cut connection
+            ├── APITimeoutError        an object is not as it should be in time
             └── APIStatusError         an answer with a status of 400 or above
                 ├── APIUnauthorizedError     401
                 ├── APIForbiddenError        403
@@ -165,6 +166,10 @@ class APIError(WebopError):
 
 class APIConnectionError(APIError):
     """There was no usable answer: a network or TLS error, a time-out, a cut connection."""
+
+
+class APITimeoutError(APIError, TimeoutError):
+    """What was waited for has not come true in time; the message says how it was at last."""
 
 
 class APIStatusError(APIError):

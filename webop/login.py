@@ -83,11 +83,12 @@ class LoginKeeper:
         """Why nothing can be asked of the API server; empty from the next answer on."""
         return self._problem if self.vault.confirmations == self._confirmations else ""
 
-    async def run(self, *, needs_cluster: bool) -> None:
+    async def run(self, *, needs_cluster: Callable[[], bool]) -> None:
         """Run the login handlers whenever there are no credentials, and need of them.
 
         Args:
-            needs_cluster: whether reviews are to wait for what the cluster will tell.
+            needs_cluster: tells whether reviews are to wait for what the cluster will tell; startup
+                handlers decide on it. If not, the operator does not end for lack of credentials.
 
         Raises:
             LoginError: there are no credentials (unless patient).
@@ -101,17 +102,17 @@ class LoginKeeper:
         finally:
             over.set()
 
-    async def _keep_logged_in(self, *, needs_cluster: bool) -> None:
+    async def _keep_logged_in(self, *, needs_cluster: Callable[[], bool]) -> None:
         view = self._context.cluster_view
         while True:
-            view.is_awaited = needs_cluster and not view.is_known and not self.problem
+            view.is_awaited = needs_cluster() and not view.is_known and not self.problem
             try:
                 if not self.vault.is_empty():
                     self.logged_in.set()
                     await self._outlast_credentials()
                 await self._log_in()
             except (LoginError, ActivityError) as exc:
-                if not self._is_patient:
+                if not self._is_patient and needs_cluster():
                     raise
                 self.logged_in.clear()
                 view.is_awaited = False

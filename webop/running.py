@@ -20,6 +20,7 @@ from webop.admission.access import ClientAccess
 from webop.admission.host import WebhookHost
 from webop.client.api import Client
 from webop.client.credentials import Vault
+from webop.client.objects import AsyncClient
 from webop.client.transport import TransportFactory, build_transport
 from webop.coordination.coordinator import Coordinator
 from webop.errors import ActivityError, LoginError, WebopError
@@ -100,6 +101,8 @@ class Operator:
             logger.warning(suspicion)
         settings = options.settings or OperatorSettings.from_environment()
         settings.peering.clusterwide = options.scope.clusterwide
+        vault, transport = options.vault or Vault(), options.transport_factory
+        self._requests = Client(vault, settings.networking, transport_factory=transport)
         self.context = OperatorContext(
             settings=settings,
             registry=registry,
@@ -107,11 +110,15 @@ class Operator:
             lifecycle=options.lifecycle or get_default_lifecycle(),
             identity=options.identity or detect_process_identity(),
             poster=Poster(settings),
+            client=AsyncClient(
+                self._requests,
+                get_manager=lambda: settings.networking.field_manager,
+                on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - it is made below
+            ),
             indices=Indexes(registry.select_indexers()),
         )
         self.webhooks = WebhookHost(self.context, is_hosted=options.is_hosted)
         self.coordinator = Coordinator(self.context, _find_only_namespace(options.scope))
-        vault = options.vault or Vault()
         self.login = LoginKeeper(self.context, vault, is_patient=options.is_hosted)
         self.is_started = False
         self.observer: Observer | None = None
@@ -129,14 +136,24 @@ class Operator:
             ConfigurationError: the settings do not fit the handlers.
         """
         current_poster.set(self.context.poster)
-        with watching_loop(self.context.settings.process):
-            await self._live()
+        try:
+            with watching_loop(self.context.settings.process):
+                async with self._requests, asyncio.TaskGroup() as group:
+                    keeping = self.login.run(needs_cluster=lambda: self.needs_cluster)
+                    group.create_task(keeping, name="login")
+                    await self._live()
+        except BaseExceptionGroup as failures:
+            failure = _unwrap(failures)
+            kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
+            self.problem = f"the operator has ended: {kind}"
+            raise failure from None
 
     async def _live(self) -> None:
         """Run the startup handlers, serve, run the cleanup handlers."""
         restore_loggers()  # the modules of the operator may have configured logging,
         await run_activity(self.context, Activity.STARTUP)
         restore_loggers()  # or its startup handlers
+        self._requests.options = self.context.settings.networking
         try:
             self.webhooks.begin()
             if self.has_work:
@@ -149,11 +166,6 @@ class Operator:
                 webhooks = self.webhooks.describe()
                 logger.info("The operator is running: %s, no watched kinds.", webhooks)
             await self._serve()
-        except BaseExceptionGroup as group:
-            failure = _unwrap(group)
-            kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
-            self.problem = f"the operator has ended: {kind}"
-            raise failure from None
         finally:
             self.is_started = False
             await run_activity(self.context, Activity.CLEANUP)
@@ -225,12 +237,8 @@ class Operator:
         self.context.pausing.pause("exit", "the operator is stopping", exiting)
 
     async def _serve(self) -> None:
-        networking = self.context.settings.networking
+        client = self._requests
         async with AsyncExitStack() as stack:
-            made = Client(
-                self.login.vault, networking, transport_factory=self.options.transport_factory
-            )
-            client = await stack.enter_async_context(made)
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
             manager = None
@@ -244,8 +252,6 @@ class Operator:
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:
                     group.create_task(self.webhooks.run(), name="webhook server")
-                keeping = self.login.run(needs_cluster=self.needs_cluster)
-                group.create_task(keeping, name="login")
                 if self.needs_cluster:
                     self.login.wanted.set()
                     group.create_task(self._keep_working(client), name="work with the cluster")

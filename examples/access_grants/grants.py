@@ -16,12 +16,12 @@ import datetime as dt
 import os
 from typing import Any
 
-import pykube
 import webop
 
 from durations import parse_duration
 
 GRANTS = ("access.example.com", "v1", "accessgrants")
+BINDINGS = "rolebindings.rbac.authorization.k8s.io"
 DEFAULT_DURATION = "1h"
 
 
@@ -96,42 +96,45 @@ def find_objection(spec: webop.Spec) -> str | None:
 
 @webop.on.create(*GRANTS)
 @webop.on.update(*GRANTS, field="spec.duration")
-def open_access(
+async def open_access(
     spec: webop.Spec,
     meta: webop.Meta,
     patch: webop.Patch,
+    client: webop.AsyncClient,
     logger: webop.Logger,
     **_: Any,
 ) -> None:
     """Let the user in, and note until when."""
     try:
-        binding = get_binding(meta, spec)
+        present = await find_binding(client, meta)
         if (objection := find_objection(spec)) is not None:
-            binding.delete()
+            await lock_out(client, meta)
             raise webop.PermanentError(objection)
     except webop.PermanentError:
         patch.status["phase"] = "Refused"
         raise
     end = compute_end(meta, spec)
     if end <= dt.datetime.now(dt.UTC):  # while the operator was away
-        binding.delete()
+        await lock_out(client, meta)
         patch.status["phase"] = "Over"
         return
-    if not binding.exists():
+    if present is None:
+        binding = build_binding(meta, spec)
         # It goes with the grant, even if somebody takes the finalizer off.
-        webop.append_owner_reference(binding.obj, block_owner_deletion=False)
-        binding.create()
+        webop.append_owner_reference(binding, block_owner_deletion=False)
+        await client.create(binding)
     patch.status["phase"] = "Open"
     patch.status["until"] = end.isoformat()
     logger.info("%s can %s until %s.", spec["user"], spec["role"], end)
 
 
 @webop.timer(*GRANTS, interval=float(os.environ.get("CHECK_INTERVAL", "10")))
-def close_in_time(
+async def close_in_time(
     spec: webop.Spec,
     meta: webop.Meta,
     status: webop.Status,
     patch: webop.Patch,
+    client: webop.AsyncClient,
     logger: webop.Logger,
     **_: Any,
 ) -> None:
@@ -139,15 +142,15 @@ def close_in_time(
     if status.get("phase") != "Open":
         return
     if find_objection(spec) is not None or compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
-        get_binding(meta, spec).delete()
+        await lock_out(client, meta)
         patch.status["phase"] = "Over"
         logger.info("The time of %s is over.", spec["user"])
 
 
 @webop.on.delete(*GRANTS)
-def close_access(spec: webop.Spec, meta: webop.Meta, **_: Any) -> None:
+async def close_access(meta: webop.Meta, client: webop.AsyncClient, **_: Any) -> None:
     """Lock the user out at once; the grant goes when that is done."""
-    get_binding(meta, spec).delete()
+    await lock_out(client, meta)
 
 
 def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
@@ -156,26 +159,38 @@ def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
     return created + parse_duration(spec["duration"])
 
 
-def get_binding(meta: webop.Meta, spec: webop.Spec) -> pykube.RoleBinding:
-    """Return the RoleBinding of a grant, as it is or should be in the cluster.
-
-    Raises:
-        PermanentError: somebody else has made a RoleBinding of this name.
-    """
-    api = pykube.HTTPClient(pykube.KubeConfig.from_env())
+def build_binding(meta: webop.Meta, spec: webop.Spec) -> dict[str, Any]:
+    """Return the RoleBinding of a grant."""
     group = "rbac.authorization.k8s.io"
-    body = {
+    return {
         "apiVersion": f"{group}/v1",
         "kind": "RoleBinding",
         "metadata": {"name": f"grant-{meta['name']}", "namespace": meta["namespace"]},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": spec["role"]},
         "subjects": [{"apiGroup": group, "kind": "User", "name": spec["user"]}],
     }
-    binding = pykube.RoleBinding(api, body)
-    if binding.exists():
-        binding.reload()
-        owners = binding.metadata.get("ownerReferences", ())
-        if meta["uid"] not in [owner["uid"] for owner in owners]:
-            text = f"The RoleBinding {binding.name} is not of this grant; delete it, or rename one."
-            raise webop.PermanentError(text)
+
+
+async def find_binding(client: webop.AsyncClient, meta: webop.Meta) -> dict[str, Any] | None:
+    """Return the RoleBinding of a grant; None if it is not in the cluster.
+
+    Raises:
+        PermanentError: somebody else has made a RoleBinding of this name.
+    """
+    name = f"grant-{meta['name']}"
+    try:
+        binding = await client.get(BINDINGS, name, namespace=meta["namespace"])
+    except webop.APINotFoundError:
+        return None
+    owners = binding["metadata"].get("ownerReferences", ())
+    if meta["uid"] not in [owner["uid"] for owner in owners]:
+        text = f"The RoleBinding {name} is not of this grant; delete it, or rename one."
+        raise webop.PermanentError(text)
     return binding
+
+
+async def lock_out(client: webop.AsyncClient, meta: webop.Meta) -> None:
+    """Delete the RoleBinding of a grant, if there is one."""
+    if (binding := await find_binding(client, meta)) is not None:
+        name, uid = binding["metadata"]["name"], binding["metadata"]["uid"]
+        await client.delete(BINDINGS, name, namespace=meta["namespace"], uid=uid, missing_ok=True)

@@ -18,8 +18,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from connection import RefusedError, connect
-from pvc import build_claim, create_claim, patch_claim
+from pvc import CLAIMS, build_claim, create_claim
 from quantities import parse_quantity
 from serving import choose_managed, choose_server
 
@@ -98,25 +97,24 @@ def refuse_shrinking(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
 
 
 @webop.on.create(*EVC)
-async def create_fn(spec: webop.Spec, name: str, logger: webop.Logger, **_: Any) -> dict[str, str]:
+async def create_fn(
+    spec: webop.Spec, name: str, client: webop.AsyncClient, logger: webop.Logger, **_: Any
+) -> dict[str, str]:
     """Create the PVC; with the EVC as its owner, it is deleted together with it."""
     claim = build_claim(name, spec.get("size", DEFAULT_SIZE))
     webop.adopt(claim)
-    async with connect() as api:
-        try:
-            await create_claim(api, claim)
-        except (FileExistsError, ValueError) as exc:
-            raise webop.PermanentError(f"The PVC cannot be created: {exc}") from exc
+    await create_claim(client, claim)
     logger.info("PVC %s is created.", name)
     return {"pvc-name": name}
 
 
 @webop.on.update(*EVC, timeout=3600)
-async def update_fn(
+async def update_fn(  # noqa: PLR0913 - handlers take what they need
     spec: webop.Spec,
     old: Mapping[str, Any],
     status: webop.Status,
     namespace: str,
+    client: webop.AsyncClient,
     logger: webop.Logger,
     retry: int,
     **_: Any,
@@ -128,20 +126,24 @@ async def update_fn(
     name = get_claim_name(status)
     if name is None:
         raise webop.PermanentError("There is no PVC to be resized: its creation has failed.")
-    async with connect() as api:
-        try:
-            patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
-            await patch_claim(api, namespace, name, patch)
-        except RefusedError as exc:
-            # Most likely, it is not bound yet: only bound PVCs can be resized.
-            delay = min(5 * 2**retry, 300)
-            raise webop.TemporaryError(f"PVC {name} is not resized: {exc}", delay=delay) from exc
+    patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
+    try:
+        await client.patch(CLAIMS, name, patch, namespace=namespace)
+    except webop.APIStatusError as exc:
+        # Most likely, it is not bound yet: only bound PVCs can be resized.
+        delay = min(5 * 2**retry, 300)
+        raise webop.TemporaryError(f"PVC {name} is not resized: {exc}", delay=delay) from exc
     logger.info("PVC %s is resized to %s.", name, size)
 
 
 @webop.on.field(*EVC, field="metadata.labels")
 async def relabel(
-    diff: webop.Diff, status: webop.Status, namespace: str, logger: webop.Logger, **_: Any
+    diff: webop.Diff,
+    status: webop.Status,
+    namespace: str,
+    client: webop.AsyncClient,
+    logger: webop.Logger,
+    **_: Any,
 ) -> None:
     """Bring the labels of the PVC in line; labels that were put there by others stay."""
     name = get_claim_name(status)
@@ -153,8 +155,7 @@ async def relabel(
             labels[path[0]] = new  # None for removed labels, which is what a patch needs
         else:  # the first labels have come, or the last ones have gone
             labels |= {**dict.fromkeys(old or ()), **(new or {})}
-    async with connect() as api:
-        await patch_claim(api, namespace, name, {"metadata": {"labels": labels}})
+    await client.patch(CLAIMS, name, {"metadata": {"labels": labels}}, namespace=namespace)
     logger.info("PVC %s is relabelled: %s.", name, ", ".join(labels))
 
 

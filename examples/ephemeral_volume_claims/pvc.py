@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from connection import Connection, RefusedError
+import webop
+
+CLAIMS = "persistentvolumeclaims"
 
 
 def build_claim(name: str, size: str | int) -> dict[str, Any]:
@@ -20,39 +22,22 @@ def build_claim(name: str, size: str | int) -> dict[str, Any]:
     }
 
 
-async def create_claim(api: Connection, claim: dict[str, Any]) -> None:
+async def create_claim(client: webop.AsyncClient, claim: dict[str, Any]) -> None:
     """Create a claim, unless an earlier attempt has done so.
 
     Raises:
-        FileExistsError: there is a claim of that name which belongs to somebody else.
-        ValueError: the claim is not valid; it never will be.
-        RefusedError: the API server refuses it for now.
+        webop.PermanentError: it is not valid, or a claim of that name belongs to somebody else.
     """
     meta = claim["metadata"]
     try:
-        await api.post(build_path(meta["namespace"]), claim)
-    except RefusedError as exc:
-        if exc.status == 422:
-            raise ValueError(str(exc)) from exc
-        if exc.status != 409:
-            raise
-        present = await api.get(build_path(meta["namespace"], meta["name"]))
+        await client.create(claim)
+    except webop.APIUnprocessableError as exc:
+        raise webop.PermanentError(f"The PVC cannot be created: {exc}") from exc
+    except webop.APIConflictError as exc:
+        present = await client.get(CLAIMS, meta["name"], namespace=meta["namespace"])
         if _list_owners(present) != _list_owners(claim):
-            raise FileExistsError(f"PVC {meta['name']!r} exists, and is not ours.") from exc
-
-
-async def patch_claim(api: Connection, namespace: str, name: str, patch: dict[str, Any]) -> None:
-    """Change a claim.
-
-    Raises:
-        RefusedError: the API server refuses it.
-    """
-    await api.patch(build_path(namespace, name), patch)
-
-
-def build_path(namespace: str, name: str = "") -> str:
-    """Return the path of a claim, or of all claims of a namespace."""
-    return f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}".rstrip("/")
+            text = f"The PVC cannot be created: {meta['name']!r} exists, and is not ours."
+            raise webop.PermanentError(text) from exc
 
 
 def _list_owners(obj: dict[str, Any]) -> list[str]:

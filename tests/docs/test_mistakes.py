@@ -61,7 +61,7 @@ CODE = {
 CALLS = {
     "'size'": "spec['size']",
     "'Spec'": "spec['size'] = 1",
-    "'StanzaPatch'": "patch.status.phase = 'Ready'",
+    "'StatusPatch'": "patch.status.phase = 'Ready'",
     "patch.apply()": "patch.apply()",
 }
 RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")

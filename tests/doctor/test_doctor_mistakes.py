@@ -81,13 +81,14 @@ def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
     [
         ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
         ("ValueError('No such variable.')", "No such variable."),
+        ("client.list('pods')", "webop doctor connects no client for startup handlers."),
     ],
 )
 def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
     tmp_path: Path, error: str, text: str
 ) -> None:
     path = tmp_path / "handlers.py"
-    path.write_text(f"import webop\n@webop.on.startup()\ndef start(**_): raise {error}\n")
+    path.write_text(f"import webop\n@webop.on.startup()\ndef start(client, **_): raise {error}\n")
     env = {"KUBECONFIG": write_config(tmp_path)}
     result = invoke("doctor", "--startup-timeout=0.3", str(path), env=env)
     assert "have not ended in 0.3 s; the last error: " in result.output

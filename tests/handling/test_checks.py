@@ -71,7 +71,7 @@ ON_OBJECTS: dict[Decorator, str] = {
 
 @pytest.mark.parametrize("family", ARGUMENTS)
 def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
-    of_the_call = {"param", "retry", "started", "runtime"}
+    of_the_call = {"client", "param", "retry", "started", "runtime"}
     assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
 
 
@@ -147,7 +147,7 @@ def take_two(spec: Any, given: Any) -> None: ...
 def name_all(
     *, logger: Any, memo: Any, param: Any, retry: Any, started: Any, runtime: Any, resource: Any,
     patch: Any, body: Any, spec: Any, meta: Any, status: Any, uid: Any, name: Any, namespace: Any,
-    labels: Any, annotations: Any, old: Any, new: Any, diff: Any, reason: Any,
+    labels: Any, annotations: Any, old: Any, new: Any, diff: Any, reason: Any, client: Any,
 ) -> None: ...  # fmt: skip
 
 

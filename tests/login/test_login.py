@@ -55,7 +55,7 @@ def build_keeper(
 async def keeping(keeper: LoginKeeper) -> AsyncIterator[asyncio.Task[None]]:
     """Run a keeper while somebody needs the cluster."""
     keeper.wanted.set()
-    task = asyncio.create_task(keeper.run(needs_cluster=True), name="keeper under test")
+    task = asyncio.create_task(keeper.run(needs_cluster=lambda: True), name="keeper under test")
     try:
         yield task
     finally:
@@ -95,7 +95,7 @@ async def test_nobody_logs_in_before_the_cluster_is_needed(
 ) -> None:
     calls = provide(registry, build_info())
     keeper = build_keeper(registry)
-    task = asyncio.create_task(keeper.run(needs_cluster=False))
+    task = asyncio.create_task(keeper.run(needs_cluster=lambda: False))
     await asyncio.sleep(0)
     assert not calls
     keeper.wanted.set()

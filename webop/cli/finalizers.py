@@ -82,10 +82,10 @@ def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, *
     KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. By
     default, all kinds in all namespaces are searched.
     """
-    from webop.command_client import connect  # noqa: PLC0415 - not for --help
+    from webop.client.connecting import connect_command  # noqa: PLC0415 - not for --help
 
     async def search() -> Search:
-        async with connect() as client:
+        async with connect_command() as client:
             return await _search(client, kinds, namespaces, finalizer)
 
     found = asyncio.run(search())
@@ -127,13 +127,13 @@ def release(
     what the objects stand for may be left behind. KINDS are as for 'webop finalizers list'; by
     default, all kinds. Finalizers of others stay. Asks before it changes anything.
     """
-    from webop.command_client import connect  # noqa: PLC0415 - not for --help
+    from webop.client.connecting import connect_command  # noqa: PLC0415 - not for --help
 
     if not clusterwide and not namespaces:
         raise click.UsageError("Say where: -A/--all-namespaces, or -n/--namespace.")
 
     async def run() -> None:
-        async with connect() as client:
+        async with connect_command() as client:
             found = await _search(client, kinds, namespaces, finalizer)
             chosen = [
                 one

@@ -214,10 +214,10 @@ async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
     """Do something to each peering object that is meant, and say where that has failed."""
-    from webop.command_client import connect  # noqa: PLC0415  keeps --help quick
+    from webop.client.connecting import connect_command  # noqa: PLC0415  keeps --help quick
     from webop.coordination.peers import build_creation_command  # noqa: PLC0415
 
-    async with connect() as client:
+    async with connect_command() as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
         failures = []
         missing = []

@@ -1,0 +1,58 @@
+"""The API server: a client for handlers and scripts, and beneath it all that webop sends.
+
+Public are the names in :data:`__all__`; the modules of this package may change.
+
+Handlers are given a client as the argument ``client``. Functions that are called by handlers find
+the same one with :func:`current`; code outside of operators makes one with :func:`connect`::
+
+    async with webop.client.connect() as client:
+        for pod in await client.list("pods", namespace="default"):
+            print(pod["metadata"]["name"])
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webop.client.connecting import connect
+    from webop.client.objects import AsyncClient
+    from webop.client.sync import SyncClient
+
+__all__ = ["AsyncClient", "SyncClient", "connect", "current"]
+
+current_client: ContextVar[AsyncClient | None] = ContextVar("current_client", default=None)
+
+
+def current() -> AsyncClient:
+    """Return the client of the operator that the caller is a part of; ``.sync`` is for threads.
+
+    Raises:
+        LookupError: it is not called by a handler, nor by a task or thread of an operator.
+    """
+    client = current_client.get()
+    if client is None:
+        raise LookupError(
+            "There is no operator here, and so no client: call it in a handler, or use "
+            "`async with webop.client.connect() as client:`."
+        )
+    return client
+
+
+# What is slow to import, and where it is.
+_LAZY = {
+    "AsyncClient": "webop.client.objects",
+    "SyncClient": "webop.client.sync",
+    "connect": "webop.client.connecting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import at first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

@@ -23,7 +23,6 @@ from webop.client.calls import (
     MERGE_PATCH,
     Call,
     Page,
-    build_selection,
     encode_body,
     parse_page,
 )
@@ -114,11 +113,19 @@ class Client:
         transport_factory: TransportFactory = build_transport,
     ) -> None:
         self.vault = vault
-        self.options = options
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
         self._lanes = Lanes()
         self._logged = Once()
+
+    @property
+    def options(self) -> NetworkOptions:
+        """The time-outs and pauses; others can be set in their place."""
+        return self._pool.options
+
+    @options.setter
+    def options(self, options: NetworkOptions) -> None:
+        self._pool.options = options
 
     async def __aenter__(self) -> Self:
         return self
@@ -254,7 +261,8 @@ class Client:
         limit: int = PAGE_SIZE,
         *,
         is_retried: bool = True,
-        name: str | None = None,
+        selection: Mapping[str, str] | None = None,
+        lane: str | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
@@ -263,7 +271,8 @@ class Client:
             namespace: where; None for the whole cluster.
             limit: how many objects there are on a page, at most.
             is_retried: whether network errors and 5xx are retried, as in all requests.
-            name: of the only object to be read; None for all of them.
+            selection: parameters that select objects; None for all of them.
+            lane: with which other requests each page shares a limit; None for no limit.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -272,10 +281,10 @@ class Client:
         path = resource.get_url(namespace=namespace)
         token = ""
         while True:
-            params = {"limit": str(limit)} | build_selection(name)
+            params = {"limit": str(limit), **(selection or {})}
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried)
+            call = Call("GET", path, params, is_retried=is_retried, lane=lane)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:

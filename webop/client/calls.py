@@ -19,6 +19,7 @@ from webop.objects.fields import is_lossy, unwrap_mapping
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML, too
 
 
 class Call(NamedTuple):

@@ -136,6 +136,11 @@ def _build_error(
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
     if status == 403 and not any(words in text for words in _POLICIES):
         message = f"{message.rstrip('.')}. {_advise(attempt)}"
+    if "FieldManagerConflict" in _list_reasons(details):
+        message = (
+            f"{message.rstrip('.')}. Leave these fields to their managers, or take them over by "
+            "force=True."
+        )
     return APIStatusError.of(status)(
         message,
         status=status,
@@ -143,6 +148,12 @@ def _build_error(
         details=details,
         retry_after=_parse_seconds(details.get("retryAfterSeconds"), None),
     )
+
+
+def _list_reasons(details: Mapping[str, Any]) -> list[object]:
+    causes = details.get("causes")
+    causes = causes if isinstance(causes, list) else []
+    return [cause.get("reason") for cause in causes if isinstance(cause, dict)]
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:

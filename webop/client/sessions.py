@@ -171,7 +171,7 @@ class SessionPool:
         self, vault: Vault, options: NetworkOptions, transport_factory: TransportFactory
     ) -> None:
         self._vault = vault
-        self._options = options
+        self.options = options
         self._transport_factory = transport_factory
         self._sessions: dict[int, Session] = {}
 
@@ -215,7 +215,7 @@ class SessionPool:
         """Open a session for credentials; if these are not even readable, return the next ones."""
         try:
             _check(info)
-            trusts_env = info.trust_env or self._options.trust_env
+            trusts_env = info.trust_env or self.options.trust_env
             transport = adapt(
                 self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
             )

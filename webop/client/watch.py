@@ -220,7 +220,11 @@ class _Watcher:
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
         # The pauses are up to the watch, and it tells how it is going; hence no retries here.
         return self._client.list_pages(
-            self._resource, self._namespace, limit, is_retried=False, name=self.name
+            self._resource,
+            self._namespace,
+            limit,
+            is_retried=False,
+            selection=build_selection(self.name),
         )
 
     @asynccontextmanager

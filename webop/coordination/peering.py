@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.calls import MERGE_PATCH, encode_body
+from webop.client.calls import MERGE_PATCH, build_selection, encode_body
 from webop.client.discovery import discover
 from webop.client.events import parse_version
 from webop.client.watch import ListingFinished, ListingStarted, watch
@@ -169,7 +169,8 @@ class PeeringObject:
             logger.debug("Cannot read the peering %r %s again: %s", self._name, self, exc)
 
     async def _read(self, client: Client) -> None:
-        pages = client.list_pages(self.kind, self.namespace, is_retried=False, name=self._name)
+        selection = build_selection(self._name)
+        pages = client.list_pages(self.kind, self.namespace, is_retried=False, selection=selection)
         async for page in pages:
             for raw in page.items:
                 await self._accept(client, raw)

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from webop.admission.managed.clock import ServerClock
 from webop.admission.managed.configurations import KINDS
+from webop.client.connecting import connect_command
 from webop.client.discovery import discover
-from webop.command_client import connect
 from webop.doctor import records
 from webop.doctor.findings import Finding, Report, approve, fail, note
 from webop.doctor.permissions import check_permissions, list_unknown
@@ -26,7 +26,7 @@ async def examine(visit: Visit) -> Report:
     """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
     report: dict[str, list[Finding]] = {}
     try:
-        async with connect() as visit.client:
+        async with connect_command() as visit.client:
             async for title, findings in _examine(visit):
                 report.setdefault(title, []).extend(findings)
     except (LoginError, APIError) as exc:

@@ -14,6 +14,7 @@ from logging.handlers import BufferingHandler
 from typing import Any
 
 from webop.client.api import Client
+from webop.client.credentials import Vault
 from webop.coordination.peers import build_kinds
 from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
@@ -126,7 +127,10 @@ async def call_startup(visit: Visit, host: str) -> list[Finding]:
     if not visit.calls_startup:
         return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
     scope = Scope(not visit.namespaces, visit.namespaces)
-    operator = Operator(OperatorOptions(registry=registry, settings=settings, scope=scope)).context
+    vault = Vault()
+    await vault.populate({}, reason="webop doctor connects no client for startup handlers.")
+    options = OperatorOptions(registry=registry, settings=settings, scope=scope, vault=vault)
+    operator = Operator(options).context
     settings.execution.executor = threads = OwnThreads("webop-startup")
     logger, log = logging.getLogger("webop.activities.startup"), BufferingHandler(sys.maxsize)
     log.setLevel(logging.WARNING)

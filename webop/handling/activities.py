@@ -41,6 +41,8 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
             f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended"
         )
         raise ActivityError(f"{what}. Set a time limit for what it waits for", kind=f"{what}.")
+    if operator.client is not None:
+        operator.client.enter()  # requests of probes are not of the operator's tasks
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
         memo=operator.memos.operator_memo,

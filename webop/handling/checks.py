@@ -26,7 +26,7 @@ from webop.handling.handlers import (
 )
 from webop.handling.registry import OperatorRegistry
 
-_ALL = frozenset({"logger", "memo", "param", "retry", "started", "runtime"})
+_ALL = frozenset({"logger", "memo", "client", "param", "retry", "started", "runtime"})
 _OBJECT = _ALL | {
     *("resource", "patch", "body", "spec", "meta", "status", "uid", "name", "namespace"),
     *("labels", "annotations"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from webop.handling.cluster_view import ClusterView
 from webop.handling.indexes import Indexes
@@ -12,6 +13,9 @@ from webop.handling.stores import Memos
 from webop.lifecycles import LifeCycleFn
 from webop.posting import Poster
 from webop.settings import OperatorSettings
+
+if TYPE_CHECKING:
+    from webop.client.objects import AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class OperatorContext:
     lifecycle: LifeCycleFn
     identity: str
     poster: Poster
+    client: AsyncClient | None = None
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)

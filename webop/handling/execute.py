@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from webop.client import current_client
 from webop.errors import (
     AdmissionError,
     HandlerRetriesError,
@@ -177,6 +178,8 @@ def _build_kwargs(
     kwargs["retry"] = state.retries
     kwargs["started"] = state.started
     kwargs["runtime"] = runtime
+    if (client := current_client.get()) is not None:  # an index can have this name
+        kwargs.setdefault("client", client if is_async(handler.fn) else client.sync)
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
         if path := handler.field or inherited:

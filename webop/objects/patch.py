@@ -9,11 +9,13 @@ of `patch.fns`, as a JSON patch (RFC 6902). The admission answers with a JSON pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import orjson
 
 from webop.objects.body import RawBody, get_raw
+from webop.objects.conditions import build_condition, put_condition
 from webop.objects.fields import (
     ABSENT_FIELD,
     FieldPath,
@@ -81,6 +83,39 @@ class MetaPatch(StanzaPatch):
         return StanzaPatch(self._patch, ("metadata", "annotations"))
 
 
+class StatusPatch(StanzaPatch):
+    """``status`` of a patch, with its conditions."""
+
+    __slots__ = ()
+
+    def set_condition(
+        self,
+        type: str,  # noqa: A002 - its name in the API
+        status: bool | None,  # noqa: FBT001 - it reads as in the API
+        *,
+        reason: str,
+        message: str = "",
+    ) -> None:
+        """Set a condition in ``status.conditions``, by the API conventions of Kubernetes.
+
+        The list in the cluster is changed, whoever else changes it. ``lastTransitionTime`` changes
+        with the status only. ``observedGeneration`` is that of the object which the handler sees;
+        kinds without the status subresource have none, as it would change with each condition. What
+        is as it should be is not written again.
+
+        Args:
+            type: such as "Ready".
+            status: True, False, or None for "Unknown".
+            reason: one word for programs, such as "PodsStarting".
+            message: a sentence for people.
+
+        Raises:
+            ValueError: API servers would refuse it.
+        """
+        condition = build_condition(type, status, reason, message, self._patch.generation)
+        self._patch.fns.append(partial(put_condition, condition=condition))
+
+
 class Patch(dict[str, Any]):
     """Changes to an object: a dict with the meaning of a merge patch, and functions.
 
@@ -91,12 +126,14 @@ class Patch(dict[str, Any]):
         src: initial content; of another patch, its functions too.
         body: what the JSON patch is made against, unless it is given then.
         fns: functions that change a raw body in place.
+        has_generations: whether the generation of the body counts changes of the spec, and not
+            those of the status, as it does with the status subresource only.
 
     Attributes:
         writer: writes the changes and clears them; None where they are written only in the end.
     """
 
-    __slots__ = ("_body", "_fns", "writer")
+    __slots__ = ("_body", "_fns", "_has_generations", "writer")
 
     def __init__(
         self,
@@ -104,11 +141,20 @@ class Patch(dict[str, Any]):
         /,
         body: Mapping[str, Any] | None = None,
         fns: Iterable[PatchFn] = (),
+        *,
+        has_generations: bool = True,
     ) -> None:
         super().__init__(src or ())
+        self._has_generations = has_generations
         self.writer: Callable[[], Any] | None = None
         self._body = body
         self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
+
+    @property
+    def generation(self) -> int | None:
+        """The generation of the object as the handler sees it, if it says something."""
+        found = resolve(self._body, ("metadata", "generation")) if self._has_generations else None
+        return found if isinstance(found, int) else None
 
     @property
     def fns(self) -> list[PatchFn]:
@@ -121,9 +167,9 @@ class Patch(dict[str, Any]):
         return StanzaPatch(self, ("spec",))
 
     @property
-    def status(self) -> StanzaPatch:
+    def status(self) -> StatusPatch:
         """Changes of ``status``."""
-        return StanzaPatch(self, ("status",))
+        return StatusPatch(self, ("status",))
 
     @property
     def metadata(self) -> MetaPatch:

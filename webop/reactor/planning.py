@@ -48,6 +48,11 @@ class ResourceContext:
     room: Room
     is_late: bool = False
 
+    @property
+    def has_status(self) -> bool:
+        """Whether the status has an endpoint of its own (the status subresource)."""
+        return "status" in self.resource.subresources
+
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
         """Return the ``extra`` that gives a message of the framework the reference of an object."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
@@ -207,7 +212,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
         indices=ctx.operator.indices,
         resource=ctx.resource,
         body=body,
-        patch=Patch(body=body),
+        patch=Patch(body=body, has_generations=ctx.has_status),
         old=old,
         new=new,
         diff=diff(old, new),

@@ -167,7 +167,7 @@ class Processor:
             indices=self.ctx.operator.indices,
             resource=self.ctx.resource,
             body=body,
-            patch=Patch(body=body),
+            patch=Patch(body=body, has_generations=self.ctx.has_status),
             type=event_type,
             event=event,
         )

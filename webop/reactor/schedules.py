@@ -63,8 +63,11 @@ class Run:
         if is_news:
             deliver_results({self.handler.id: outcome}, self.cause.patch)
 
-    async def save(self) -> None:
-        """Write the patch and clear it; keep functions that came too late (PAT-06, PAT-07)."""
+    async def save(self, attempts: int = writing.ATTEMPTS) -> None:
+        """Write the patch and clear it; keep functions that came too late (PAT-06, PAT-07).
+
+        Functions are called again for a newer state, unless the next call has them anyway.
+        """
         patch, obj = self.cause.patch, self.obj
         known, self.trouble = self.trouble, ""
 
@@ -81,7 +84,7 @@ class Run:
             elif not (obj.work or NOTHING).is_denied:
                 await writing.save_pending(self.ctx, obj)
             if fns:
-                await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=1)
+                await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=attempts)
         except APIConflictError as exc:
             patch.fns.extend(fns)
             self.cause.logger.debug("%s", exc)
@@ -133,7 +136,7 @@ def start_in_background(
         indices=operator.indices,
         resource=ctx.resource,
         body=background.body,
-        patch=Patch(body=background.body),
+        patch=Patch(body=background.body, has_generations=ctx.has_status),
         stopped=AsyncDaemonStopped(stopper) if is_async(handler.fn) else SyncDaemonStopped(stopper),
     )
     is_timer = isinstance(handler, TimerHandler)
@@ -161,12 +164,13 @@ async def run_in_background(run: Run) -> None:
             state = state or HandlerState(now())
             outcome = await attempt(run.handler, run.cause, state, run.options)
             run.deliver(outcome)
+            is_last = outcome.final and not _is_recurring(run.handler, outcome)
             if run.cause.patch:
-                await run.save()
+                await run.save(writing.ATTEMPTS if is_last else 1)
             if not outcome.final:
                 state = state.with_outcome(outcome)
                 await run.stopper.sleep(outcome.delay or 0)
-            elif isinstance(run.handler, TimerHandler) and _is_recurring(run.handler, outcome):
+            elif isinstance(run.handler, TimerHandler) and not is_last:
                 state = None
                 await _await_next(run, run.handler, began=began, seen=seen)
             else:
@@ -175,10 +179,11 @@ async def run_in_background(run: Run) -> None:
         run.cause.logger.exception("%s has ended by an error of the framework.", run.handler)
 
 
-def _is_recurring(handler: TimerHandler, outcome: Outcome) -> bool:
+def _is_recurring(handler: BackgroundHandler, outcome: Outcome) -> bool:
     """Tell whether a new cycle follows: not after a failure (D-51), not without a schedule."""
-    has_schedule = handler.interval is not None or handler.idle is not None
-    return has_schedule and outcome.exception is None
+    if not isinstance(handler, TimerHandler) or outcome.exception is not None:
+        return False
+    return handler.interval is not None or handler.idle is not None
 
 
 async def _is_due(run: Run, *, is_new: bool) -> bool:

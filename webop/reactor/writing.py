@@ -38,7 +38,7 @@ from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 10  # to patch an object that changes all the time; then there is a pause
+ATTEMPTS = 10  # to patch an object that changes all the time; then there is a pause
 _TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
@@ -139,7 +139,7 @@ async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
 
 
 async def patch(
-    ctx: ResourceContext, obj: Tracked, changes: Patch, *, attempts: int = _ATTEMPTS
+    ctx: ResourceContext, obj: Tracked, changes: Patch, *, attempts: int = ATTEMPTS
 ) -> bool:
     """Write a patch: the status where it has its own endpoint, then the rest, then functions.
 
@@ -177,7 +177,7 @@ async def patch(
 async def _patch(
     ctx: ResourceContext, obj: Tracked, merged: dict[str, Any], fns: list[PatchFn], attempts: int
 ) -> bool:
-    has_endpoint = "status" in ctx.resource.subresources
+    has_endpoint = ctx.has_status
     if has_endpoint and "status" in merged:
         status = merged.pop("status")
         # This endpoint checks the version, but not the uid.
@@ -239,7 +239,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     if obj.has_background:  # it is looked at again when the last of them has ended
         return
     finalizer = ctx.operator.settings.persistence.finalizer
-    has_endpoint = "status" in ctx.resource.subresources
+    has_endpoint = ctx.has_status
     cleanup: dict[str, Any] = dict((obj.work or NOTHING).cleanup or {})
     status = cleanup.pop("status", None) if has_endpoint else None
 
@@ -307,7 +307,7 @@ async def _send(
     build: Callable[[dict[str, Any]], Mapping[str, Any] | list[JSONPatchOp] | None],
     subresource: str | None = None,
     *,
-    attempts: int = _ATTEMPTS,
+    attempts: int = ATTEMPTS,
     needs_state: bool = False,
 ) -> bool:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
@@ -437,15 +437,28 @@ def _prune(value: Any, path: str, dropped: list[str]) -> Any:
     return kept
 
 
+def _list_written(content: object) -> list[str]:
+    """Return the fields of the status that a patch of either kind gives values to."""
+    sent: dict[str, Any] = {}
+    if isinstance(content, Mapping):
+        sent = content["status"] if isinstance(content.get("status"), dict) else {}
+    elif isinstance(content, list):
+        for operation in content:
+            _, stanza, *path = operation["path"].split("/")
+            value = operation.get("value")
+            if stanza == "status" and path:
+                sent[path[0].replace("~1", "/").replace("~0", "~")] = value
+            elif stanza == "status" and isinstance(value, dict):
+                sent |= value
+    return [key for key, value in sent.items() if value is not None]
+
+
 def _warn_of_pruning(
     ctx: ResourceContext, obj: Tracked, content: object, answer: dict[str, Any]
 ) -> None:
     """Warn if the API server has dropped the status: the schema does not know it."""
-    sent = content.get("status") if isinstance(content, dict) else None
-    kept = answer.get("status")
-    if not isinstance(sent, dict):
-        return
-    lost = [key for key, value in sent.items() if value is not None and key not in (kept or {})]
+    kept = answer.get("status") or {}
+    lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
             ctx.room.choose_level(f"lost {lost}"),

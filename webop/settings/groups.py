@@ -256,6 +256,8 @@ class NetworkingSettings(Section):
     pauses above, and no longer than a minute for that."""
     trust_env: bool = False
     """Whether proxies are taken from the environment."""
+    field_manager: str = Field(default="webop", min_length=1, max_length=128)
+    """The name by which the API server knows whose fields the client of handlers has written."""
 
 
 class PersistenceSettings(Section):

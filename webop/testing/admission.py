@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -21,6 +21,7 @@ import orjson
 
 from webop.admission.managed.configurations import build_typed_id
 from webop.app import create_app
+from webop.client.credentials import ConnectionInfo, Vault
 from webop.errors import ReviewError, WebopError
 from webop.handling.handlers import WebhookType
 from webop.handling.options import parse_options
@@ -31,6 +32,9 @@ from webop.settings import AdmissionSettings, OperatorSettings
 from webop.testing.registries import AdmissionRegistry, judges, replace_default_registry
 from webop.testing.results import AdmissionResult, read_result
 from webop.testing.reviews import TargetOptions, complete, find_resource, review, to_json
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 _TARGET = TargetOptions.__annotations__.keys()
 _TIMEOUT = 10.0  # seconds; for the handlers of the start, and for those of the end
@@ -69,13 +73,15 @@ class AdmissionClient:
         memo: the operator's memo.
         resources: kinds, for handlers that ask for them by short names or categories, and for
             kinds whose plural is not the usual one.
+        cluster: what the ``client`` of the handlers is connected to, such as the fixture
+            ``webop_cluster``; by default nothing: what it is asked for fails.
         timeout: the seconds for startup handlers, and for cleanup handlers; None for no limit.
 
     Raises:
         TypeError: an argument is of another type; says which one, and what it must be.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all there is to say about an operator
         self,
         registry: OperatorRegistry | None = None,
         settings: OperatorSettings | None = None,
@@ -83,6 +89,7 @@ class AdmissionClient:
         *,
         memo: Any = None,
         resources: Iterable[Resource] = (),
+        cluster: LocalCluster | None = None,
         timeout: float | None = _TIMEOUT,
     ) -> None:
         self._registry = registry
@@ -102,6 +109,12 @@ class AdmissionClient:
                 expected = getattr(kind, "__name__", kind)
                 raise TypeError(f"{name} must be of the type {expected}, got {value!r}.")
         self._timeout = timeout
+        self._vault: Vault | None = None
+        if cluster is not None:
+            info = ConnectionInfo(
+                server=cluster.server, ca_data=cluster.ca_data, token=cluster.token
+            )
+            self._vault = Vault({"cluster": info})
         self._handlers = OperatorRegistry()
         self._stack = AsyncExitStack()
         self._http: httpx.AsyncClient | None = None
@@ -254,6 +267,7 @@ class AdmissionClient:
                 modules=(),
                 clusterwide=True,
                 memo=self._memo,
+                vault=self._vault,
             )
             lifespan = app.lifespan()
             await self._limit(lifespan.__aenter__(), "startup")

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from webop.handling.handlers import Activity, ResourceHandler, WebhookHandler
+from webop.errors import PermanentError
+from webop.handling.handlers import Activity, ActivityHandler, ResourceHandler, WebhookHandler
 from webop.handling.registry import (
     OperatorRegistry,
     get_default_registry,
@@ -80,7 +81,7 @@ def _tell_origins(module: Any) -> set[Path | str]:
 class AdmissionRegistry(OperatorRegistry):
     """The handlers of another registry, so far as they need no cluster: nothing is watched.
 
-    Indexes are there, and stay empty.
+    Indexes are there, and stay empty. Nobody logs in to the cluster that the developer uses.
 
     Args:
         origin: the registry with all of the handlers; it may still grow.
@@ -89,6 +90,12 @@ class AdmissionRegistry(OperatorRegistry):
     def __init__(self, origin: OperatorRegistry) -> None:
         super().__init__()
         self._handlers = origin._handlers  # noqa: SLF001 - a view of it
+
+    def select_activities(self, activity: Activity) -> list[ActivityHandler]:
+        """Return the handlers of the operator's life, but those that log in."""
+        if activity is not Activity.AUTHENTICATION:
+            return super().select_activities(activity)
+        return [ActivityHandler(id="no_cluster", fn=_refuse_login, activity=activity)]
 
     def select_resource_handlers(self) -> list[ResourceHandler]:
         """Return none: there is no cluster."""
@@ -101,6 +108,11 @@ class AdmissionRegistry(OperatorRegistry):
     def select_webhooks(self) -> list[WebhookHandler]:
         """Return the handlers of admission reviews, who note themselves in :data:`judges`."""
         return [_watch(handler) for handler in super().select_webhooks()]
+
+
+async def _refuse_login(**_: Any) -> None:
+    text = "AdmissionClient has no cluster; give it one by cluster=, for the client of handlers"
+    raise PermanentError(text)
 
 
 def _watch(handler: WebhookHandler) -> WebhookHandler:

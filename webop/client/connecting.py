@@ -1,0 +1,105 @@
+"""Clients for what looks at a cluster, maybe changes something, and ends: commands and scripts.
+
+Commands do not try again what has failed: whoever asks wants to know now. Scripts do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from webop.client import current_client
+from webop.client.api import Client
+from webop.client.credentials import Vault
+from webop.client.logins import describe_failure, get_default_logins
+from webop.client.objects import AsyncClient
+from webop.errors import LoginError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Networking:
+    """The times of requests, in seconds; see :class:`webop.client.sessions.NetworkOptions`."""
+
+    error_backoffs: tuple[float, ...]
+    connect_timeout: float = 5.0
+    request_timeout: float = 60.0  # of several webhooks, each may take 30
+    enforce_retry_after: bool = False
+    trust_env: bool = False
+
+
+@contextlib.asynccontextmanager
+async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
+    """Log in by the kubeconfig or the service account, and give a client for plain requests.
+
+    Args:
+        pauses: seconds between the attempts of a request.
+
+    Raises:
+        LoginError: there are no credentials, or they are refused.
+    """
+    vault = await _log_in()
+    giving_up = asyncio.create_task(_give_up(vault))
+    try:
+        async with Client(vault, _Networking(pauses)) as client:
+            yield client
+    finally:
+        giving_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await giving_up
+
+
+@contextlib.asynccontextmanager
+async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]:
+    """Give the client of handlers to code that is not a part of an operator, such as a script.
+
+    It logs in once, by the kubeconfig or the service account. Functions that are called in the
+    block find it with :func:`webop.client.current`.
+
+    Args:
+        field_manager: whose the fields are that it writes.
+
+    Raises:
+        LoginError: there are no credentials, or they are refused.
+    """
+    async with connect_command((1.0, 2.0, 4.0, 8.0)) as requests:
+        client, before = (
+            AsyncClient(requests, get_manager=lambda: field_manager),
+            current_client.get(),
+        )
+        client.enter()
+        try:
+            yield client
+        finally:
+            current_client.set(before)
+
+
+async def _log_in() -> Vault:
+    infos, problems = {}, []
+    for login in get_default_logins():
+        try:
+            info = await asyncio.to_thread(login, logger=logger)
+        except LoginError as exc:
+            problems.append(str(exc))
+        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
+            problems.append(f"{describe_failure(login, exc)}.")
+        else:
+            if info is not None:
+                infos[login.__name__] = info
+    if not infos:
+        why = " ".join(dict.fromkeys(problems)) or "there are no credentials"
+        place = f"KUBECONFIG is {os.environ.get('KUBECONFIG', 'not set')}"
+        raise LoginError(f"Cannot log in to the cluster ({place}): {why}")
+    return Vault(infos)
+
+
+async def _give_up(vault: Vault) -> None:
+    """Bring no new credentials when all are refused, so that nobody waits for them."""
+    while True:
+        await vault.wait_for_emptiness()
+        await vault.populate({})

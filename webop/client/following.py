@@ -1,0 +1,81 @@
+"""One object, as it is and as it becomes: for whoever waits for something of it.
+
+Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` looks at each state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from webop.client.calls import build_selection
+from webop.client.events import CHANGES, BrokenStreamError, parse_event
+from webop.client.failures import choose_pause, parse_attempt
+from webop.client.streams import StreamLimits
+from webop.errors import (
+    APIConnectionError,
+    APIGoneError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+)
+from webop.pacing import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from webop.client.api import Client
+    from webop.objects.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+_SILENCE = 90.0  # seconds; bookmarks come each minute, so the connection is dead then
+_PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0)  # seconds
+_TRANSIENT = (
+    APIConnectionError,
+    APIGoneError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,  # the next list waits for other credentials, or fails
+    BrokenStreamError,
+    TimeoutError,
+)
+
+
+async def follow(
+    client: Client, resource: Resource, namespace: str | None, name: str, *, lane: str
+) -> AsyncGenerator[dict[str, Any] | None, None]:
+    """Yield the states of one object, beginning with the present one; None while it is absent.
+
+    States in between can be left out. Streams that end or break are opened anew.
+
+    Raises:
+        APIError: the object cannot be read or watched.
+        LoginError: there are no credentials.
+    """
+    path, selection = resource.get_url(namespace=namespace), build_selection(name)
+    params = {**selection, "watch": "true", "allowWatchBookmarks": "true"}
+    attempt = parse_attempt("GET", path, params)
+    backoff = Backoff(_PAUSES, jitter=0.2)
+    while True:
+        pause: float | None = 0.0
+        try:
+            listed = client.list_pages(resource, namespace, selection=selection, lane=lane)
+            page = [page async for page in listed][-1]
+            yield page.items[0] if page.items else None
+            limits = StreamLimits(client.options.connect_timeout, silence=_SILENCE)
+            since = {"resourceVersion": page.resource_version}
+            async with client.stream(path, {**params, **since}, limits=limits) as batches:
+                async for lines in batches:
+                    for line in lines:
+                        kind, raw, _ = parse_event(line, attempt)
+                        backoff.reset()
+                        if kind in CHANGES:
+                            yield None if kind == "DELETED" else raw
+        except _TRANSIENT as exc:
+            pause = choose_pause(backoff, exc)
+            logger.debug("%s. Reading %s anew in %g s.", exc, attempt, pause)
+        else:
+            pause = backoff.next()  # a server that ends each stream at once must not be flooded
+        await asyncio.sleep(pause or 0)

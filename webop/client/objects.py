@@ -1,0 +1,489 @@
+"""The client of handlers and scripts: objects by the names of their kinds.
+
+Place in the flow: handlers get it as ``client`` (:mod:`webop.handling.execute`); what it sends goes
+through :class:`webop.client.api.Client`, with the credentials, connections, retries and time-outs
+of the operator, but in a lane of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+
+from webop.client import current_client
+from webop.client.api import PAGE_SIZE
+from webop.client.calls import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Call, encode_body
+from webop.client.exec_plugins import login_is_over
+from webop.client.following import follow
+from webop.client.kinds import KindName, Kinds
+from webop.errors import APINotFoundError, APITimeoutError, LoginError
+from webop.objects.conditions import find_condition, is_outdated
+from webop.objects.resources import Resource, Selector
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
+    from webop.client.sync import SyncClient
+
+Obj: TypeAlias = dict[str, Any]
+"""An object as the API server sends it, without its ``metadata.managedFields``."""
+
+Objs: TypeAlias = list[Obj]
+Condition: TypeAlias = str | Callable[[Obj], object]
+
+# Of all requests of handlers: at most 16 of them are in flight (see webop.client.lanes).
+_LANE = "handlers"
+
+
+class _Target(NamedTuple):
+    """What a request is about."""
+
+    kind: KindName | Selector
+    namespace: str | None
+    name: str | None = None
+    subresource: str | None = None
+
+
+class DeleteOptions(TypedDict, total=False):
+    """How an object is deleted (Kubernetes API, meta/v1 DeleteOptions).
+
+    Attributes:
+        propagation: what becomes of the objects that it owns: "Background", "Foreground" (they go
+            first), or "Orphan" (they stay).
+        grace_period: seconds for pods to end.
+        uid: delete only this very object, not another one of its name (409).
+        resource_version: delete it only if it has not changed (409).
+    """
+
+    propagation: Literal["Background", "Foreground", "Orphan"]
+    grace_period: int
+    uid: str
+    resource_version: str
+
+
+class AsyncClient:
+    """Requests to the API server about objects, for async functions.
+
+    ::
+
+        pod = await client.get("pods", "web-0", namespace="default")
+        await client.patch("deployments", "web", {"spec": {"replicas": 3}}, namespace="default")
+
+    Kinds are named as in decorators: "pods", "Pod", "po", "deployments.apps",
+    "apps/v1/deployments", ("apps", "v1", "deployments"), or the argument ``resource`` of a handler.
+
+    Guarantees:
+        - Network errors and 5xx are retried as ``settings.networking`` says.
+        - At most 16 requests of handlers are in flight; others wait for their turn.
+        - In reviews of dry runs, nothing is stored: the API server is asked for a dry run, too.
+
+    All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
+    API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
+    credentials, ``webop.ConfigurationError`` if several kinds have the name, and TypeError or
+    ValueError for arguments of which no request can be made.
+
+    Caveats:
+        A request that is retried can have been done by the first attempt, the answer lost: a
+        creation can end in a conflict with itself.
+
+    Attributes:
+        is_dry: whether it is for the review of a dry run.
+
+    Args:
+        requests: what sends the requests.
+        get_manager: returns the field manager.
+        on_use: called before each use, so that an operator logs in only if there is need.
+    """
+
+    def __init__(
+        self,
+        requests: Client,
+        *,
+        get_manager: Callable[[], str] = lambda: "webop",
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._requests = requests
+        self._get_manager = get_manager
+        self._on_use = on_use
+        self._kinds = Kinds(requests)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_dry = False
+
+    def enter(self, *, is_dry: bool = False) -> None:
+        """Become the client of the current context, for handlers of dry runs maybe."""
+        self._loop = asyncio.get_running_loop()
+        client = self
+        if is_dry:
+            client = copy.copy(self)
+            client.is_dry = True
+        current_client.set(client)
+
+    @property
+    def sync(self) -> SyncClient:
+        """The same for functions that run in threads."""
+        from webop.client.sync import SyncClient  # noqa: PLC0415 - it is made of this class
+
+        return SyncClient(self, self._loop or asyncio.get_running_loop())
+
+    async def get(
+        self,
+        kind: KindName,
+        name: str,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Obj:
+        """Read an object, or a subresource of it such as "scale".
+
+        Raises:
+            APINotFoundError: there is none.
+        """
+        return _strip(await self._send("GET", _Target(kind, namespace, name, subresource)))
+
+    async def list(
+        self,
+        kind: KindName,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+    ) -> Objs:
+        """Read all objects, or those that match; in pages of 500, which make one list.
+
+        Args:
+            kind: of the objects.
+            namespace: where; None for the whole cluster.
+            labels: a mapping of labels, or a selector such as ``"app in (a, b), !old"``.
+            fields: the same for fields, as far as the kind has selectable ones.
+        """
+        resource = await self._find(kind)
+        _check(resource, namespace)
+        selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
+        selection = {key: text for key, text in selection.items() if text}
+        pages = self._requests.list_pages(
+            resource, namespace, PAGE_SIZE, selection=selection, lane=_LANE
+        )
+        with self._noticing_absence():
+            return [_strip(item) async for page in pages for item in page.items]
+
+    async def create(
+        self,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        kind: KindName | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Obj:
+        """Create an object, and return it as it is in the cluster.
+
+        Subresources that are created have a kind, an object and a name of their own: an eviction is
+        ``create(eviction, kind="pods", name="web-0", subresource="eviction")``.
+
+        Args:
+            body: the object, with its apiVersion and kind.
+            namespace: where; by default, as its metadata says.
+            kind: of the object that has the subresource.
+            name: of that object.
+            subresource: such as "eviction" or "token".
+
+        Raises:
+            APIConflictError: there is an object of this name.
+        """
+        place = namespace or _get(body, "namespace")
+        target = _Target(kind or _select(body), place, name, subresource)
+        return _strip(await self._send("POST", target, body=body))
+
+    async def apply(
+        self,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Obj:
+        """Have an object be as it is given, created if there is none (server-side apply).
+
+        Fields that are applied belong to the field manager. Those that the same manager has applied
+        before, and leaves out now, are removed. All others stay as they are.
+
+        Args:
+            body: the object with its apiVersion, kind, name, and the fields that matter.
+            namespace: where; by default, as its metadata says.
+            subresource: such as "status".
+            field_manager: by default ``settings.networking.field_manager``; parts of one object
+                that are applied apart from each other need managers of their own.
+            force: take over fields that belong to others.
+
+        Raises:
+            APIConflictError: fields belong to others, and would be changed; says which and whose.
+        """
+        name, place = _get(body, "name"), namespace or _get(body, "namespace")
+        if not name:
+            raise ValueError("What is applied needs a name: metadata.name.")
+        params = {"force": "true" if force else "false"}
+        if field_manager is not None:
+            params["fieldManager"] = field_manager
+        target = _Target(_select(body), place, name, subresource)
+        return _strip(
+            await self._send("PATCH", target, params=params, body=body, content_type=APPLY_PATCH)
+        )
+
+    async def patch(
+        self,
+        kind: KindName,
+        name: str,
+        patch: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Obj:
+        """Change an object, and return it as it is then.
+
+        Args:
+            kind: of the object.
+            name: of the object.
+            patch: a mapping is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
+            namespace: of the object.
+            subresource: such as "status" or "scale".
+
+        Raises:
+            APINotFoundError: there is no such object.
+            APIUnprocessableError: a test of a JSON patch does not hold, or the result is not valid.
+        """
+        is_merge = isinstance(patch, Mapping)
+        body = patch if is_merge else list(patch)
+        content_type = MERGE_PATCH if is_merge else JSON_PATCH
+        target = _Target(kind, namespace, name, subresource)
+        return _strip(await self._send("PATCH", target, body=body, content_type=content_type))
+
+    async def delete(
+        self,
+        kind: KindName,
+        name: str,
+        *,
+        namespace: str | None = None,
+        missing_ok: bool = False,
+        **options: Unpack[DeleteOptions],
+    ) -> None:
+        """Ask for the deletion of an object; it is gone when its finalizers are (`wait_gone`).
+
+        Args:
+            kind: of the object.
+            name: of the object.
+            namespace: of the object.
+            missing_ok: whether it is fine that there is no such object.
+            options: see :class:`DeleteOptions`.
+
+        Raises:
+            APINotFoundError: there is no such object, and that is not fine.
+            APIConflictError: it is not as ``uid`` or ``resource_version`` say.
+        """
+        if unknown := options.keys() - DeleteOptions.__annotations__.keys():
+            raise TypeError(f"delete() has no option {', '.join(sorted(unknown))}.")
+        preconditions = {
+            "uid": options.get("uid"),
+            "resourceVersion": options.get("resource_version"),
+        }
+        body: Obj = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": options.get("propagation"),
+            "gracePeriodSeconds": options.get("grace_period"),
+            "preconditions": preconditions if any(preconditions.values()) else None,
+            "dryRun": ["All"] if self.is_dry else None,
+        }
+        try:
+            await self._send("DELETE", _Target(kind, namespace, name), body=body)
+        except APINotFoundError as exc:
+            if not (missing_ok and exc.details.get("name")):
+                raise
+
+    async def wait_for(
+        self,
+        kind: KindName,
+        name: str,
+        condition: Condition,
+        *,
+        namespace: str | None = None,
+        timeout: float | None = 60.0,
+    ) -> Obj:
+        """Wait until an object is as it should be, and return it; it need not be there yet.
+
+        Args:
+            kind: of the object.
+            name: of the object.
+            condition: the type of a condition in its status, such as "Ready" or "Ready=False"; or a
+                function that is called with the object, and returns something true.
+            namespace: of the object.
+            timeout: seconds; None for no limit.
+
+        Raises:
+            APITimeoutError: it is not so in time; says how it is.
+        """
+
+        def holds(obj: Obj | None) -> object:
+            if obj is None:
+                return False
+            return _meets(obj, condition) if isinstance(condition, str) else condition(obj)
+
+        wish = condition if isinstance(condition, str) else "as expected"
+        found = await self._wait(kind, name, namespace, timeout, holds, wish)
+        return found or {}
+
+    async def wait_gone(
+        self,
+        kind: KindName,
+        name: str,
+        *,
+        namespace: str | None = None,
+        timeout: float | None = 60.0,
+    ) -> None:
+        """Wait until there is no such object.
+
+        Raises:
+            APITimeoutError: it is there after so many seconds.
+        """
+        await self._wait(kind, name, namespace, timeout, lambda obj: obj is None, "gone")
+
+    async def _wait(
+        self,
+        kind: KindName,
+        name: str,
+        namespace: str | None,
+        timeout: float | None,
+        is_over: Callable[[Obj | None], object],
+        wish: str,
+    ) -> Obj | None:
+        resource = await self._find(kind)
+        _check(resource, namespace, name)
+        obj: Obj | None = None
+        deadline = asyncio.timeout(timeout)
+        states = follow(self._requests, resource, namespace, name, lane=_LANE)
+        try:
+            async with deadline, aclosing(states):
+                with self._noticing_absence():
+                    async for obj in states:
+                        if is_over(obj):
+                            return obj and _strip(obj)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        where = f" in namespace {namespace!r}" if namespace and resource.namespaced else ""
+        raise APITimeoutError(
+            f"{resource.name} {name!r}{where} is not {wish} after {timeout:g} s: "
+            f"{_describe(obj, wish)}."
+        )
+
+    async def _find(self, kind: KindName | Selector) -> Resource:
+        """Return the resource of a name, when the operator is about to log in.
+
+        Raises:
+            LoginError: it is a login handler that asks.
+            RuntimeError: it is asked in another event loop than that of its connections.
+        """
+        if login_is_over.get() is not None:
+            raise LoginError(
+                "A login handler cannot use the client, which needs the credentials of the login."
+            )
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise RuntimeError("This client is for another event loop: use client.sync in threads.")
+        self._on_use()
+        return await self._kinds.find(kind)
+
+    async def _send(
+        self,
+        method: str,
+        target: _Target,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+    ) -> Obj:
+        kind, namespace, name, subresource = target
+        resource = await self._find(kind)
+        if resource.namespaced and namespace is None:
+            text = f"{resource.name} {name or ''}".rstrip()
+            raise ValueError(f"{text} is in a namespace: say which one by namespace=.")
+        is_new = method == "POST" and not subresource
+        _check(resource, namespace, *(() if is_new else (name,)))
+        query = dict(params or {})
+        if method in ("POST", "PATCH"):
+            query.setdefault("fieldManager", self._get_manager())
+            query |= {"dryRun": "All"} if self.is_dry else {}
+        content = None if body is None else encode_body(body)
+        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
+        call = Call(method, path, query or None, content, content_type, lane=_LANE)
+        with self._noticing_absence():
+            answer: Obj = await self._requests.perform(call)
+        return answer
+
+    @contextmanager
+    def _noticing_absence(self) -> Iterator[None]:
+        """Ask for the kinds anew if it is not an object that is absent, but its kind."""
+        try:
+            yield
+        except APINotFoundError as exc:
+            if not exc.details.get("name"):
+                self._kinds.forget()
+            raise
+
+
+def _select(body: Mapping[str, Any]) -> Selector:
+    """Return what selects the kind of an object."""
+    version, kind = body.get("apiVersion"), body.get("kind")
+    if not (isinstance(version, str) and isinstance(kind, str)):
+        raise TypeError("An object needs its apiVersion and kind, so that it is known what it is.")
+    group, _, version = version.rpartition("/")
+    return Selector(group=group, version=version, kind=kind)
+
+
+def _check(resource: Resource, namespace: str | None, *names: str | None) -> None:
+    """Refuse what would lead to another path than that of an object (or of all of them).
+
+    Raises:
+        ValueError: no object and no namespace can have such a name.
+    """
+    for part in (*(() if namespace is None else (namespace,)), *names):
+        if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
+            raise ValueError(f"No object of {resource.name} has the name or namespace {part!r}.")
+
+
+def _get(body: Mapping[str, Any], field: str) -> str | None:
+    """Return a field of the metadata."""
+    value = (body.get("metadata") or {}).get(field)
+    return value if isinstance(value, str) else None
+
+
+def _join(selector: Mapping[str, str] | str | None) -> str:
+    if isinstance(selector, Mapping):
+        return ",".join(f"{key}={value}" for key, value in selector.items())
+    return selector or ""
+
+
+def _strip(obj: Obj) -> Obj:
+    """Drop what nobody reads, and what cannot be applied again."""
+    obj.get("metadata", {}).pop("managedFields", None)
+    return obj
+
+
+def _meets(obj: Obj, wish: str) -> bool:
+    name, _, status = wish.partition("=")
+    condition = find_condition(obj, name) or {}
+    expected = (status or "True").lower()
+    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
+
+
+def _describe(obj: Obj | None, wish: str) -> str:
+    """Say how far an object is from what is waited for."""
+    if obj is None:
+        return "there is no such object"
+    condition = find_condition(obj, wish.partition("=")[0])
+    if condition is None:
+        return f"the last state seen has the resource version {obj['metadata']['resourceVersion']}"
+    why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    age = ", about a former generation" if is_outdated(obj, condition) else ""
+    return f"the condition is {condition.get('status')}{age} ({why})"

@@ -1,0 +1,78 @@
+"""The client for sync functions: the same methods, which block the thread until they are done."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from webop.client.objects import AsyncClient
+from webop.errors import APIConnectionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.wait(method(self.asynchronous, *args, **kwargs))
+
+    return call
+
+
+class SyncClient:
+    """The methods of :class:`AsyncClient` for functions that run in threads.
+
+    Requests are made in the event loop of the operator, by the same connections. A condition of
+    :meth:`wait_for` is called in that loop: it must not block.
+
+    Args:
+        asynchronous: what makes the requests.
+        loop: where it does.
+    """
+
+    __slots__ = ("_loop", "asynchronous")
+
+    def __init__(self, asynchronous: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+        self.asynchronous = asynchronous
+        self._loop = loop
+
+    get = _blocking(AsyncClient.get)
+    list = _blocking(AsyncClient.list)
+    create = _blocking(AsyncClient.create)
+    apply = _blocking(AsyncClient.apply)
+    patch = _blocking(AsyncClient.patch)
+    delete = _blocking(AsyncClient.delete)
+    wait_for = _blocking(AsyncClient.wait_for)
+    wait_gone = _blocking(AsyncClient.wait_gone)
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the loop of the operator, wait for it, and return its result.
+
+        Raises:
+            APIConnectionError: the loop ends, or the right to act.
+            RuntimeError: it is called in that loop, which would wait for itself; or the loop has
+                been closed.
+        """
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+            coroutine.close()
+            raise RuntimeError(
+                "The sync client would block the event loop for ever: await the methods of the "
+                "argument `client` in async functions."
+            )
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise APIConnectionError(
+                "The request was cancelled: the operator is stopping, or does not lead any more."
+            ) from None

@@ -1,0 +1,77 @@
+"""Conditions in the status of objects (Kubernetes: "API conventions", "Typical status properties").
+
+Pure. A condition is a mapping of meta/v1 Condition: ``type``, ``status``, ``reason``, ``message``,
+``lastTransitionTime``, and ``observedGeneration``: the generation of the object that it is about.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from webop.objects.fields import resolve
+
+_STATUSES = {True: "True", False: "False", None: "Unknown"}
+_MESSAGE_LIMIT = 32768  # characters, as in the schema of meta/v1 Condition, like the patterns
+_is_type = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_is_reason = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+
+
+def build_condition(
+    type: str,  # noqa: A002 - its name in the API
+    status: bool | None,  # noqa: FBT001 - it reads as in the API
+    reason: str,
+    message: str,
+    generation: int | None,
+) -> dict[str, Any]:
+    """Build a condition, without the time of its last transition.
+
+    Raises:
+        ValueError: API servers would refuse it.
+    """
+    if not _is_type.fullmatch(type):
+        raise ValueError(f"The type of a condition is a word such as 'Ready', got {type!r}.")
+    if status not in _STATUSES:
+        raise ValueError(f"The status of a condition is True, False or None, got {status!r}.")
+    if not _is_reason.fullmatch(reason):
+        raise ValueError(f"reason= must be a word such as 'PodsStarting', got {reason!r}.")
+    condition: dict[str, Any] = {"type": type, "status": _STATUSES[status], "reason": reason}
+    condition["message"] = message[:_MESSAGE_LIMIT]
+    if generation is not None:
+        condition["observedGeneration"] = generation
+    return condition
+
+
+def put_condition(body: Any, condition: Mapping[str, Any]) -> None:
+    """Put a condition into a raw object; the transition is now if its status changes."""
+    status = body.get("status")
+    if not isinstance(status, dict):
+        status = body["status"] = {}
+    conditions = status.get("conditions")
+    if not isinstance(conditions, list):
+        conditions = status["conditions"] = []
+    present = find_condition(body, condition["type"])
+    if present is None:
+        conditions.append(present := {})
+    moment = present.get("lastTransitionTime")
+    if moment is None or present.get("status") != condition["status"]:
+        moment = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    present.update(condition, lastTransitionTime=moment)
+
+
+def find_condition(body: Mapping[str, Any], name: str) -> Any:
+    """Return the condition of a type; None if the object has none."""
+    conditions = resolve(body, ("status", "conditions"))
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, dict) and condition.get("type") == name:
+            return condition
+    return None
+
+
+def is_outdated(body: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
+    """Tell whether a condition is about a former state of the object."""
+    generation = resolve(body, ("metadata", "generation")) or 0
+    observed = condition.get("observedGeneration")
+    return isinstance(observed, int) and observed < generation
