@@ -1,7 +1,7 @@
 """Each rule of the simulation complains of what it is for, and of nothing beside it.
 
-Each story of :mod:`tests.simulation.scenes` is told with its fault, and then with neighbours of the
-fault that are right, or that the documentation excuses.
+Each story of :mod:`tests.simulation.stories` is told with its fault, and then with neighbours of
+the fault that are right, or that the documentation excuses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ import pytest
 from tests.simulation.cluster import Json
 from tests.simulation.plans import Step
 from tests.simulation.replicas import FINALIZER, LABEL, PLURAL
-from tests.simulation.scenes import (
-    CALM,
-    CONFIGURATIONS,
-    QUIET,
-    Case,
+from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
+from tests.simulation.stories import (
     act_after_takeover,
     begin_beside_rival,
     call_beside_peer,
@@ -30,25 +27,22 @@ from tests.simulation.scenes import (
     call_twice,
     count,
     delete_object,
-    disturb,
     end_operator,
     fill_index,
     go_on,
     keep_object,
     look_into_index,
-    make,
     overwrite,
     patch_impatiently,
     renew,
     run_daemons,
     start_tasks,
     stop_at_the_end,
-    tell,
     update_object,
     watch_object,
     write_in_the_calm,
 )
-from tests.simulation.webhook_scenes import WEBHOOK_CALLS
+from tests.simulation.webhook_stories import WEBHOOK_CALLS
 from webop.errors import WebopError
 
 MUTATING = CONFIGURATIONS.format("mutating")
