@@ -7,12 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import LATENESS, REPLACING, SETTLING
+from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
     FINALIZER,
+    PLURAL,
     PREFIX,
+    Call,
     get_essence,
     get_wish,
 )
@@ -119,6 +121,21 @@ class CalmJudge:
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
+    def _may_be_lost(self, call: Call) -> bool:
+        """Tell whether an outcome may not be known to the last process.
+
+        The one that called the handler may not have been able to write it before its end; or it has
+        lost its credentials and, with a Lease, others could go on.
+        """
+        world, ended_at = self._world, call.process.ended_at
+        if ended_at is not None and call.end is not None:
+            is_late = call.end > ended_at - LAG
+            return is_late or world.was_disturbed(call.end, ended_at, PLURAL)
+        return world.plan.mode == "lease" and any(
+            step.fault is not None and step.fault.status == 401 and step.at >= call.begin
+            for step in world.plan.steps
+        )
+
     def _list_missed(self, name: str, body: Json) -> list[str]:
         """Handlers of updates and fields see the last state, if it is another than at first (D-67).
 
@@ -145,6 +162,7 @@ class CalmJudge:
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and call.plan.kind != "resume"  # lost credentials end that without a trace
+            and not self._may_be_lost(call)
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.background_rules import BackgroundJudge
 from tests.simulation.calm_rules import CalmJudge, Cycle
 from tests.simulation.leadership_rules import LeadershipJudge
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     DIFFBASE,
@@ -359,6 +359,7 @@ class Judge:
         """Tell whether requests or the watch cache suffer, or have suffered."""
         now = self.world.loop.time()
         return any(
-            step.kind in {"fault", "lag"} and step.at <= now <= step.at + step.seconds + AFTERMATH
+            step.kind in {"fault", "lag"}
+            and step.at <= now <= step.at + step.seconds + AFTERMATH + SILENCE
             for step in self.world.plan.steps
         )

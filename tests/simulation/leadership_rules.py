@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE, SETTLING
+from tests.simulation.patience import AFTERMATH, LAG, NOTICE, SETTLING, SILENCE
 from tests.simulation.replicas import Call, ReplicaProcess
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
-_SILENCE = 75.0  # seconds, about, until a watch that is mute is given up
 _AFTERMATH_OF_PEERS = 150.0  # seconds: a watch can be silent for 70, a record last for 60
 
 
@@ -62,7 +61,7 @@ class LeadershipJudge:
             if not is_rival or min(moments) > now - LAG:
                 continue
             since = now - _AFTERMATH_OF_PEERS
-            is_deaf = was_disturbed(other.started_at - _SILENCE, other.started_at + LAG, "watches")
+            is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
             is_deaf |= was_disturbed(since, now, "watches") and was_disturbed(since, now, "unlock")
             if not is_deaf and not was_disturbed(since, now, "kopfpeering"):
                 self._judge.complain(f"overlap: {what} begins in {process}, but {other} is there")

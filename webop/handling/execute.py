@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from webop.errors import (
@@ -44,18 +44,29 @@ _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
 async def execute(
-    handlers: Sequence[Handler], cause: Cause, progress: Progress, options: CallOptions
+    handlers: Sequence[Handler],
+    cause: Cause,
+    progress: Progress,
+    options: CallOptions,
+    earlier: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
     Guarantees: no exception of a handler leaves this function, except cancellation. A handler is
     not called again before the caller can store what is recorded.
 
+    Args:
+        handlers: to be called.
+        cause: of the calls.
+        progress: of these handlers, and of those before them.
+        options: of the calls.
+        earlier: outcomes that are not stored yet: they are committed with those of these handlers.
+
     Returns:
-        The outcomes by ids of the handlers that were called. Others are still due if the window
-        has closed before they got their turn.
+        The earlier outcomes and those of the handlers that were called, by their ids. Others are
+        still due if the window has closed before they got their turn.
     """
-    outcomes: dict[str, Outcome] = {}
+    outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         chosen = options.lifecycle(waiting, state=progress, **cause.kwargs)

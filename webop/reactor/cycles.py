@@ -98,7 +98,7 @@ async def _call(
         for handler in called:
             if handler.id in cycle.bases:  # it is called for the changes that it has missed
                 missed = plan.cause.since(cycle.bases[handler.id])
-                outcomes |= await execute([handler], missed, progress, options)
+                outcomes = await execute([handler], missed, progress, options, outcomes)
     except asyncio.CancelledError:
         commits.keep()
         raise

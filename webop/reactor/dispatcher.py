@@ -23,7 +23,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import Left, Phase, Tracked
+from webop.reactor.tracking import NOTHING, Left, Phase, Tracked
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,8 @@ class Dispatcher:
     ) -> None:
         """Start nothing new; wait for running handlers, and store their outcomes.
 
-        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts").
+        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts"); so have
+        outcomes that are being written.
 
         Args:
             timeout: for the handlers, in seconds.
@@ -248,9 +249,10 @@ class Dispatcher:
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
         stopping = self._stop_daemons(reason)  # also those that workers have just started
-        if stopping:
+        ending = {*stopping, *filter(self._is_writing, self._workers)}
+        if ending:
             rest = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait(stopping, timeout=max(0, rest))
+            await asyncio.wait(ending, timeout=max(0, rest))
         hung: list[str] = []
         for obj in self._objects.values():
             hung += [] if obj.background is None else obj.background.cancel()
@@ -282,6 +284,11 @@ class Dispatcher:
                 len(named),
                 ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else ""),
             )
+
+    def _is_writing(self, worker: asyncio.Task[Any]) -> bool:
+        """Tell whether a worker is done with its handlers, but for the outcomes."""
+        obj = self._objects.get(worker.get_name())
+        return obj is not None and (obj.work or NOTHING).writing.locked()
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
