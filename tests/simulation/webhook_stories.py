@@ -112,8 +112,9 @@ async def lose_readiness(
         another = serve(scene)
         if other == "killed":
             scene.world.kill(another)
-        elif other == "ended":
+        elif other.startswith("ended"):
             await end(another)
+            await asyncio.sleep(1.0 if other == "ended just now" else 10.0)
     process = serve(scene)
     process.is_stopping, process.operator.obstacles = is_stopping, [*obstacles]
     if is_closed:
