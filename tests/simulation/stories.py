@@ -191,17 +191,22 @@ async def keep_object(
     value: int = 1,
     is_deleted: bool = False,
     is_dead: bool = False,
+    is_other: bool = False,
     successors: int = 0,
     notes: Iterable[str] = (),
     **metadata: Any,
 ) -> None:
-    """Handle an object that stays: what is called for it, and what it is like in the end."""
+    """Handle an object that stays: what is called for it, and what it is like in the end.
+
+    Another process than the one that calls can note what is handled.
+    """
     process = scene.add_replica()
+    caller = scene.add_replica() if is_other else process
     for _ in range(successors):
         scene.add_replica()
     body = scene.create(**metadata)
     for handler in called:
-        call = scene.begin(process, handler, uid=get_uid(body), wish=Wish(value, False, 0))
+        call = scene.begin(caller, handler, uid=get_uid(body), wish=Wish(value, False, 0))
         scene.end(call, outcome)
     if handled:
         state = {"spec": {"value": 1}} if handled is True else handled

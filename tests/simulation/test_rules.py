@@ -60,7 +60,7 @@ ROUGH = disturb("slow")
 ROUGH_OBJECTS = disturb("slow", path=PLURAL)
 ROUGH_PEERINGS = disturb("slow", path="kopfpeering")
 DEAF = disturb("mute")
-LOCKED_OUT = disturb("status", status=401)
+LOCKED_OUT = disturb("status", at=0.5, status=401)
 DENYING = disturb("status", status=403)
 UNLOCKED: Json = {"steps": (Step(0.5, "unlock"),)}
 ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
@@ -169,6 +169,12 @@ CALLS = (
     tell("too early", "1 of 5 s", call_twice, outcome="temporary", delay=5.0, retry=1, plan=ALONE),
     tell("too early", "in a bad network", call_twice, outcome="temporary", delay=5.0, retry=1,
          plan={**ALONE, **ROUGH}),
+    tell("too early", "by the next peer", call_twice, outcome="temporary", delay=5.0, retry=1,
+         is_other=True, plan=PEERING),
+    tell("too early", "by a deaf peer itself", call_twice, outcome="temporary", delay=5.0, retry=1,
+         plan={**PEERING, **DEAF}),
+    tell("", "by the next peer, deaf", call_twice, outcome="temporary", delay=5.0, retry=1,
+         is_other=True, plan={**PEERING, **DEAF}),
     tell("", "5 s", call_twice, outcome="temporary", delay=5.0, pause=5.0, retry=1, plan=ALONE),
     tell("", "by a clock that is ahead", call_twice, outcome="temporary", delay=5.0, retry=1,
          fate="skewed", plan=ALONE),
@@ -228,6 +234,7 @@ WRITES = (
     tell("", "another value", overwrite, count=3),
     tell("", "with nobody between", overwrite, is_other=False),
     tell("", "in a bad network", overwrite, plan=ROUGH),
+    tell("", "after a pause", overwrite, plan={"steps": (Step(0.0, "pause", 0, 1.0),)}),
     tell("deletion", "not handled", delete_object, plan=DELETES),
     tell("deletion", "failed for now", delete_object, outcome="temporary", plan=DELETES),
     tell("", "handled", delete_object, outcome="ok", plan=DELETES),
@@ -301,6 +308,16 @@ STATES = (
     tell("", "an older call, not chosen any more", keep_object, value=0,
          plan={"handlers": (*make("create0", is_choosy=True), *make("update0"))}),
     tell("missed", "created before", keep_object, value=0, plan=UPDATES),
+    tell("missed", "created before by another process", keep_object, value=0, is_other=True,
+         plan=UPDATES),
+    tell("missed", "created before by a peer", keep_object, value=0,
+         plan={**UPDATES, "mode": "peering"}),
+    tell("missed", "created before under a Lease", keep_object, value=0,
+         plan={**UPDATES, "mode": "lease"}),
+    tell("", "created before by another peer", keep_object, value=0, is_other=True,
+         plan={**UPDATES, "mode": "peering"}),
+    tell("", "created before the Lease holder has lost its credentials", keep_object, value=0,
+         plan={**UPDATES, "mode": "lease", **LOCKED_OUT}),
     tell("", "chosen later", keep_object, called=(), labels={LABEL: "yes"},
          handled={"spec": {"value": 1}, "metadata": {"labels": {LABEL: "yes"}}},
          plan={"handlers": make("create0", is_choosy=True)}),
