@@ -3,8 +3,8 @@
 ``uvicorn webop.app:app`` is configured by the environment: ``WEBOP_MODULES=handlers.py,pkg.mod``,
 ``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
-``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /`` says what is
-served.
+``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /metrics`` is for
+Prometheus; ``GET /`` says what is served.
 
 In an app of the user's own, :class:`OperatorApp` is mounted as any other ASGI app. Frameworks do
 not run the lifespans of what is mounted, so the outer app runs :meth:`OperatorApp.lifespan`.
@@ -97,6 +97,7 @@ class OperatorApp:
         operator: an operator that is run by someone else: then the app has no lifespan of its
             own, and serves no reviews, only the probes.
         health_path: where the results of the probe handlers are.
+        metrics_path: where the metrics are; None for nowhere.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class OperatorApp:
         *,
         operator: Operator | None = None,
         health_path: str = "/healthz",
+        metrics_path: str | None = "/metrics",
     ) -> None:
         self._build = build
         self.operator = operator
@@ -118,6 +120,8 @@ class OperatorApp:
                 Route("/readyz", self._report_readiness, methods=["GET"]),
             ]
         )
+        if metrics_path is not None:
+            self._starlette.add_route(metrics_path, self._report_metrics, methods=["GET"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
@@ -269,6 +273,13 @@ class OperatorApp:
             return _respond({"error": exc.kind}, 500)
         except TypeError:
             return _respond({"error": "The results of the probes are not for JSON."}, 500)
+
+    async def _report_metrics(self, request: Request) -> Response:
+        """Expose what is known of the operator; also before it starts, and after its end."""
+        from webop.metrics.exposition import expose  # noqa: PLC0415 - not everybody asks for it
+
+        content, kind = expose(self.operator, ", ".join(request.headers.getlist("accept")))
+        return Response(content, headers={"content-type": kind})
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""

@@ -32,7 +32,7 @@ from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
-from webop.handling.watchdog import watching_loop
+from webop.handling.watchdog import measure_lag, watching_loop
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
@@ -42,6 +42,7 @@ from webop.reactor.observer import Observer, Scope
 from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
+from webop.tallies import Timings
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,9 @@ class Operator:
         vault = options.vault or Vault()
         self.login = LoginKeeper(self.context, vault, is_patient=options.is_hosted)
         self.is_started = False
+        self.client: Client | None = None
         self.observer: Observer | None = None
+        self.loop_lag = Timings()
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
@@ -230,7 +233,7 @@ class Operator:
             made = Client(
                 self.login.vault, networking, transport_factory=self.options.transport_factory
             )
-            client = await stack.enter_async_context(made)
+            self.client = client = await stack.enter_async_context(made)
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
             manager = None
@@ -246,6 +249,7 @@ class Operator:
                     group.create_task(self.webhooks.run(), name="webhook server")
                 keeping = self.login.run(needs_cluster=self.needs_cluster)
                 group.create_task(keeping, name="login")
+                group.create_task(measure_lag(self.loop_lag), name="lag of the event loop")
                 if self.needs_cluster:
                     self.login.wanted.set()
                     group.create_task(self._keep_working(client), name="work with the cluster")

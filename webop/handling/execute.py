@@ -8,7 +8,9 @@ Handlers never break the framework: everything that they raise becomes an outcom
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,7 +31,13 @@ from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, 
 from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, build_mark, now
-from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
+from webop.handling.handlers import (
+    ChangeHandler,
+    Handler,
+    Reason,
+    ResourceHandler,
+    WebhookHandler,
+)
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
 from webop.handling.registry import deduplicated
@@ -40,6 +48,7 @@ from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch, merge_patches
 
 _DONE = Outcome(final=True)  # of the most calls by far
+_CANCELLED = Outcome(final=True)
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
@@ -114,6 +123,7 @@ async def attempt(
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
+    began, outcome = time.monotonic(), _CANCELLED
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -143,12 +153,43 @@ async def attempt(
         outcome = _DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
+        _count(handler, outcome, time.monotonic() - began, options)
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:
+    """Count a call, for metrics. Ids of sub-handlers can be made of what objects contain."""
+    name = f"{next(iter(options.parents))}/*" if options.parents else handler.id
+    kind = _name_type(type(handler).__name__)
+    options.tally.durations.add(seconds, name, kind)
+    options.tally.outcomes[name, kind, _name_outcome(handler, outcome)] += 1
+
+
+@functools.cache
+def _name_type(family: str) -> str:
+    return family.removesuffix("Handler").lower()
+
+
+def _name_outcome(handler: Handler, outcome: Outcome) -> str:
+    if outcome is _CANCELLED:
+        return "cancelled"
+    if outcome.exception is None:
+        return "ignored" if outcome.message else "success"
+    if isinstance(handler, WebhookHandler):
+        return "denied" if is_verdict(outcome.exception) else "failure"
+    return "failure" if outcome.final else "retry"
+
+
+def is_verdict(failure: BaseException | None) -> bool:
+    """Tell whether this is what a webhook denies a request with, not how it fails."""
+    is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
+    is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
+    return is_meant and not is_overdue
 
 
 def _build_kwargs(
@@ -269,9 +310,7 @@ def _choose_level(cause: Cause, failure: BaseException | None) -> int:
     A ``TemporaryError`` is what the author expects, unless it is the last one.
     """
     if isinstance(cause, WebhookCause):
-        is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
-        is_meant = isinstance(failure, PermanentError | TemporaryError) and not is_overdue
-        return logging.DEBUG if is_meant else logging.ERROR
+        return logging.DEBUG if is_verdict(failure) else logging.ERROR
     if isinstance(failure, TemporaryError):
         return logging.WARNING
     return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

@@ -59,6 +59,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
         commit=partial(_commit, ctx, obj, seen, written),
+        tally=ctx.operator.tally,
     )
     called = [handler for handler in plan.handlers if handler.id in progress]
     outcomes = await execute(
