@@ -24,7 +24,7 @@ class Scrape:
     text: str
     families: dict[str, Metric]
 
-    def get(self, name: str, **labels: str) -> float:
+    def get(self, name: str, /, **labels: str) -> float:
         """Return the sum of the samples of a name with these labels, and any others; 0 for none."""
         return sum(
             sample.value

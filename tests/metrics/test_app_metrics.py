@@ -112,6 +112,7 @@ async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
     counts = {
         (sample.labels["webhook"], sample.labels["reason"]): sample.value
         for sample in found.families["webop_webhook_rejections"].samples
+        if sample.value
     }
     assert counts == {
         ("check", "denied"): 2,
@@ -136,6 +137,24 @@ async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
     assert found.get("webop_handler_duration_seconds_count", **calls) == 6
 
 
+async def test_what_alerts_count_begins_at_zero(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    webop.on.create("kopfexamples", id="create", registry=registry)(lambda **_: None)
+    async with serve(registry=registry, settings=build_settings()) as site:
+        found = await scrape(site.http)
+    calls = {
+        (sample.labels["handler"], sample.labels["outcome"]): sample.value
+        for sample in found.families["webop_handler_calls"].samples
+    }
+    rejections = {
+        (sample.labels["webhook"], sample.labels["reason"]): sample.value
+        for sample in found.families["webop_webhook_rejections"].samples
+    }
+    assert calls["create", "failure"] == calls["create", "retry"] == 0
+    assert calls["check", "failure"] == calls["check", "denied"] == 0
+    assert rejections["check", "timeout"] == rejections["check", "error"] == 0
+
+
 async def test_too_many_reviews_at_once_are_seen_as_in_flight_and_overloaded(
     registry: webop.OperatorRegistry,
 ) -> None:
@@ -149,8 +168,8 @@ async def test_too_many_reviews_at_once_are_seen_as_in_flight_and_overloaded(
     async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(site.review(path="/check"))
-        in_flight = {"name": "webop_webhook_requests_in_flight", "webhook": "check"}
-        await scrape_until(lambda found: found.get(**in_flight) == 2, site.http)
+        in_flight = "webop_webhook_requests_in_flight"
+        await scrape_until(lambda found: found.get(in_flight, webhook="check") == 2, site.http)
         assert (await site.post(build_review(), "/check")).status_code == 429
         found = await scrape(site.http)
         released.set()
@@ -170,8 +189,10 @@ async def test_sync_handlers_that_wait_for_a_thread_are_seen(
     async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(site.review(path="/check"))
-        queued = {"name": "webop_threads_queued", "pool": "admission"}
-        found = await scrape_until(lambda found: found.get(**queued) == 2, site.http)
+        queued = "webop_threads_queued"
+        found = await scrape_until(
+            lambda found: found.get(queued, pool="admission") == 2, site.http
+        )
         released.set()
     assert found.get("webop_threads", pool="admission") == 1
     assert found.get("webop_threads_busy", pool="admission") == 1
@@ -183,7 +204,7 @@ async def test_a_handler_that_blocks_the_event_loop_shows_in_its_lag(
 ) -> None:
     @webop.on.validate("kopfexamples", registry=registry)
     async def block(**_: Any) -> None:
-        time.sleep(0.8)
+        time.sleep(0.8)  # noqa: ASYNC251  this is what is to be seen
 
     lag = "webop_event_loop_lag_seconds"
     async with serve(registry=registry, settings=build_settings()) as site:

@@ -8,7 +8,6 @@ Handlers never break the framework: everything that they raise becomes an outcom
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -32,10 +31,15 @@ from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, build_mark, now
 from webop.handling.handlers import (
+    ActivityHandler,
     ChangeHandler,
+    DaemonHandler,
+    EventHandler,
     Handler,
+    IndexHandler,
     Reason,
     ResourceHandler,
+    TimerHandler,
     WebhookHandler,
 )
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
@@ -49,6 +53,15 @@ from webop.objects.patch import Patch, merge_patches
 
 _DONE = Outcome(final=True)  # of the most calls by far
 _CANCELLED = Outcome(final=True)
+_TYPES: dict[type[Handler], str] = {
+    ActivityHandler: "activity",
+    ChangeHandler: "change",
+    DaemonHandler: "daemon",
+    EventHandler: "event",
+    IndexHandler: "index",
+    TimerHandler: "timer",
+    WebhookHandler: "webhook",
+}
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
@@ -165,14 +178,14 @@ async def attempt(
 def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:
     """Count a call, for metrics. Ids of sub-handlers can be made of what objects contain."""
     name = f"{next(iter(options.parents))}/*" if options.parents else handler.id
-    kind = _name_type(type(handler).__name__)
+    kind = name_type(handler)
     options.tally.durations.add(seconds, name, kind)
     options.tally.outcomes[name, kind, _name_outcome(handler, outcome)] += 1
 
 
-@functools.cache
-def _name_type(family: str) -> str:
-    return family.removesuffix("Handler").lower()
+def name_type(handler: Handler) -> str:
+    """Return "change" for a ChangeHandler, and so on."""
+    return _TYPES[type(handler)]
 
 
 def _name_outcome(handler: Handler, outcome: Outcome) -> str:

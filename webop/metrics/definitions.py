@@ -14,9 +14,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from webop.client.watch import State
+from webop.handling.execute import name_type
 from webop.handling.threads import count_calls
 from webop.reactor.tracking import Phase
 from webop.tallies import Labels, Timings
@@ -24,9 +26,12 @@ from webop.version import __version__
 
 if TYPE_CHECKING:
     from webop.client.watch import Watcher
+    from webop.handling.handlers import Handler
     from webop.running import Operator
 
 Values = Mapping[Labels, float]
+
+_USUAL_REJECTIONS = ("denied", "error", "overloaded", "timeout", "unavailable")
 
 
 class MetricType(Enum):
@@ -53,6 +58,25 @@ class Definition(NamedTuple):
     labels: Labels
     text: str
     read: Callable[[Operator], Values | Timings | None]
+
+
+def _read_calls(operator: Operator) -> Values:
+    registry, counted = operator.context.registry, operator.context.tally.outcomes
+    changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
+    reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
+    # From the beginning: Prometheus does not see an increase in what begins with 1.
+    known = dict.fromkeys(chain.from_iterable((*changes, *reviews)), 0)
+    return {**known, **counted}
+
+
+def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
+    for outcome in ("success", "failure", *others):
+        yield handler.id, name_type(handler), outcome
+
+
+def _read_rejections(operator: Operator) -> Values:
+    known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
+    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
 
 
 def _read_watches(operator: Operator) -> Values:
@@ -181,7 +205,7 @@ DEFINITIONS = (
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
         "denied (a webhook refused the request); ignored (an error without consequences); "
         "cancelled. All sub-handlers of a handler are counted as one: parent/*.",
-        lambda operator: operator.context.tally.outcomes,
+        _read_calls,
     ),
     Definition(
         *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
@@ -259,7 +283,7 @@ DEFINITIONS = (
         "Requests that were not allowed. Reasons: denied (by a handler, as it is meant to); error "
         "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
         "unknown_webhook; malformed; too_large; slow_request.",
-        lambda operator: operator.webhooks.hosting.tally.rejections,
+        _read_rejections,
     ),
     Definition(
         *("webop_webhook_certificate_expiration_timestamp_seconds", _GAUGE, ()),
