@@ -53,7 +53,6 @@ class EmbeddingOptions(TypedDict, total=False):
     priority: int | None
     peering_name: str | None
     liveness_endpoint: str | None
-    metrics_endpoint: str | None
     clusterwide: bool
     namespaces: str | Collection[NamespacePattern]
     namespace: NamespacePattern | None
@@ -61,6 +60,7 @@ class EmbeddingOptions(TypedDict, total=False):
     ready_flag: Flag | None
     vault: Vault | None
     memo: Any
+    metrics_endpoint: str | None
 
 
 @spell_out(clusterwide=False, namespaces=())

@@ -75,7 +75,7 @@ class AdmissionService:
             names = (handler.id, build_typed_id(handler))
             for name in dict.fromkeys((*names, *map(build_service_id, names))):
                 self._named.setdefault(name, []).append(handler)
-        self._tally.names = {name: handlers[0].id for name, handlers in self._named.items()}
+        self._tally.begin({name: handlers[0].id for name, handlers in self._named.items()})
 
     @property
     def ids(self) -> list[str]:

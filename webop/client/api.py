@@ -15,7 +15,6 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
-from weakref import WeakSet
 
 import orjson
 
@@ -103,7 +102,7 @@ class Client:
     Attributes:
         tally: what has been requested.
         lanes: the slots for requests about objects.
-        watchers: what runs each of the watches.
+        watchers: the watches that run.
         paging_groups: the API groups known to have no streaming lists, so that no watch asks for
             one again. They are told apart, as aggregated groups have servers of their own.
 
@@ -126,7 +125,7 @@ class Client:
         self._pool = SessionPool(vault, options, transport_factory)
         self.tally = RequestTally()
         self.lanes = Lanes(self.tally.waits)
-        self.watchers: WeakSet[Watcher] = WeakSet()
+        self.watchers: set[Watcher] = set()
         self._logged = Once()
 
     async def __aenter__(self) -> Self:

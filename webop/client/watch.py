@@ -116,27 +116,31 @@ async def watch(
     """
     watcher = Watcher(client, resource, namespace, options, status or WatchStatus())
     watcher.name = name
-    while True:
-        try:
-            if watcher.status.state is State.EMPTY:
-                watcher.begin_listing()
-                yield ListingStarted()
-            if watcher.needs_pages:
-                async with aclosing(watcher.list_pages()) as objects:
-                    async for event in objects:
-                        yield event
-                yield watcher.finish_listing()
-            async with watcher.open_stream() as batches:
-                watcher.begin(batches)
-                async for lines in batches:
-                    for item in watcher.parse(lines):
-                        yield item
-            watcher.end()
-        except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
-            watcher.fail(exc)
-        finally:
-            await watcher.early.close()
-        await asyncio.sleep(watcher.pause)
+    client.watchers.add(watcher)
+    try:
+        while True:
+            try:
+                if watcher.status.state is State.EMPTY:
+                    watcher.begin_listing()
+                    yield ListingStarted()
+                if watcher.needs_pages:
+                    async with aclosing(watcher.list_pages()) as objects:
+                        async for event in objects:
+                            yield event
+                    yield watcher.finish_listing()
+                async with watcher.open_stream() as batches:
+                    watcher.begin(batches)
+                    async for lines in batches:
+                        for item in watcher.parse(lines):
+                            yield item
+                watcher.end()
+            except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
+                watcher.fail(exc)
+            finally:
+                await watcher.early.close()
+            await asyncio.sleep(watcher.pause)
+    finally:
+        client.watchers.discard(watcher)
 
 
 class _NoStreamingListError(WebopError):
@@ -181,7 +185,6 @@ class Watcher:
         self.name: str | None = None
         self.pause = 0.0
         self.early = EarlyChanges()
-        client.watchers.add(self)
 
     @property
     def needs_pages(self) -> bool:

@@ -61,7 +61,7 @@ class Definition(NamedTuple):
 
 
 def _read_calls(operator: Operator) -> Values:
-    registry, counted = operator.context.registry, operator.context.tally.outcomes
+    registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
     # From the beginning: Prometheus does not see an increase in what begins with 1.

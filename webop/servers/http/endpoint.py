@@ -230,8 +230,7 @@ class _Exchange:
         self._hosting.gate.release(self._held)
         self._deadlines.drop(self)
         if self._arrival is not None:
-            tally = self._hosting.tally
-            tally.durations.add(self._loop.time() - self._arrival, tally.find_label(self._webhook))
+            self._hosting.tally.add(self._webhook, self._loop.time() - self._arrival)
         if self.is_expired:
             self._task.uncancel()
 
