@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -47,6 +48,9 @@ from webop.signals import end_tasks, retiring_at_signals
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
+
+# After a scrape, as a multiple of its time: whoever scrapes all the time gets a tenth of the CPU.
+_SCRAPE_PAUSE = 9
 
 _ADVICE = (
     "There are no handlers. Set WEBOP_MODULES to files or modules with handlers, such as "
@@ -112,6 +116,7 @@ class OperatorApp:
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
         self._is_alive = False
+        self._scraped_until = 0.0
         self._starlette = Starlette(
             routes=[
                 Route(health_path, self._report_health, methods=["GET"]),
@@ -278,7 +283,12 @@ class OperatorApp:
         """Expose what is known of the operator; also before it starts, and after its end."""
         from webop.metrics.exposition import expose  # noqa: PLC0415 - not everybody asks for it
 
+        while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
+            await asyncio.sleep(pause)
+        began = time.monotonic()
         content, kind = expose(self.operator, ", ".join(request.headers.getlist("accept")))
+        ended = time.monotonic()
+        self._scraped_until = ended + _SCRAPE_PAUSE * (ended - began)
         return Response(content, headers={"content-type": kind})
 
     async def _report_liveness(self, _: Request) -> Response:

@@ -19,6 +19,7 @@ from tests.admissions import build_object, build_review, connect, serve
 from tests.metrics.scraping import OPENMETRICS, find_port, scrape, scrape_until
 from tests.operating import build_settings, eventually, pace
 from webop.errors import ConfigurationError
+from webop.metrics.exposition import expose
 
 
 async def test_an_app_that_has_not_started_says_what_is_known_of_the_process() -> None:
@@ -264,6 +265,24 @@ async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they
             prometheus_client.REGISTRY.unregister(broken)
     assert found.get("webop_ready") == 1
     assert "A collector in the registry of prometheus_client has failed" in caplog.text
+
+
+async def test_whoever_scrapes_all_the_time_gets_a_small_share_of_the_event_loop(
+    registry: webop.OperatorRegistry,
+) -> None:
+    for number in range(100):
+        webop.on.create("widgets", id=f"create-{number}", registry=registry)(lambda **_: None)
+    app = webop.create_app(registry=registry, settings=build_settings())
+    async with app.lifespan(), connect(app) as http:
+        expose(app.operator, "")
+        began = time.thread_time()
+        expose(app.operator, "")
+        cost = time.thread_time() - began
+        began = time.monotonic()
+        answers = await asyncio.gather(*(http.get("/metrics") for _ in range(10)))
+        took = time.monotonic() - began
+    assert {answer.status_code for answer in answers} == {200}
+    assert took > 40 * cost
 
 
 # ---- the port of the probes, and one of its own

@@ -81,7 +81,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
     settings = build_settings(
         leadership=lease, admission={"server": server}, batching={"exit_timeout": 0}
     )
-    for number in range(60):  # more than there are slots
+    for number in range(40):  # more than there are slots
         await objects.create(f"widget-{number}", {})
     url = f"http://127.0.0.1:{find_port()}/metrics"
     async with (
@@ -101,7 +101,8 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
             states = ("idle", "working")
             counts = [found.get("webop_objects", resource=kind, state=state) for state in states]
             slots = found.get("webop_client_slots_busy", resource=kind)
-            return counts == [62, 1] and ticks and not slots
+            lags = found.get("webop_event_loop_lag_seconds_count")
+            return counts == [42, 1] and ticks and lags and not slots
 
         found = await scrape_until(is_done, http, url)
         again = await scrape(http, url, accept=OPENMETRICS)
@@ -111,7 +112,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
         for sample in found.families["webop_handler_calls"].samples
     }
     expected = {
-        ("create", "change", "success"): 63,
+        ("create", "change", "success"): 43,
         ("create/*", "change", "success"): 2,
         ("flaky", "change", "retry"): 1,
         ("flaky", "change", "success"): 1,
@@ -122,12 +123,12 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
     }
     assert {key: calls.get(key, 0) for key in expected} == expected
     assert calls["spy", "event", "ignored"] >= 1
-    assert calls["names", "index", "success"] >= 63
+    assert calls["names", "index", "success"] >= 43
     assert 0 < found.get("webop_objects_oldest_seconds", resource=kind, state="working") < 60
     assert found.get("webop_objects_oldest_seconds", resource=kind, state="waiting") == 0
     assert found.get("webop_watches", resource=kind, state="watching") == 1
     assert 0 < found.get("webop_watch_age_seconds", resource=kind) < 60
-    assert found.get("rest_client_requests_total", method="PATCH", code="200") >= 63
+    assert found.get("rest_client_requests_total", method="PATCH", code="200") >= 43
     assert found.get("rest_client_request_duration_seconds_count", verb="WATCH") >= 1
     assert found.get("webop_client_slot_wait_seconds_count", resource=kind) >= 1
     assert found.get("leader_election_master_status", name="metrics") == 1
