@@ -19,10 +19,10 @@ from typing import Any
 CREATION, UPDATE, DELETION = ("created", "settled"), ("updated", "adjusted"), ("deleted",)
 CHANGES = (*CREATION, *UPDATE, *DELETION)
 _TOLERANCE = 0.02  # seconds; clocks are read a moment apart
-_GROWTH = 0.05
-_FLOORS = {"rss": 4e6, "descriptors": 4, "tasks": 4}  # growth by less is noise
-# Of a role in a quarter, to be shown, and to be judged; there is one every five seconds.
-_SHOWN_SAMPLES, _JUDGED_SAMPLES = 10, 30
+_GROWTH, _SAME = 0.05, 1.01
+_FLOORS = {"rss": 2e6, "blocks": 20_000, "descriptors": 4, "tasks": 4}  # growth by less is noise
+_WARM_UP = 300.0  # seconds; until then, objects are created, and code is imported
+_WINDOWS, _SAMPLES = 10, 10  # that a life is cut into, and in each; one is taken every five seconds
 
 
 @dataclass
@@ -298,37 +298,68 @@ def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
         yield Violation("its last state is not stored as handled", text, life.uid)
 
 
-def find_growth(process: Process) -> Iterator[Violation]:
-    """Find what has grown from the first quarter of a long life to the last one."""
-    for name, (before, after, role) in measure_growth(process, _JUDGED_SAMPLES).items():
-        if after > before * (1 + _GROWTH) and after - before > _FLOORS[name]:
-            text = f"{name} of {process.who} when it {role}: {before:g}, then {after:g}"
-            yield Violation("it grows", text)
+@dataclass(frozen=True)
+class Trend:
+    """How something has changed over the life of a process, in its busiest role.
 
-
-def measure_growth(
-    process: Process, least: int = _SHOWN_SAMPLES
-) -> dict[str, tuple[float, float, str]]:
-    """Return the medians of the first quarter and of the last one, of the busiest role.
-
-    A replica that leads has more to keep than one that stands by: like is compared with like.
+    Attributes:
+        first: the median of the first window.
+        last: that of the last one.
+        growth: from the first to the last, by the median slope of all pairs of windows: what comes
+            and goes does not count, however high it was.
+        is_steady: whether windows are above the ones before them, much more often than below.
     """
-    quarter = len(process.samples) // 4
-    ends = [process.samples[:quarter], process.samples[len(process.samples) - quarter :]]
-    for role, leads in (("leads", True), ("stands by", False)):
-        first, last = (
-            [fields for _, fields in part if bool(fields["daemons"]) == leads] for part in ends
+
+    role: str
+    first: float
+    last: float
+    growth: float
+    is_steady: bool
+
+    def __str__(self) -> str:
+        rise = self.last / self.first - 1 if self.first else 0.0
+        steady = "steady" if self.is_steady else "not steady"
+        return (
+            f"{self.first:g} -> {self.last:g} ({rise:+.1%}; trend {self.growth:+g}, {steady}), "
+            f"when it {self.role}"
         )
-        if min(len(first), len(last)) >= least:
-            return {
-                name: (
-                    statistics.median(fields[name] for fields in first),
-                    statistics.median(fields[name] for fields in last),
-                    role,
-                )
-                for name in _FLOORS
-            }
+
+
+def find_growth(process: Process) -> Iterator[Violation]:
+    """Find what has grown all the time, from the end of the warm-up to the end of a long life."""
+    for name, trend in measure_growth(process).items():
+        if trend.is_steady and trend.growth > max(_GROWTH * trend.first, _FLOORS[name]):
+            yield Violation("it grows", f"{name} of {process.who}: {trend}")
+
+
+def measure_growth(process: Process) -> dict[str, Trend]:
+    """Return what has become of memory, descriptors and tasks; nothing of a short life.
+
+    A replica that leads has more to keep than one that stands by, and its memory stays when it
+    leads no more: like is compared with like.
+    """
+    samples = [fields for at, fields in process.samples if at >= process.born + _WARM_UP]
+    leads = [bool(fields["daemons"]) for fields in samples]
+    later = samples[leads.index(True) :] if True in leads else samples
+    for role, is_leader in (("leads", True), ("stands by", False)):
+        chosen = [fields for fields in later if bool(fields["daemons"]) == is_leader]
+        if len(chosen) >= _WINDOWS * _SAMPLES:
+            return {name: _find_trend(role, [f[name] for f in chosen]) for name in _FLOORS}
     return {}
+
+
+def _find_trend(role: str, values: list[float]) -> Trend:
+    size = len(values) / _WINDOWS
+    medians = [
+        statistics.median(values[round(number * size) : round((number + 1) * size)])
+        for number in range(_WINDOWS)
+    ]
+    pairs = list(itertools.combinations(range(_WINDOWS), 2))
+    growth = statistics.median((medians[j] - medians[i]) / (j - i) for i, j in pairs)
+    rises = sum(
+        (medians[j] > medians[i] * _SAME) - (medians[i] > medians[j] * _SAME) for i, j in pairs
+    )
+    return Trend(role, medians[0], medians[-1], growth * (_WINDOWS - 1), rises >= len(pairs) / 2)
 
 
 def count_repetitions(calls: list[Call]) -> int:

@@ -28,7 +28,8 @@ class Weather:
 
     Attributes:
         is_closed: new connections are reset.
-        is_hung: nothing passes in either direction; it does later, if the connection lives then.
+        is_hung: nothing passes in either direction; it does later, unless the replica has reset the
+            connection.
         delay: seconds before each request and each piece of an answer.
         status: what is answered instead of asking the API server.
         failing: the share of requests that are answered so.
@@ -165,6 +166,8 @@ class Link:
         while self.weather.is_hung or connection.is_dead:
             # A way that recovers passes on what it has kept; a dead connection never does.
             await asyncio.sleep(0.05)
+        if connection.writer.transport.is_closing():
+            raise ConnectionResetError  # what was on the way ends with the connection
 
 
 def _build_refusal(status: int) -> bytes:

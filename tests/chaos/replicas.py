@@ -36,6 +36,7 @@ import asyncio
 import itertools
 import json
 import os
+import sys
 import time
 import webop
 
@@ -102,7 +103,8 @@ def sample(loop):
         rss = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
     descriptors = len(os.listdir('/proc/self/fd'))
     tasks = len(asyncio.all_tasks(loop)) - daemons
-    note('sample', rss=rss, descriptors=descriptors, tasks=tasks, daemons=daemons)
+    blocks = sys.getallocatedblocks()
+    note('sample', rss=rss, blocks=blocks, descriptors=descriptors, tasks=tasks, daemons=daemons)
     loop.call_later(5, sample, loop)
 
 @webop.on.create(*KIND)

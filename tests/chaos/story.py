@@ -94,6 +94,8 @@ class Stage:
         place = await self._find_place(fault.target)
         if fault.kind in ENDS and place.is_spared:
             fault = replace(fault, kind="long pause", duration=2 * DURATION)
+        if fault.kind == "SIGTERM" and not self.fleet.has_lease:
+            fault = replace(fault, kind="SIGKILL")  # the last one that ends removes its webhooks
         if fault.kind in PROCESS_FAULTS and not place.is_up:
             return
         self.counts[fault.kind] += 1
@@ -384,9 +386,8 @@ def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
         "gaps of the witness": stage.witness.gaps,
     }
     for process in evidence.processes.values():
-        for name, (before, after, role) in measure_growth(process).items():
-            growth = f"{before:g} -> {after:g} ({after / before - 1:+.1%}), when it {role}"
-            rows[f"{name} of {process.who}"] = growth
+        for name, trend in measure_growth(process).items():
+            rows[f"{name} of {process.who}"] = trend
     return [
         f"{name:28} {_format(value) if isinstance(value, Counter) else value}"
         for name, value in rows.items()

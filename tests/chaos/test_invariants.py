@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -130,20 +131,67 @@ def test_without_a_lease_another_process_may_be_at_another_object() -> None:
     assert find(calls, has_lease=False) == []
 
 
-def test_a_growth_is_found_when_it_leads_as_before_and_a_leader_may_have_more() -> None:
-    def measure(first: dict[str, float], last: dict[str, float]) -> list[str]:
-        process = Process("a", samples=[(0.0, first)] * 60 + [(0.0, last)] * 60)
-        return [violation.text for violation in find_growth(process)]
+STEADY = {"rss": 90e6, "blocks": 5e5, "descriptors": 100.0, "tasks": 120.0, "daemons": 9.0}
+COUNT = 300  # samples, one every five seconds
 
-    leading: dict[str, float] = {"rss": 90e6, "descriptors": 20, "tasks": 30, "daemons": 9}
-    assert measure(leading, leading) == []
-    assert measure(leading, {**leading, "daemons": 50, "tasks": 31, "rss": 92e6}) == []
-    assert measure({**leading, "daemons": 0, "tasks": 9}, leading) == []
-    assert measure(leading, {**leading, "rss": 96e6}) == [
-        "rss of a when it leads: 9e+07, then 9.6e+07"
-    ]
-    assert len(measure(leading, {**leading, "descriptors": 40, "tasks": 60})) == 2
-    assert measure_growth(Process("a", samples=[(0.0, leading)] * 8)) == {}
+
+def is_flat(_: float) -> float:
+    return 1.0
+
+
+def spike(share: float) -> float:
+    return 3.0 if share % 0.2 < 0.05 else 1.0
+
+
+def grow_slowly(by: float) -> Callable[[float], float]:
+    return lambda share: 1 + by * share
+
+
+def grow_at_once(by: float) -> Callable[[float], float]:
+    return lambda share: 1 + by * (share > 0.5)
+
+
+def live(course: Callable[[float], float], name: str, **usual: float) -> Process:
+    """Return a process of which something takes a course, over its share of its life."""
+    process = Process("a", born=1000.0)
+    for number in range(COUNT):
+        noise = 1 + 0.004 * math.sin(number * 7)
+        value = STEADY[name] * course(number / COUNT) * noise
+        moment = process.born + 300 + 5 * number
+        process.samples.append((moment, {**STEADY, **usual, name: value}))
+    return process
+
+
+@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
+@pytest.mark.parametrize("daemons", [9, 0])
+@pytest.mark.parametrize("grow", [grow_slowly, grow_at_once])
+def test_a_growth_by_six_percent_is_one_and_by_four_is_none(
+    grow: Callable[[float], Callable[[float], float]], name: str, daemons: int
+) -> None:
+    (found,) = find_growth(live(grow(0.06), name, daemons=daemons))
+    assert found.text.startswith(f"{name} of a: ")
+    assert not list(find_growth(live(grow(0.04), name, daemons=daemons)))
+
+
+@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
+@pytest.mark.parametrize("course", [is_flat, spike, grow_slowly(-0.3)])
+def test_what_comes_and_goes_is_no_growth(course: Callable[[float], float], name: str) -> None:
+    assert not list(find_growth(live(course, name)))
+
+
+def test_what_is_needed_in_the_beginning_and_to_lead_is_no_growth() -> None:
+    process = live(is_flat, "rss")
+    small = {**STEADY, "rss": 40e6, "descriptors": 9, "tasks": 9, "daemons": 0}
+    process.samples[:0] = [(1000.0 + 5 * number, small) for number in range(60)]
+    assert not list(find_growth(process))
+    waiting = [(at, small) for at, _ in process.samples[:-100]]
+    process.samples = [*waiting, *process.samples[-100:]]
+    trend = measure_growth(process)["rss"]
+    assert trend.role == "leads"
+    assert trend.first == pytest.approx(90e6, rel=0.01)
+    assert not list(find_growth(process))
+    process.samples = process.samples[: len(waiting) + 90]
+    assert measure_growth(process) == {}
 
 
 def test_lines_become_calls_and_a_step_that_was_stopped_ends_when_it_was() -> None:

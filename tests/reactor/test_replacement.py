@@ -52,6 +52,17 @@ def gain_status(version: Json) -> list[Json]:
     return [{**version, "subresources": {"status": {}}}]
 
 
+def lose_status(version: Json) -> list[Json]:
+    """Remove the status endpoint from a kind."""
+    return [{**version, "subresources": {}}]
+
+
+async def has_status(objects: Objects, name: str) -> bool:
+    """Tell whether the API server serves the status of an object that exists."""
+    where = objects.kind.resource, objects.namespace, name
+    return await objects.client.patch_merge(*where, {"status": {}}, "status") is not None
+
+
 def prefer_next_version(version: Json) -> list[Json]:
     """Add version v2 to a kind, which is preferred to v1."""
     return [version, {**version, "name": "v2", "storage": False}]
@@ -65,10 +76,12 @@ async def change_kind(objects: Objects, change: Change = gain_status) -> None:
     await client.patch_merge(CRDS, None, name, {"spec": {"versions": versions}})
 
 
-async def replace_watch(objects: Objects, caplog: pytest.LogCaptureFixture) -> None:
+async def replace_watch(
+    objects: Objects, caplog: pytest.LogCaptureFixture, change: Change = gain_status
+) -> None:
     """Change a kind, and wait until the operator replaces its watch."""
     with caplog.at_level("INFO", "webop"):
-        await change_kind(objects)
+        await change_kind(objects, change)
         await eventually(lambda: "it is listed anew" in caplog.text, "the watch is replaced")
 
 
@@ -220,6 +233,34 @@ async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes
         for name in ("one", "two"):
             await ducks.wait_handled(name)
     assert (len(calls.of("one")), len(calls.of("two"))) == (1, 1)
+
+
+async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint_goes(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = asyncio.Event()
+
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    async def created(**kwargs: Any) -> str:
+        calls.note("created", kwargs)
+        await ended.wait()
+        return "done"
+
+    await change_kind(ducks)
+    async with run_operator(build_settings(batching={"exit_timeout": 30})):
+        await ducks.create("one")
+        await calls.wait("one")
+        await replace_watch(ducks, caplog, lose_status)
+        while await has_status(ducks, "one"):  # API servers take a moment, too
+            await asyncio.sleep(0.05)
+        ended.set()
+        await ducks.wait("one", lambda body: body.get("status") == {"created": "done"})
+        await ducks.wait_handled("one")
+    assert len(calls.of("one")) == 1
 
 
 @CHANGES

@@ -8,8 +8,7 @@ answer asks for another one (429 and 5xx with Retry-After, ten times at most).
 Guarantees:
     - Endpoints come and go some time after the readiness of their replicas has changed.
     - Each replica has a certificate by a CA of its own, and rotates both in the step "rotate".
-    - A call sees the webhooks of the moment: the lag of the API server behind its own
-      configurations is not simulated.
+    - A changed webhook configuration is in force some time later, as planned.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import contextvars
 import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -102,6 +102,7 @@ class Admission:
         version: of the operator, for the replicas that are started from now on.
         versions: of each process; the second one (1) judges more.
         listed: the endpoints of the Service, as the API server sees them.
+        terminating: those that were told to stop: they are asked if there are no others.
         servers: of each process.
     """
 
@@ -110,11 +111,12 @@ class Admission:
         self.version = 1 if plan.shrinks else 0
         self.versions: dict[ReplicaProcess, int] = {}
         self.listed: list[ReplicaProcess] = []
+        self.terminating: list[ReplicaProcess] = []
         self.servers: dict[ReplicaProcess, Server] = {}
         self.judge = AdmissionJudge(world, self)
         self._world = world
         self._rng = random.Random(f"reviews {world.plan.seed}")
-        self._ready: dict[ReplicaProcess, bool] = {}
+        self._ready: dict[ReplicaProcess, tuple[bool, bool]] = {}
         self._lags: dict[ReplicaProcess, float] = {}
         self._listed_at: dict[ReplicaProcess, float] = {}  # when the last news arrive
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -122,6 +124,7 @@ class Admission:
         self._count = 0
         world.cluster.add_kind(GROUP, OTHERS, "Other")
         world.cluster.observers.append(self.judge.judge_change)
+        world.cluster.delay_webhooks(partial(world.network.later, plan.lag))
 
     def begin(self) -> None:
         """Begin to look at the replicas, and to create objects."""
@@ -208,9 +211,10 @@ class Admission:
 
     async def _call_once(self, review: Review) -> Any:
         await asyncio.sleep(self._world.network.draw_latency())
-        if not self.listed:
+        endpoints = self.listed or self.terminating  # as kube-proxy does it
+        if not endpoints:
             return _fail("no endpoints available for service")
-        process = self._rng.choice(self.listed)
+        process = self._rng.choice(endpoints)
         server, config = self.servers[process], review.webhook["clientConfig"]
         if server.fn is None:
             return _fail(f"connection refused by {process}")
@@ -235,12 +239,13 @@ class Admission:
         while True:
             for process in self._world.processes:
                 is_ready = self.is_ready(process)
-                if is_ready != self._ready.get(process, False):
-                    self._ready[process] = is_ready
+                state = (is_ready, is_ready and process.is_stopping)
+                if state != self._ready.get(process, (False, False)):
+                    self._ready[process] = state
                     now = self._world.loop.time()
                     at = now + self._lags[process] + (_JOINING if is_ready else 0.0)
                     at = self._listed_at[process] = max(at, self._listed_at.get(process, 0.0))
-                    self._world.network.later(at - now, self._list_endpoint, process, is_ready)
+                    self._world.network.later(at - now, self._list_endpoint, process, *state)
                     self._world.network.later(_AGREEING, self.judge.judge_unreadiness, process)
             await asyncio.sleep(_PROBING)
 
@@ -250,12 +255,14 @@ class Admission:
         is_listening = self.servers[process].fn is not None
         return is_alive and is_listening and not process.operator.list_obstacles()
 
-    def _list_endpoint(self, process: ReplicaProcess, is_ready: bool) -> None:
-        self._world.tell(f"{process} is {'' if is_ready else 'not '}an endpoint")
+    def _list_endpoint(self, process: ReplicaProcess, is_ready: bool, is_terminating: bool) -> None:
+        what = ("an endpoint" if is_ready else "no endpoint") + ", terminating" * is_terminating
+        self._world.tell(f"{process} is {what}")
+        for endpoints in (self.listed, self.terminating):
+            if process in endpoints:
+                endpoints.remove(process)
         if is_ready:
-            self.listed.append(process)
-        else:
-            self.listed.remove(process)
+            (self.terminating if is_terminating else self.listed).append(process)
 
     # The users.
 

@@ -57,6 +57,7 @@ class AdmissionJudge:
         self._world = world
         self._admission = admission
         self._losses: list[float] = []
+        self._changed_at = 0.0  # the webhooks
 
     def note_loss(self) -> None:
         """Note that a process has ended without notice."""
@@ -85,10 +86,11 @@ class AdmissionJudge:
             if not attempt.mark:
                 world.judge.complain(f"denied: {attempt}: {message}")
         elif is_admitted and attempt.present & present:
-            if attempt.mark and self._is_refused(attempt):
+            is_known = attempt.begin >= self._changed_at + self._admission.plan.lag
+            if attempt.mark and is_known and self._is_refused(attempt):
                 world.judge.complain(f"unchecked: {attempt}")
             is_created = attempt.method == "POST" and attempt.plural == PLURAL
-            if is_created and "stamp" not in answer.body["spec"]:
+            if is_created and is_known and "stamp" not in answer.body["spec"]:
                 world.judge.complain(f"unchanged: {attempt}")
 
     def judge_change(self, change: Change) -> None:
@@ -96,6 +98,9 @@ class AdmissionJudge:
         wanted, present = _CONFIGURATIONS.get(change.resource), self._list_present()
         if wanted is None:
             return
+        old, new = ((body or {}).get("webhooks") for body in (change.old, change.new))
+        if old != new:
+            self._changed_at = self._world.loop.time()
         if not present:  # what was there and persists must do so
             wanted = self._get_persistent() & _list_served(change.old, PLURAL)
         missed = wanted - _list_served(change.new, PLURAL)
@@ -119,9 +124,7 @@ class AdmissionJudge:
 
     def judge_exit(self, process: ReplicaProcess) -> None:
         """The webhooks go with the last replica."""
-        now = self._world.loop.time()
-        others = [other for other in self._world.processes if other is not process]
-        if any(map(self._has_mark, others)) or self._was_rough(now - _AFTERMATH, now):
+        if any(map(self._has_mark, self._world.processes)):
             return
         for resource in _CONFIGURATIONS:
             for body in self._world.cluster.get_objects(resource).values():
@@ -160,8 +163,8 @@ class AdmissionJudge:
         if process.ended_at is None:
             return True
         since, lifetime = process.ended_at - _AFTERMATH, self._admission.plan.lifetime
-        was_graceful = not process.is_dead and not self._was_rough(since, process.ended_at)
-        return not was_graceful and self._world.loop.time() < process.ended_at + 2 * lifetime
+        was_rough = self._was_rough(since, process.ended_at)
+        return was_rough and self._world.loop.time() < process.ended_at + 2 * lifetime
 
     def _was_rough(self, since: float, until: float) -> bool:
         """Tell whether there was any trouble in a time."""

@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--kept", action="store_true", help="run the histories that were kept as tests"
     )
+    parser.add_argument("--theme", help="only histories of this one (tests/simulation/themes.py)")
     parser.add_argument("--keep-going", action="store_true", help="after a violation")
     parser.add_argument("--shrink", action="store_true", help="shorten the history of --seed")
     parser.add_argument("--no-shrink", action="store_true", help="print the history as it is")
@@ -65,11 +66,11 @@ def _prepare(mutant: str | None) -> None:
         mutants.apply(mutant)
 
 
-def _run_seed(seed: int) -> tuple[int, Any]:
+def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
     from tests.simulation.plans import draw_plan  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
-    verdict = run(draw_plan(seed))
+    verdict = run(draw_plan(seed, theme))
     verdict.story.clear()
     return seed, verdict
 
@@ -156,7 +157,7 @@ def _work(
                 if options.count is None and began and time.monotonic() - began > options.seconds:
                     seeds = iter(())
                 new = itertools.islice(seeds, 4 * options.jobs - len(running))
-                running |= {pool.submit(_run_seed, seed) for seed in new}
+                running |= {pool.submit(_run_seed, seed, options.theme) for seed in new}
                 if not running:
                     return
                 done, running = cf.wait(running, return_when=cf.FIRST_COMPLETED)
@@ -173,7 +174,7 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
     if options.plan is not None:
         plan = plans.load(json.loads(options.plan.read_text()))
     else:
-        plan = plans.draw_plan(options.seed)
+        plan = plans.draw_plan(options.seed, options.theme)
     if shrinks:
         plan = shrink(plan)
         path = Path(f"history-{options.seed}.json")

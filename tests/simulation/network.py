@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -32,14 +33,16 @@ class Fault:
 
     Attributes:
         kind: what happens to a request: "refused", "hung" (no answer, not carried out), "silent"
-            (no answer, carried out), "lost" (carried out, then the connection is cut), "slow",
-            "status". Or what happens to watches: "cut" at once; "mute": they bring nothing more.
+            (no answer, carried out), "lost" (carried out, then the connection is cut), "slow" (it
+            arrives late), "late" (carried out at once, the answer is late), "status". Or what
+            happens to watches: "cut" at once; "mute": they bring nothing more.
         replicas: who is concerned; all if empty.
         methods: which requests are concerned; all if empty.
         path: a part of the paths that are concerned.
         share: of the requests that are concerned, by chance.
         status: of the answer.
         seconds: how slow, or after how long the client is to try again.
+        content: a part of the bodies that are concerned.
     """
 
     kind: str
@@ -49,13 +52,15 @@ class Fault:
     share: float = 1.0
     status: int = 503
     seconds: float = 0.0
+    content: str = ""
 
-    def concerns(self, replica: int, method: str, path: str) -> bool:
+    def concerns(self, replica: int, method: str, path: str, body: bytes | None = None) -> bool:
         """Tell whether a request is concerned."""
         return (
             (not self.replicas or replica in self.replicas)
             and (not self.methods or method in self.methods)
             and self.path in path
+            and self.content.encode() in (body or b"")
         )
 
 
@@ -76,6 +81,7 @@ class Network:
 
     Attributes:
         faults: what is wrong now.
+        policies: what the API server denies for ever.
 
     Args:
         loop: the loop of all processes.
@@ -95,6 +101,7 @@ class Network:
         on_impatience: Callable[[str, str, float, float], None],
     ) -> None:
         self.faults: list[Fault] = []
+        self.policies: list[Fault] = []
         self._loop = loop
         self._cluster = cluster
         self._rng = rng
@@ -108,7 +115,7 @@ class Network:
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
         """Do something on the side of the network."""
-        self._loop.call_later(seconds, call, *args, context=self._context)
+        self._loop.call_at(self._loop.time() + seconds, call, *args, context=self._context)
 
     def draw_latency(self) -> float:
         """Return the seconds for one way."""
@@ -143,22 +150,22 @@ class Network:
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
-        parts = urlsplit(request.target)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        lines = request.headers.decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
+        path, query = _parse_target(request.target)
+        headers = _parse_headers(request.headers)
         sent = servers.Request(
-            request.method, parts.path, query, headers, request.content, sender.identity
+            request.method, path, {**query}, headers, request.content, sender.identity
         )
         is_watch = query.get("watch") in {"true", "1"}
-        key = sender.identity, parts.path
+        key = sender.identity, path
         since, until = self._pauses.get(key, (0.0, 0.0))
         if request.method == "PATCH" and self._loop.time() < until - _LATENCY[1]:
             self._on_impatience(*key, since, until)
-        delay, fault = self.draw_latency(), self._choose(sender.number, request.method, parts.path)
-        if fault is None or fault.kind == "slow":
-            delay += fault.seconds * self._rng.random() if fault else 0.0
-            self.later(delay, self._watch if is_watch else self._carry, sender, sent, waiter)
+        delay, fault = self.draw_latency(), self._choose(sender.number, sent)
+        if fault is None or fault.kind in {"slow", "late"}:
+            extra = fault.seconds * self._rng.random() if fault else 0.0
+            delay, extra = (delay, extra) if fault and fault.kind == "late" else (delay + extra, 0)
+            carry = self._watch if is_watch else self._carry
+            self.later(delay, carry, sender, sent, waiter, extra)
         elif fault.kind == "refused":
             self.later(delay, fail, waiter, "connection refused")
         elif fault.kind == "status":
@@ -173,17 +180,20 @@ class Network:
         """Drop a watch that is over."""
         self._watches.pop(watch, None)
 
-    def _choose(self, replica: int, method: str, path: str) -> Fault | None:
-        for fault in self.faults:
-            is_hit = fault.kind not in {"cut", "mute"} and fault.concerns(replica, method, path)
+    def _choose(self, replica: int, sent: servers.Request) -> Fault | None:
+        what = replica, sent.method, sent.path, sent.body
+        for fault in (*self.policies, *self.faults):
+            is_hit = fault.kind not in {"cut", "mute"} and fault.concerns(*what)
             if is_hit and self._rng.random() < fault.share:
                 return fault
         return None
 
-    def _carry(self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]) -> None:
+    def _carry(
+        self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], extra: float
+    ) -> None:
         self._on_request(sender, sent)
         answer = self._cluster.handle(sent)
-        self.later(self.draw_latency(), succeed, waiter, _build_answer(answer))
+        self.later(self.draw_latency() + extra, succeed, waiter, _build_answer(answer))
 
     def _lose(
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], fault: Fault
@@ -193,7 +203,9 @@ class Network:
         if fault.kind == "lost":
             self.later(self.draw_latency() + fault.seconds, fail, waiter, "the answer was cut off")
 
-    def _watch(self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]) -> None:
+    def _watch(
+        self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], extra: float
+    ) -> None:
         self._on_request(sender, sent)
         watch = self._cluster.watch(sent)
         if isinstance(watch, servers.Response):
@@ -203,7 +215,7 @@ class Network:
         self._watches[answer] = sender
         if "timeoutSeconds" in sent.query:
             self.later(float(sent.query["timeoutSeconds"]), answer.end)
-        self.later(self.draw_latency(), succeed, waiter, answer)
+        self.later(self.draw_latency() + extra, succeed, waiter, answer)
 
 
 class SimulatedTransport:
@@ -326,6 +338,18 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 def _build_answer(response: servers.Response) -> _ContentAnswer:
     extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
     return _ContentAnswer(response.status, _JSON | extra, response.encode())
+
+
+@functools.lru_cache(256)
+def _parse_target(target: str) -> tuple[str, Mapping[str, str]]:
+    parts = urlsplit(target)
+    return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+@functools.lru_cache(256)
+def _parse_headers(block: bytes) -> dict[str, str]:
+    lines = block.decode().split("\r\n")
+    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 
 _REASONS: Mapping[int, str] = {

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import webop
 from tests.simulation.network import SimulatedTransport
@@ -30,18 +30,32 @@ PLURAL = "things"
 GROUP = "sim.webop.dev"
 NAMESPACE = "default"
 LABEL = "chosen"
+CATEGORY = "sims"
+NOTE = "note"  # an annotation
+
+
+class Wish(NamedTuple):
+    """What users want of an object; values and notes only grow."""
+
+    value: int
+    is_chosen: bool
+    note: int
 
 
 def get_essence(body: Mapping[str, Any]) -> str:
     """Return the state of an object that its handlers are called for, as text."""
-    labels = dict(body.get("metadata", {}).get("labels", {}))
-    return json.dumps({**body.get("spec", {}), **labels}, sort_keys=True)
+    meta = body.get("metadata", {})
+    note = meta.get("annotations", {}).get(NOTE)
+    notes = {NOTE: note} if note else {}
+    return json.dumps({**body.get("spec", {}), **meta.get("labels", {}), **notes}, sort_keys=True)
 
 
-def get_wish(body: Mapping[str, Any]) -> tuple[int, bool]:
+def get_wish(body: Mapping[str, Any]) -> Wish:
     """Return what users have made of an object: what handlers leave alone."""
-    labels = body.get("metadata", {}).get("labels", {})
-    return body.get("spec", {}).get("value", 0), labels.get(LABEL) == "yes"
+    meta = body.get("metadata", {})
+    is_chosen = meta.get("labels", {}).get(LABEL) == "yes"
+    note = int(meta.get("annotations", {}).get(NOTE, 0))
+    return Wish(body.get("spec", {}).get("value", 0), is_chosen, note)
 
 
 @dataclass(eq=False)
@@ -62,7 +76,7 @@ class Call:
     uid: str
     name: str
     essence: str
-    wish: tuple[int, bool]
+    wish: Wish
     retry: int
     reason: str
     begin: float
@@ -80,9 +94,11 @@ class ReplicaProcess(Process):
     """One incarnation of a replica.
 
     Attributes:
+        handlers: of its version.
         daemons: those that run, by handler and uid.
+        started_daemons: when they have started last.
         ended_daemons: those that have ended by themselves.
-        stopped_daemons: when they have ended last.
+        stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
         is_stopping: whether it was told to end.
@@ -94,8 +110,11 @@ class ReplicaProcess(Process):
         self.serial = serial
         self.identity = f"replica-{number}-{serial}"
         self.daemons: dict[tuple[str, str], int] = {}
+        self.started_daemons: dict[tuple[str, str], float] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
         self.stopped_daemons: dict[tuple[str, str], float] = {}
+        self.handlers = world.handlers
+        self.started_at = world.loop.time()
         self.ended_at: float | None = None
         self.is_dead = False
         self.is_stopping = False
@@ -118,6 +137,14 @@ class ReplicaProcess(Process):
         """Whether it does, or could do, something."""
         return not self.is_dead and not self.task.done()
 
+    def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
+        """Judge that a daemon starts."""
+        self._world.judge.judge_daemon(self, plan, uid)
+
+    def judge_daemon_step(self, handler: str, uid: str) -> None:
+        """Judge that a daemon goes on."""
+        self._world.judge.judge_daemon_step(self, handler, uid)
+
     def _build(self) -> None:
         plan = self._world.plan
         registry = webop.OperatorRegistry()
@@ -127,7 +154,7 @@ class ReplicaProcess(Process):
             token = self._world.get_token(self.number)
             return ConnectionInfo(server="http://cluster", token=token) if token else None
 
-        for handler in plan.handlers:
+        for handler in self.handlers:
             _declare(registry, handler, partial(self._act, handler), self)
         settings = self._build_settings(plan)
         if self._world.admission is not None:
@@ -177,6 +204,7 @@ class _Act:
 
     def __post_init__(self) -> None:
         kwargs = self.kwargs
+        self.world.judge.judge_sight(self.process, self.handler)
         self.call = self.world.begin_call(
             Call(
                 self.process,
@@ -192,7 +220,7 @@ class _Act:
             )
         )
 
-    def decide(self) -> dict[str, str] | None:
+    def decide(self) -> dict[str, Any] | None:
         """Change the object; return or raise what is to be returned or raised.
 
         Raises:
@@ -202,7 +230,8 @@ class _Act:
         attempt = attempts[retry] if retry < len(attempts) else None
         if attempt is None or attempt.end == "ok":
             self._change(self.kwargs["patch"])
-            return {"uid": self.call.uid} if self.plan.effect == "result" else None
+            is_told = self.plan.effect == "result"
+            return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
         self.call.delay = attempt.delay
         if attempt.end == "temporary":
             raise webop.TemporaryError("not yet", delay=attempt.delay)
@@ -213,14 +242,17 @@ class _Act:
 
     def _change(self, patch: webop.Patch) -> None:
         key, uid = f"of-{self.plan.id}", self.call.uid
+        number = self.world.count()
+        value = f"{uid}#{number}"
         if self.plan.effect == "status":
-            patch.status[key] = uid
+            patch.status[key] = value
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
         elif self.plan.effect == "count":
-            patch.status[f"count-{self.plan.id}"] = self.world.count()
+            patch.status[key := f"count-{self.plan.id}"] = number
+            self.world.judge.note_value(self.process, uid, key, number)
         elif self.plan.effect == "fn":
-            patch.fns.append(partial(_note_in_status, key=key, uid=uid))
+            patch.fns.append(partial(_note_in_status, key=key, value=value))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -252,8 +284,8 @@ class _Act:
             self.world.end_call(self.call)
 
 
-def _note_in_status(body: dict[str, Any], *, key: str, uid: str) -> None:
-    body.setdefault("status", {})[key] = uid
+def _note_in_status(body: dict[str, Any], *, key: str, value: str) -> None:
+    body.setdefault("status", {})[key] = value
 
 
 def _declare(
@@ -266,23 +298,29 @@ def _declare(
     if plan.kind == "field":
         options["field"] = "spec.value"
     if plan.kind == "timer":
-        options["interval"] = 7.0
+        options["interval"] = plan.interval
         if plan.idle is not None:
             options["idle"] = plan.idle
-    decorate = {"index": webop.index, "daemon": webop.daemon, "timer": webop.timer}.get(
-        plan.kind
-    ) or getattr(webop.on, plan.kind)
+    decorate = {
+        "index": webop.index,
+        "daemon": webop.daemon,
+        "timer": webop.timer,
+        "absent": webop.on.event,
+    }.get(plan.kind) or getattr(webop.on, plan.kind)
     if plan.kind == "index":
         fn: Any = partial(_index, plan)
     elif plan.kind == "daemon":
         fn = partial(_run_daemon, process, plan)
-    elif plan.kind == "event":
+    elif plan.kind in {"event", "absent"}:
         fn = partial(_watch_events, act, plan)
     elif plan.is_sync:
         fn = partial(_run_sync, act, plan)
     else:
         fn = partial(_run_async, act, plan)
-    decorate(PLURAL, **options)(fn)
+    if plan.is_general:
+        decorate(category=CATEGORY, **options)(fn)
+    else:
+        decorate(f"absent.{GROUP}" if plan.kind == "absent" else PLURAL, **options)(fn)
 
 
 async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
@@ -291,13 +329,15 @@ async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         if plan.subs:
-            subs = {f"sub{number}": partial(_run_sub, act, plan) for number in range(plan.subs)}
+            subs = {
+                f"sub{number}": partial(_run_sub, act, plan, number) for number in range(plan.subs)
+            }
             await webop.execute(fns=subs)
         return doing.decide()
 
 
-async def _run_sub(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
-    with act(f"{plan.id}/sub", kwargs).recording():
+async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> None:
+    with act(f"{plan.id}/sub{number}", kwargs).recording():
         await asyncio.sleep(plan.seconds / 2)
 
 
@@ -323,21 +363,27 @@ async def _run_daemon(
     stopped: webop.DaemonStopped,
     **_: Any,
 ) -> None:
-    key = plan.id, uid
+    key, loop = (plan.id, uid), asyncio.get_running_loop()
+    process.judge_daemon(plan, uid)
+    process.started_daemons[key] = loop.time()
     process.daemons[key] = process.daemons.get(key, 0) + 1
     try:
         await stopped.wait(plan.life)
+        process.judge_daemon_step(*key)
         if stopped:
             await asyncio.sleep(plan.seconds)
+            process.judge_daemon_step(*key)
         else:
             process.ended_daemons.add(key)
     finally:
         process.daemons[key] -= 1
-        process.stopped_daemons[key] = asyncio.get_running_loop().time()
+        # After a pause, those that still ended are started again by themselves.
+        if not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
+            process.stopped_daemons[key] = loop.time()
 
 
 async def _index(
     plan: HandlerPlan, name: str, uid: str, spec: Mapping[str, Any], **_: Any
 ) -> dict[str, Any]:
-    await asyncio.sleep(plan.seconds)
+    await asyncio.sleep(plan.seconds * (1 + len(name) % 3))  # some objects are slower than others
     return {name: (uid, spec.get("value", 0))}

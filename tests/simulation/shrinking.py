@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from tests.simulation.plans import Plan
 from tests.simulation.world import Verdict, run
@@ -41,32 +42,43 @@ def shrink(plan: Plan, limit: int = 400, note: Callable[[Plan], None] | None = N
 
 def _propose(plan: Plan) -> Iterator[Plan]:
     """Make simpler plans, those first that save most."""
-    for field in ("steps", "handlers"):
+    for field in ("steps", "handlers", "upgraded"):
         items = getattr(plan, field)
         size = len(items)
         while size:
             for start in range(0, len(items), size):
-                yield replace(plan, **{field: items[:start] + items[start + size :]})
+                yield _change(plan, field, items[:start] + items[start + size :])
             size //= 2
     if plan.replicas > 1:
         yield replace(plan, replicas=plan.replicas - 1)
     if plan.mode != "alone" and plan.replicas == 1:
         yield replace(plan, mode="alone")
-    for number, handler in enumerate(plan.handlers):
-        for simpler in (
-            replace(handler, attempts=()),
-            replace(handler, attempts=handler.attempts[:-1]),
-            replace(handler, seconds=0.0),
-            replace(handler, subs=0),
-            replace(handler, effect=""),
-            replace(handler, is_sync=False),
-            replace(handler, is_choosy=False),
-        ):
-            if simpler != handler:
-                handlers = (*plan.handlers[:number], simpler, *plan.handlers[number + 1 :])
-                yield replace(plan, handlers=handlers)
+    yield from _simplify_handlers(plan)
     for section, values in plan.settings.items():
         for name in values:
             if name not in {"default_backoff", "request_timeout"}:  # the rules need them
                 rest = {key: value for key, value in values.items() if key != name}
                 yield replace(plan, settings={**plan.settings, section: rest})
+
+
+def _simplify_handlers(plan: Plan) -> Iterator[Plan]:
+    for field in ("handlers", "upgraded"):
+        handlers = getattr(plan, field)
+        for number, handler in enumerate(handlers):
+            for simpler in (
+                replace(handler, attempts=()),
+                replace(handler, attempts=handler.attempts[:-1]),
+                replace(handler, seconds=0.0),
+                replace(handler, subs=0),
+                replace(handler, effect=""),
+                replace(handler, is_sync=False),
+                replace(handler, is_choosy=False),
+            ):
+                if simpler != handler:
+                    yield _change(
+                        plan, field, (*handlers[:number], simpler, *handlers[number + 1 :])
+                    )
+
+
+def _change(plan: Plan, field: str, value: Any) -> Plan:
+    return replace(plan, **{field: value})

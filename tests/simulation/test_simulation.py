@@ -39,6 +39,18 @@ def test_a_seed_replays_exactly() -> None:
     assert first == second
 
 
-def test_a_bug_that_is_put_back_is_found() -> None:
-    told = simulate("--mutant", "silent-stream", "--first", "40085", "--count", "10", "--no-shrink")
+@pytest.mark.parametrize(
+    ("theme", "mutant"),
+    [
+        ("leases", "deleted-lease-taken"),
+        ("leases", "hasty-handover"),
+        ("policies", "refused-patch-kept"),
+        ("lockouts", "resumed-again"),
+        ("writes", "outcome-forgotten"),
+        ("successors", "patch-without-uid"),
+    ],
+)
+def test_a_bug_that_is_put_back_is_found(theme: str, mutant: str) -> None:
+    histories = "--theme", theme, "--first", "1", "--count", "40"
+    told = simulate("--mutant", mutant, *histories, "--jobs", "1", "--no-shrink")
     assert ", 1 bad" in told, told

@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
-import itertools
 import logging
 import os
 import random
@@ -25,10 +24,21 @@ import orjson
 
 from tests.simulation import cluster as servers
 from tests.simulation.admission import Admission, describe_configuration
-from tests.simulation.invariants import Judge
+from tests.simulation.cluster.kinds import CRDS
+from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
-from tests.simulation.plans import CALM, Plan, Step
-from tests.simulation.replicas import GROUP, LABEL, NAMESPACE, PLURAL, Call, ReplicaProcess
+from tests.simulation.peers import Peers
+from tests.simulation.plans import CALM, HandlerPlan, Plan, Step
+from tests.simulation.replicas import (
+    CATEGORY,
+    GROUP,
+    LABEL,
+    NAMESPACE,
+    NOTE,
+    PLURAL,
+    Call,
+    ReplicaProcess,
+)
 from tests.simulation.virtual import (
     EPOCH,
     DeadlockError,
@@ -42,9 +52,21 @@ from webop.errors import WebopError
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
-_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_DISTURBING = {"fault", "kill", "stop", "pause", "skew", "alter", "unlock", "rollout"}
+_USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
+_DISTURBING = {
+    "fault",
+    "kill",
+    "stop",
+    "pause",
+    "skew",
+    "alter",
+    "regroup",
+    "unlock",
+    "rollout",
+    "upgrade",
+}
+_DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -88,9 +110,11 @@ class World:
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self._serials = 0
         self._values = 0
+        self._is_upgraded = False
         self._counted = 0
         self._requests = 0
         self._digest = hashlib.sha256()
+        self.peers = Peers(self.network, loop.time, self._read_wall_clock, self._patch_peering)
         self.cluster.kinds.discovery_lag = plan.discovery_lag
         if not plan.is_late:
             self._define()
@@ -98,6 +122,11 @@ class World:
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
+
+    @property
+    def handlers(self) -> tuple[HandlerPlan, ...]:
+        """The handlers of the present version of the operator."""
+        return (self._is_upgraded and self.plan.upgraded) or self.plan.handlers
 
     async def live(self) -> None:
         """Let everything happen."""
@@ -135,7 +164,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
-        self._disturb(0.0)
+        self._disturb(0.0, "start")
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
@@ -151,7 +180,7 @@ class World:
         if self.admission is not None:
             self.admission.judge.judge_exit(process)
         if error is not None and not isinstance(error, WebopError):
-            self.judge.complain(f"{process} has failed: {error!r}")
+            self.judge.complain(f"failure: {process} has failed: {error!r}")
         if not process.is_stopping:
             self.network.later(1.0, self.start, process.number)
 
@@ -189,7 +218,8 @@ class World:
         Args:
             begin: by the loop's clock.
             end: by the loop's clock.
-            path: if only faults of requests with this in their path count.
+            path: if only faults of requests with this in their path count, or "start", "stop",
+                "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -234,33 +264,41 @@ class World:
         )
 
     def _take(self, step: Step) -> None:
-        if step.kind in {"create", "update", "label", "delete", "replace"}:
+        changes = {
+            "compact": self.cluster.compact,
+            "define": self._define,
+            "alter": self._alter,
+            "regroup": self._regroup,
+            "unlock": self._unlock,
+        }
+        if step.kind in _USES:
             self._act_as_user(step)
+        elif step.kind in changes:
+            changes[step.kind]()
         elif step.kind == "fault":
             assert step.fault is not None
             self.network.begin(step.fault)
             self.network.later(step.seconds, self.network.end, step.fault)
-        elif step.kind == "compact":
-            self.cluster.compact()
-        elif step.kind == "define":
-            self._define()
-        elif step.kind == "alter":
-            self._alter()
-        elif step.kind == "unlock":
-            self._unlock()
+        elif step.kind == "policy":
+            assert step.fault is not None
+            self.network.policies.append(step.fault)
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
             self.network.later(step.seconds, self._catch_up)
+        elif step.kind == "upgrade":
+            self._upgrade(step)
+        elif step.kind in {"peer", "lost peer"}:
+            self.peers.join(int(step.target), step.seconds, is_lost=step.kind == "lost peer")
         elif step.kind in {"rollout", "rotate"}:
             assert self.admission is not None
             self.admission.take(step.kind)
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(abs(step.seconds), "" if step.fault is None else step.fault.path)
+            self._disturb(abs(step.seconds), _name_disturbance(step))
 
     def _disturb(self, seconds: float, path: str = "") -> None:
         self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
@@ -282,11 +320,39 @@ class World:
         elif step.kind == "label":
             label = "yes" if self._values % 2 else None
             requests.append(("PATCH", name, {"metadata": {"labels": {LABEL: label}}}))
+        elif step.kind == "annotate":
+            notes = {NOTE: str(self._values)}
+            requests.append(("PATCH", name, {"metadata": {"annotations": notes}}))
+        elif step.kind == "meddle":
+            requests += self._meddle(name)
         if self.admission is not None:
             self.admission.submit(requests)
             return
         for request in requests:
             self.request(*request)
+
+    def _meddle(self, name: str) -> list[tuple[str, str, Any]]:
+        """Overwrite what handlers have written."""
+        body, value = self.list_objects().get(name, {}), f"user#{self._values}"
+        status = dict.fromkeys(list_notes(body.get("status", {})), value)
+        path = f"{name}/status" if self.plan.has_status else name
+        return [("PATCH", path, {"status": status})] if status else []
+
+    def _upgrade(self, step: Step) -> None:
+        """Replace one replica after another by one of the next version."""
+        self._is_upgraded = True
+        for number, process in enumerate(self.replicas):
+            if process is not None:
+                self.network.later(number * step.seconds, self._replace, process, step.seconds)
+
+    def _replace(self, process: ReplicaProcess, seconds: float) -> None:
+        if process.is_paused:  # it does not end in time
+            self._resume(process)
+            kind = "kill"
+        else:
+            kind = "stop"
+        if self.replicas[process.number] is process:
+            self._strike(Step(self.loop.time(), kind, process.number, seconds))
 
     def _strike(self, step: Step) -> None:
         number = int(step.target)
@@ -328,12 +394,27 @@ class World:
 
     def _alter(self) -> None:
         """Let the kind gain a status endpoint, or lose it."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-        crd = self._ask("GET", path).body
-        if "spec" in crd:
+        if crd := self._read_definition():
             version = crd["spec"]["versions"][0]
             version["subresources"] = {} if version.get("subresources") else {"status": {}}
-            self._ask("PUT", path, crd)
+            self._ask("PUT", _DEFINITION, crd)
+
+    def _regroup(self) -> None:
+        """Let the kind join a category, or leave it."""
+        if crd := self._read_definition():
+            crd["spec"]["names"]["categories"] = [] if self.is_grouped else [CATEGORY]
+            self._ask("PUT", _DEFINITION, crd)
+
+    def _read_definition(self) -> Any:
+        """Return a copy of the definition of the kind; what the cluster answers is its own."""
+        response = self._ask("GET", _DEFINITION)
+        return orjson.loads(response.encode()) if response.status == 200 else None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the kind belongs to the category."""
+        crd = self.cluster.get_objects(CRDS).get(f"{PLURAL}.{GROUP}", {})
+        return bool(crd.get("spec", {}).get("names", {}).get("categories"))
 
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
@@ -345,6 +426,9 @@ class World:
     def _create_peering(self) -> None:
         head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
         self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
+
+    def _patch_peering(self, patch: dict[str, Any]) -> None:
+        self._ask("PATCH", f"{_PEERINGS}/default", patch)
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0
@@ -373,7 +457,7 @@ class World:
         self.loop.resume()
         _, pending = await asyncio.wait({p.task for p in self.processes}, timeout=_EXIT)
         for task in pending:
-            self.judge.complain(f"{task.get_name()} does not end within {_EXIT:g} s")
+            self.judge.complain(f"exit: {task.get_name()} does not end within {_EXIT:g} s")
         if self.admission is not None:
             await self.admission.end()
         await asyncio.sleep(1.0)
@@ -406,8 +490,9 @@ class World:
         """Look as the thread at the end of a lease does; it ends its process."""
         if watchdog._stopped.is_set() or not process.is_running:
             return
-        rest = watchdog._fence.rest + _LEASE_GRACE
-        if not process.is_paused and rest <= 0 and watchdog._fence.threads:
+        fence = watchdog._fence  # by the time of the loop, as all clocks but those on the wall
+        rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
+        if rest <= 0 and fence.threads and not process.is_paused:
             with contextlib.suppress(_Exit):
                 process.context.copy().run(watchdog._bite)
             self.tell(f"{process} ends itself")
@@ -415,6 +500,13 @@ class World:
             self.network.later(1.0, self.start, process.number)
             return
         self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+
+
+def _name_disturbance(step: Step) -> str:
+    """Say what is disturbed: a part of paths, or nothing for everything."""
+    if step.fault is not None:
+        return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
+    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
@@ -425,15 +517,10 @@ def _exit(_: int) -> NoReturn:
     raise _Exit
 
 
-_runs = itertools.count()
-
-
 def run(plan: Plan) -> Verdict:
     """Run a history."""
     loop = VirtualLoop()
-    if next(_runs) % _COLLECTION == 0:
-        gc.collect()
-        gc.freeze()
+    gc.freeze()  # what is left of others, and all modules
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))

@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import ssl
+import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -33,6 +34,7 @@ _NEXT_ADDRESS = 0.25
 
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server or proxy that accepts connections, then is silent
 _BUFFER = 64 * 1024  # bytes
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
 # A merge patch does the same if it comes twice; a JSON patch of ours tests the version first.
 _REPEATABLE = {"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
@@ -331,6 +333,9 @@ async def _connect_to(address: _Address) -> socket.socket:
         sock.setblocking(False)  # noqa: FBT003 - the interface of sockets
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # The kernel would go on to send what was given up: a replica that has lost its lease while
+        # the network was down would overwrite later what the new leader has stored.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         await asyncio.get_running_loop().sock_connect(sock, target)
     except BaseException:
         sock.close()

@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser  # it and this refer to each other while it lives
         self._answer: HTTPAnswer | None = None
         self._is_for_head = False
         self._head_size = 0
@@ -232,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         """Begin."""
         # Not asserted: the transports of uvloop are of no class of asyncio.
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpResponseParser(self)
         self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - it is asyncio's
@@ -262,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self._on_lost(self)
-        del self._parser  # they refer to each other
+        del self._parser
 
     # What the parser calls.
 

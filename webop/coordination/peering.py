@@ -213,7 +213,9 @@ class PeeringObject:
         record = build_record(settings.priority, settings.lifetime, time.time())
         self.has_record = not self._peering.is_replicated  # also if the answer is lost
         try:
-            is_written = await self._patch(client, {"status": {self._peering.identity: record}})
+            answer = await self._patch(client, {"status": {self._peering.identity: record}})
+            if answer is not None:  # it shows those who came between the last event and this record
+                await self._accept(client, answer)
         except APIError as exc:
             self._note_failure("No keep-alive, which others notice in the end, in the peering", exc)
             return False
@@ -221,7 +223,7 @@ class PeeringObject:
         self._once.forget("failure")
         if not settings.stealth:
             logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
-        return is_written
+        return answer is not None
 
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
@@ -230,16 +232,18 @@ class PeeringObject:
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
-    async def _patch(self, client: Client, patch: dict[str, Any]) -> bool:
-        """Patch the object, in one attempt; tell whether it is there."""
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """Patch the object, in one attempt; return it, or None if it is not there."""
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
         try:
-            await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
+            answer: dict[str, Any] = await perform_once(
+                client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT
+            )
         except APINotFoundError:
-            return False
-        return True
+            return None
+        return answer
 
 
 class Peering:
@@ -359,7 +363,8 @@ class Peering:
         watched = [self._objects[key] for key in self._tasks]
         is_scope_known = self.settings.clusterwide or view.namespaces is not None
         is_known = view.is_known and is_scope_known and all(o.is_settled for o in watched)
-        if not self._has_decided and not is_known:
+        # The first look decides, and the first one at an object that has been waited for.
+        if not is_known and (not self._has_decided or self.obstacle):
             return None
         self._has_decided = True
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]

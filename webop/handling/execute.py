@@ -115,12 +115,18 @@ def _prepare_commit(
 
 @asynccontextmanager
 async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> AsyncIterator[None]:
-    """Save at the given moment of the loop's clock, unless the block ends before it."""
+    """Save at the given moment of the loop's clock, unless the block ends before it.
+
+    If the block is cancelled, what is finished is saved at once.
+    """
     loop = asyncio.get_running_loop()
     started: list[asyncio.Future[None]] = []
     alarm = loop.call_at(moment, lambda: started.append(asyncio.ensure_future(save())))
     try:
         yield
+    except asyncio.CancelledError:
+        started = started or [asyncio.ensure_future(save())]
+        raise
     finally:
         alarm.cancel()
         if started:

@@ -7,22 +7,23 @@ store goes into ``cause.own``, what the handlers want changed into ``cause.patch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
 
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
 from webop.handling.handler_states import HandlerState, Progress, build_mark
 from webop.handling.handlers import Reason
+from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch, apply_merge_patch, subtract_patch
 from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
-from webop.reactor.tracking import Cycle, Tracked, Work
+from webop.reactor.tracking import Cycle, Pending, Tracked, Work
 
 logger = logging.getLogger(__name__)
 
@@ -48,38 +49,26 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
     cycle = work.cycle = _adjust_cycle(plan, progress, storage)
-    written: list[Patch] = []
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     has_changed = cause.reason is Reason.CREATE and cause.new != cycle.essence
     seen = None
     if cause.reason in (Reason.CREATE, Reason.UPDATE):
         seen = Snapshot(cause.new) if has_changed else essence
+    commits = _Commits(ctx, obj, seen)
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
-        commit=partial(_commit, ctx, obj, seen, written),
+        commit=commits.add,
         tally=ctx.operator.tally,
     )
-    called = [handler for handler in plan.handlers if handler.id in progress]
-    outcomes = await execute(
-        [handler for handler in called if handler.id not in cycle.bases], cause, progress, options
-    )
-    for handler in called:
-        if handler.id in cycle.bases:  # it is called for the changes that it has missed
-            missed = cause.since(cycle.bases[handler.id])
-            outcomes |= await execute([handler], missed, progress, options)
+    outcomes = await _call(plan, cycle, progress, options, commits)
     obj.restore(state)
     cycle.essence = essence.restore()
     if has_changed and outcomes and seen is not None:
         cycle.detour = seen.restore()
     deliver_results(outcomes, cause.patch)
-    for patch in written:  # users may have changed the object since then
-        rest, done = subtract_patch(cause.patch, patch), list(map(id, patch.fns))
-        fns = [fn for fn in cause.patch.fns if id(fn) not in done]
-        cause.patch.clear()
-        cause.patch.update(rest)
-        cause.patch.fns.extend(fns)
+    commits.subtract_from(cause.patch)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
     if progress.is_finished:
         leftovers = cause.own
@@ -90,7 +79,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             leftovers = work.cleanup = Patch()
         _conclude(ctx, plan, progress, body, cycle, leftovers)
         work.cycle = None
-        obj.initial = False
+        if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
+            obj.initial = False
     else:
         if seen is not None:
             progress.mark(outcomes, build_mark(seen.restore()))
@@ -98,26 +88,72 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     return progress.delay
 
 
-async def _commit(
-    ctx: ResourceContext,
-    obj: Tracked,
-    seen: Snapshot | None,
-    written: list[Patch],
-    states: Mapping[str, HandlerState],
-    patch: Patch,
-) -> None:
-    """Store what is finished while a slower handler runs; if this fails, it is stored later."""
-    progress = Progress(dict(states))
-    if seen is not None:
-        progress.mark(states, build_mark(seen.restore()))
-    storage = ctx.operator.settings.persistence.progress_storage
-    progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
+async def _call(
+    plan: Plan, cycle: Cycle, progress: Progress, options: CallOptions, commits: _Commits
+) -> dict[str, Outcome]:
+    """Call the handlers that are due; return the outcomes by their ids."""
+    called = [handler for handler in plan.handlers if handler.id in progress]
+    usual = [handler for handler in called if handler.id not in cycle.bases]
     try:
-        if await writing.patch(ctx, obj, patch):
-            written.append(patch)
-    except (APIError, LoginError) as exc:
-        said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
-        logger.debug(said, obj, exc, extra=extra)
+        outcomes = await execute(usual, plan.cause, progress, options)
+        for handler in called:
+            if handler.id in cycle.bases:  # it is called for the changes that it has missed
+                missed = plan.cause.since(cycle.bases[handler.id])
+                outcomes |= await execute([handler], missed, progress, options)
+    except asyncio.CancelledError:
+        commits.keep()
+        raise
+    return outcomes
+
+
+class _Commits:
+    """The patches that store what is finished while slower handlers run.
+
+    Args:
+        ctx: the context of the work.
+        obj: the object.
+        seen: the state that the handlers are called for; None if it does not matter.
+    """
+
+    def __init__(self, ctx: ResourceContext, obj: Tracked, seen: Snapshot | None) -> None:
+        self._ctx = ctx
+        self._obj = obj
+        self._seen = seen
+        self._written: list[Patch] = []
+        self._unwritten: Patch | None = None
+
+    async def add(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
+        """Store what is finished until now; if this fails, it is stored later."""
+        ctx, obj = self._ctx, self._obj
+        progress = Progress(dict(states))
+        if self._seen is not None:
+            progress.mark(states, build_mark(self._seen.restore()))
+        storage = ctx.operator.settings.persistence.progress_storage
+        progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
+        done = [id(fn) for earlier in self._written for fn in earlier.fns]
+        patch.fns[:] = [fn for fn in patch.fns if id(fn) not in done]
+        self._unwritten = patch
+        try:
+            if await writing.patch(ctx, obj, patch):
+                self._written.append(patch)
+            self._unwritten = None
+        except (APIError, LoginError) as exc:
+            said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
+            logger.debug(said, obj, exc, extra=extra)
+
+    def keep(self) -> None:
+        """Have the next stream write what could not be written, as the handlers are cancelled."""
+        if self._unwritten is not None:
+            self._obj.keep_pending(Pending(self._unwritten, Patch()))
+
+    def subtract_from(self, patch: Patch) -> None:
+        """Remove from a patch what is written; users may have changed the object since then."""
+        for written in self._written:
+            rest, done = subtract_patch(patch, written), list(map(id, written.fns))
+            fns = [fn for fn in patch.fns if id(fn) not in done]
+            patch.clear()
+            patch.update(rest)
+            patch.fns.extend(fns)
 
 
 def _conclude(

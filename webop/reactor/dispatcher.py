@@ -377,6 +377,7 @@ class Dispatcher:
             obj.text = None
         plan: Plan | None = None
         if obj.text is None:  # else it must be read first
+            obj.is_dirty = False
             try:
                 plan = self._processor.plan(obj)
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
@@ -420,6 +421,8 @@ class Dispatcher:
                 if obj.is_unindexed:
                     await self._index(obj)
                 await self._room.take_turn()
+                if obj.is_dirty:  # a daemon can have ended since the plan was made
+                    plan = None
                 obj.is_dirty = False
                 delay = await self._processor.process(obj, plan)
             except Exception as exc:  # noqa: BLE001  one object must not stop the others

@@ -28,6 +28,7 @@ from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
+_UNCHANGED = frozenset({Reason.NOOP, Reason.RESUME})
 _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
 
 
@@ -108,7 +109,7 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
 def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool:
     """Find the handlers of the change; tell whether there is anything to do about it."""
     cause = plan.cause
-    if cause.reason is Reason.NOOP and cycle is not None:
+    if cycle is not None and cycle.reason is Reason.UPDATE and cause.reason in _UNCHANGED:
         plan.cycle = cycle  # the change was undone, but handlers have seen it
         return True
     if cause.reason not in _HANDLED or not ctx.handlers.changes:

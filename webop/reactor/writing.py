@@ -348,6 +348,9 @@ async def _send(
                 if not attempts:
                     raise APIConflictError(str(exc), status=409) from exc
                 continue
+        if answer is None and subresource and await read(ctx, obj) is not None:
+            what = f"{ctx.resource.plural}/{subresource}"
+            raise APINotFoundError(f"The API server does not serve {what} any more.", status=404)
         if answer is None:
             return False
         _warn_of_pruning(ctx, obj, content, answer)

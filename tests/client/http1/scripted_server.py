@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -94,11 +95,14 @@ class ScriptedServer:
 
 @contextlib.asynccontextmanager
 async def playing(
-    script: Script, context: ssl.SSLContext | None = None
+    script: Script, context: ssl.SSLContext | None = None, *, receive_buffer: int = 0
 ) -> AsyncIterator[ScriptedServer]:
     scripted = ScriptedServer(script)
+    sock = socket.create_server(("127.0.0.1", 0))
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     server = await asyncio.start_server(
-        scripted.serve, "127.0.0.1", 0, ssl=context, limit=2**24, backlog=500
+        scripted.serve, sock=sock, ssl=context, limit=2**24, backlog=500
     )
     scripted.port = server.sockets[0].getsockname()[1]
     scripted.url = f"{'http' if context is None else 'https'}://127.0.0.1:{scripted.port}"

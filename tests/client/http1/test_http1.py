@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -375,6 +376,38 @@ async def test_a_connection_is_closed_if_its_request_is_cancelled(
         await server.wait_for_closing()
         assert await client.request("GET", "/fast") == {}
         assert server.accepted == 3
+
+
+async def test_a_request_that_was_given_up_does_not_arrive_later(
+    context: ssl.SSLContext | None,
+) -> None:
+    """As in a network that is down for some seconds: the kernel has it, and cannot send it."""
+    size = 200_000
+    is_there, is_back = asyncio.Event(), asyncio.Event()
+    received = 0
+
+    async def script(connection: Connection) -> None:
+        nonlocal received
+        await connection.reader.readuntil(b"\r\n\r\n")
+        transport = cast("asyncio.Transport", connection.writer.transport)
+        transport.pause_reading()
+        is_there.set()
+        await is_back.wait()
+        transport.resume_reading()
+        while data := await connection.reader.read(65536):
+            received += len(data)
+
+    async with playing(script, context, receive_buffer=8192) as server, server.connect() as client:
+        task = asyncio.create_task(client.request("PATCH", "/x", body={"a": "x" * size}))
+        await is_there.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.01)  # the event loop closes the socket
+        is_back.set()
+        await server.wait_for_closing()
+    assert received < size
 
 
 async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:

@@ -140,6 +140,8 @@ class Kinds:
             established = _build_condition("Established", stamp, "InitialNamesAccepted", _ACCEPTED)
             status = {"conditions": [conditions[0], established]}
             crd = self._write(crd, dict(crd["metadata"]), status)
+        elif crd["status"]["acceptedNames"] != names:
+            crd = self._write(crd, dict(crd["metadata"]), {"acceptedNames": names})
         self._serve_all(crd)
 
     def _serve_all(self, crd: Json) -> None:

@@ -69,6 +69,8 @@ def apply_json_patch(target: Json, patch: Any) -> Any:
 
 def is_same(one: Any, other: Any) -> bool:
     """Compare strictly: true is not 1, and 1 is not 1.0, as their texts differ."""
+    if one is other:
+        return True
     if one != other or type(one) is not type(other):
         return False
     if isinstance(one, dict):

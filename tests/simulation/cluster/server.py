@@ -13,7 +13,7 @@ import orjson
 from .bodies import parse_body, parse_delete_options, parse_object
 from .definitions import Kinds
 from .discovery import discover
-from .kinds import BUILT_IN, CRDS, NAMESPACES
+from .kinds import BUILT_IN, CRDS, NAMESPACES, WEBHOOKS
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .reading import list_objects, open_watch
 from .store import Change, Store, Watch
@@ -80,6 +80,27 @@ class Cluster:
     def lag(self, lag: int | Callable[[str], int]) -> None:
         self._store.lag = lag
         self._store.catch_up()
+
+    def delay_webhooks(self, later: Callable[[Callable[[], None]], None]) -> None:
+        """Have changed webhook configurations in force some time later.
+
+        Args:
+            later: given a function, calls it then; functions in the order in which they came.
+        """
+        known = self._store.webhooks = {
+            resource: dict(self._store.tables[resource].objects) for resource in WEBHOOKS.values()
+        }
+
+        def note(change: Change) -> None:
+            if (objects := known.get(change.resource)) is not None:
+                later(lambda: take(objects, change))
+
+        def take(objects: dict[str, Json], change: Change) -> None:
+            objects.pop(change.key, None)
+            if change.new is not None:
+                objects[change.key] = change.new
+
+        self.observers.append(note)
 
     @property
     def quota(self) -> Quota | None:

@@ -214,6 +214,7 @@ class Store:
         self.version = 100
         self.lag: int | Callable[[str], int] = 0
         self.observers: list[Callable[[Change], None]] = []
+        self.webhooks: dict[str, dict[str, Json]] | None = None
         self.tables: dict[str, Table] = {}
         self.react: Callable[[Change], None] | None = None
 

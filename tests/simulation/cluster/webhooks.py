@@ -102,14 +102,17 @@ def _choose(
     store: Store, way: str, operation: Operation, old: Json | None, new: Json | None
 ) -> list[Json]:
     """Return the webhooks that are responsible, but for what they say about labels of objects."""
-    table = store.tables[WEBHOOKS[way]]
-    if not table.objects or operation.kind.resource in WEBHOOKS.values():
+    resource = WEBHOOKS[way]
+    objects = store.tables[resource].objects
+    if store.webhooks is not None:
+        objects = store.webhooks[resource]
+    if not objects or operation.kind.resource in WEBHOOKS.values():
         return []
     labels = _get_namespace_labels(store, operation, old, new)
     return [
         webhook
-        for name in sorted(table.objects)
-        for webhook in table.objects[name].get("webhooks", ())
+        for name in sorted(objects)
+        for webhook in objects[name].get("webhooks", ())
         if any(_concerns(rule, operation) for rule in webhook.get("rules", ()))
         and (labels is None or matches_label_selector(webhook["namespaceSelector"], labels))
     ]

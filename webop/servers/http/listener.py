@@ -224,8 +224,10 @@ class _Server(uvicorn.Server):
 
     async def _connect(self, connection: socket.socket) -> None:
         protocol = partial(HTTPProtocol, self.config, self.server_state, {}, self._loop)
-        with contextlib.suppress(OSError):  # a failed handshake, too
+        try:
             await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
+        except OSError as error:  # a failed handshake, too
+            error.__traceback__ = None  # its frames refer to it: only the collector would free them
 
 
 def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -25,6 +25,7 @@ import contextvars
 import logging
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -71,16 +72,21 @@ class HTTPProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._connection = connection = _Connection(*args, **kwargs)
+        # Not before the TLS handshake: what fails there is never told that it has lost anything.
+        self._build = partial(_Connection, *args, **kwargs)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve a connection, after the TLS handshake if there is one."""
+        self._connection = connection = self._build()
         state: Any = connection.server_state
         if not hasattr(state, "read_buffer"):
             state.read_buffer = memoryview(bytearray(_READ_SIZE))
         self._buffer: memoryview = state.read_buffer
-        self.connection_made = connection.connection_made  # type: ignore[assignment,method-assign]
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
         self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+        connection.connection_made(transport)  # type: ignore[arg-type]
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio
         """Return where to put what comes next."""
@@ -140,6 +146,8 @@ class _Connection(HttpToolsProtocol):
         self.message_event.set()
         self._unanswered.clear()
         super().connection_lost(exc)
+        # The event loop's TLS keeps its protocol: only the garbage collector would free them all.
+        self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Parse what has come."""

@@ -1,0 +1,473 @@
+"""Each rule of the simulation complains of what it is for, and of nothing beside it.
+
+Each story of :mod:`tests.simulation.scenes` is told with its fault, and then with neighbours of the
+fault that are right, or that the documentation excuses.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulation import admission_rules, invariants, world
+from tests.simulation.admission import OTHERS
+from tests.simulation.cluster import Json, Response
+from tests.simulation.network import Fault
+from tests.simulation.plans import AdmissionPlan, Step
+from tests.simulation.replicas import LABEL, PLURAL
+from tests.simulation.scenes import (
+    CALM,
+    CONFIGURATIONS,
+    FINALIZER,
+    QUIET,
+    WEBHOOKS,
+    Scene,
+    call_beside_peer,
+    call_in_the_calm,
+    call_timer,
+    call_twice,
+    configure,
+    count,
+    delete_object,
+    end_operator,
+    fill_index,
+    go_on,
+    keep_object,
+    look_into_index,
+    make,
+    overwrite,
+    patch_impatiently,
+    renew,
+    request,
+    run_daemons,
+    start_tasks,
+    stop_at_the_end,
+    update_object,
+    write_in_the_calm,
+)
+from webop.errors import WebopError
+
+DOCS = Path(__file__).parents[2] / "docs" / "simulation.md"
+FAILED = 'failed calling webhook "check.sim": Post "https://operator": '
+DENIED = 'admission webhook "check.sim" denied the request: no'
+MUTATING = CONFIGURATIONS.format("mutating")
+LATER = Step(50.0, "fault", None, 1.0, Fault("slow"))
+FAULT = Step(0.0, "fault", None, 1.0, Fault("slow"))
+FAULT_OF_OBJECTS = Step(0.0, "fault", None, 1.0, Fault("slow", path=PLURAL))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A story and what is complained of.
+
+    Attributes:
+        rule: the name of the rule that is broken; nothing if none is.
+        what: in words.
+        story: tells it.
+        options: of the story; those of the plan are under "plan".
+    """
+
+    rule: str
+    what: str
+    story: Callable[..., Awaitable[None]]
+    options: Json
+
+    def judge(self) -> list[str]:
+        """Tell the story; return the complaints."""
+        options = {**self.options}
+        scene = Scene(**options.pop("plan", {}))
+        with contextlib.closing(scene.loop):
+            return scene.play(self.story, options)
+
+
+def tell(rule: str, what: str, story: Callable[..., Awaitable[None]], **options: Any) -> Case:
+    return Case(rule, what, story, options)
+
+
+HANDLERS = make("create0", "event0", "create1")
+ALONE: Json = {"handlers": HANDLERS}
+LABELLED: Json = {"spec": {"value": 1}, "metadata": {"labels": {"of-create0": "u0"}}}
+CREATIONS: Json = {"handlers": make("create0")}
+EVENTS: Json = {"handlers": make("event0")}
+LEASE: Json = {**ALONE, "mode": "lease"}
+PEERING: Json = {**ALONE, "mode": "peering"}
+ROUGH: Json = {"steps": (FAULT,)}
+ROUGH_OBJECTS: Json = {"steps": (FAULT_OF_OBJECTS,)}
+TIMERS: Json = {"handlers": make("timer0", idle=3.0)}
+COUNTERS: Json = {"handlers": make("timer0", effect="count")}
+DELETES: Json = {"handlers": make("delete0")}
+DAEMONS: Json = {"handlers": make("daemon0")}
+CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
+INDEX: Json = {"handlers": make("index0")}
+UPDATES: Json = {"handlers": make("create0", "update0")}
+FIELDS: Json = {"handlers": make("create0", "field0")}
+HOOKS: Json = {"admission": AdmissionPlan()}
+SHRINKING: Json = {"admission": AdmissionPlan(shrinks=True)}
+PERSISTENT: Json = {"admission": AdmissionPlan(is_persistent=True)}
+
+
+def _limit(number: int | None, **plan: Any) -> Json:
+    return {**ALONE, "settings": {"batching": {"worker_limit": number}}, **plan}
+
+
+CALLS = (
+    tell("overlap", "two calls at once", call_twice, pause=None, essence="new", plan=ALONE),
+    tell("overlap", "of two handlers", call_twice, pause=None, again="create1", plan=ALONE),
+    tell("overlap", "under a Lease", call_twice, pause=None, essence="new", is_other=True,
+         plan=LEASE),
+    tell("overlap", "in a bad network", call_twice, pause=None, essence="new",
+         plan={**LEASE, **ROUGH}),
+    tell("overlap", "of events", call_twice, pause=None, first="event0", again="event0",
+         plan=ALONE),
+    tell("", "one after another", call_twice, essence="new", plan=ALONE),
+    tell("", "for two objects", call_twice, pause=None, uid="u2", plan=ALONE),
+    tell("", "an event beside", call_twice, pause=None, again="event0", plan=ALONE),
+    tell("", "of a sub-handler", call_twice, pause=None, again="create0/sub", plan=ALONE),
+    tell("", "of two peers", call_twice, pause=None, essence="new", is_other=True, plan=PEERING),
+    tell("", "paused", call_twice, pause=None, essence="new", is_other=True, fate="paused",
+         plan=LEASE),
+    tell("", "killed", call_twice, pause=None, is_other=True, fate="killed", plan=LEASE),
+    tell("repetition", "of a success", call_twice, plan=ALONE),
+    tell("repetition", "of a failure for good", call_twice, outcome="permanent", plan=ALONE),
+    tell("repetition", "by another replica", call_twice, is_other=True, plan=LEASE),
+    tell("repetition", "alone in a bad network", call_twice, plan={**ALONE, **ROUGH}),
+    tell("repetition", "of a holder, in a network that is bad for objects only", call_twice,
+         plan={**LEASE, **ROUGH_OBJECTS}),
+    tell("", "of a holder in a bad network", call_twice, plan={**LEASE, **ROUGH}),
+    tell("", "of a peer in a bad network", call_twice, plan={**PEERING, **ROUGH_OBJECTS}),
+    tell("", "another state", call_twice, essence="new", plan=ALONE),
+    tell("", "another object", call_twice, uid="u2", plan=ALONE),
+    tell("", "another cause", call_twice, reason="update", plan=ALONE),
+    tell("", "another handler", call_twice, again="create1", plan=ALONE),
+    tell("", "resumed", call_twice, cause="resume", plan=ALONE),
+    tell("", "an event", call_twice, first="event0", again="event0", plan=ALONE),
+    tell("", "alone after a restart", call_twice, is_other=True, plan={**ALONE, **ROUGH}),
+    tell("", "after the deletion", call_twice, fate="deleted", plan=ALONE),
+    tell("", "after a kill", call_twice, is_other=True, fate="killed", plan=LEASE),
+    tell("count of attempts", "begun anew", call_twice, outcome="error", plan=ALONE),
+    tell("count of attempts", "one left out", call_twice, outcome="error", retry=2, plan=ALONE),
+    tell("", "counted on", call_twice, outcome="error", retry=1, plan=ALONE),
+    tell("", "after a cancellation", call_twice, outcome="cancelled", plan=ALONE),
+    tell("limit", "two at once, one allowed", call_twice, pause=None, uid="u2", plan=_limit(1)),
+    tell("", "a thread whose kind has changed", call_twice, pause=None, uid="u2",
+         plan=_limit(1, handlers=make("create0", is_sync=True), steps=(Step(0.4, "alter"),))),
+    tell("", "two allowed", call_twice, pause=None, uid="u2", plan=_limit(2)),
+    tell("", "one of events", call_twice, pause=None, uid="u2", again="event0", plan=_limit(1)),
+    tell("", "two replicas", call_twice, pause=None, uid="u2", is_other=True, plan=_limit(1)),
+    tell("too early", "1 of 5 s", call_twice, outcome="temporary", delay=5.0, retry=1, plan=ALONE),
+    tell("too early", "in a bad network", call_twice, outcome="temporary", delay=5.0, retry=1,
+         plan={**ALONE, **ROUGH}),
+    tell("", "5 s", call_twice, outcome="temporary", delay=5.0, pause=5.0, retry=1, plan=ALONE),
+    tell("", "by a clock that is ahead", call_twice, outcome="temporary", delay=5.0, retry=1,
+         fate="skewed", plan=ALONE),
+    tell("", "1 of 5 s, begun anew", call_twice, outcome="error", delay=5.0, is_other=True,
+         plan={**LEASE, **ROUGH}),
+    tell("too late", "15 s", call_twice, outcome="error", delay=1.0, pause=15.0, retry=1,
+         plan=ALONE),
+    tell("", "10 s", call_twice, outcome="error", delay=1.0, pause=10.0, retry=1, plan=ALONE),
+    tell("", "in a crowd", call_twice, outcome="error", pause=15.0, retry=1, plan=_limit(1)),
+    tell("", "15 s of a bad network", call_twice, outcome="error", pause=15.0, retry=1,
+         plan={**ALONE, **ROUGH}),
+    tell("repetition", "of a sub-handler", call_twice, first="create0/sub", again="create0/sub",
+         plan=ALONE),
+    tell("", "of a thread whose kind has changed", call_twice, duration=3.0,
+         plan={"handlers": make("create0", is_sync=True), "steps": (Step(1.0, "alter"),)}),
+    tell("repetition", "of a quick thread", call_twice,
+         plan={"handlers": make("create0", is_sync=True), "steps": (Step(0.55, "alter"),)}),
+    tell("count of attempts", "not as recorded", go_on, retry=1, plan=CREATIONS),
+    tell("too early", "not as recorded", go_on, pause=4.0, plan=CREATIONS),
+    tell("", "as recorded", go_on, plan=CREATIONS),
+    tell("", "recorded for another cause", go_on, retry=0, pause=4.0, recorded="update",
+         plan=CREATIONS),
+    tell("", "recorded as done", go_on, retry=0, success=True, plan=CREATIONS),
+    tell("", "recorded by a peer", go_on, retry=0, plan={**CREATIONS, "mode": "peering"}),
+    tell("peering", "with a higher priority", call_beside_peer, plan=CREATIONS),
+    tell("peering", "with the same priority", call_beside_peer, priority=0, plan=CREATIONS),
+    tell("", "with a lower priority", call_beside_peer, priority=-1, plan=CREATIONS),
+    tell("", "who has just come", call_beside_peer, pause=1.0, plan=CREATIONS),
+    tell("", "who has left", call_beside_peer, pause=11.0, plan=CREATIONS),
+    tell("", "in a bad network", call_beside_peer, plan={**CREATIONS, **ROUGH}),
+    tell("idle", "1 of 3 s", call_timer, plan=TIMERS),
+    tell("", "3 s", call_timer, age=3.0, plan=TIMERS),
+    tell("", "a write of the replica", call_timer, age=4.0, written=3.0, plan=TIMERS),
+    tell("", "a change that has not come yet", call_timer, age=0.1, plan=TIMERS),
+    tell("", "without idle", call_timer, plan=COUNTERS),
+    tell("", "1 s in a bad network", call_timer, plan={**TIMERS, **ROUGH}),
+)  # fmt: skip
+
+WRITES = (
+    tell("renewal", "after 9 s", renew),
+    tell("renewal", "in a network that is bad for objects only", renew, plan=ROUGH_OBJECTS),
+    tell("", "after 7 s", renew, pause=7.0),
+    tell("", "by the next holder", renew, then="two"),
+    tell("", "in a bad network", renew, plan=ROUGH),
+    tell("", "released", renew, first="", then=""),
+    tell("order", "3 after 4", count, plan=COUNTERS),
+    tell("", "5 after 4", count, second=5, plan=COUNTERS),
+    tell("", "by another replica", count, is_other=True, plan=COUNTERS),
+    tell("wrong object", "an effect", keep_object, status={"of-create0": "u0"}, plan=CREATIONS),
+    tell("wrong object", "a result", keep_object, status={"create0": {"uid": "u0"}},
+         plan=CREATIONS),
+    tell("wrong object", "a label", keep_object, labels={"of-create0": "u0"}, handled=LABELLED,
+         plan=CREATIONS),
+    tell("", "of its own", keep_object, notes=["of-create0", "create0"], plan=CREATIONS),
+    tell("", "a word of somebody else", keep_object, status={"note": "u0"}, plan=CREATIONS),
+    tell("written twice", "over a user", overwrite),
+    tell("", "another value", overwrite, count=3),
+    tell("", "with nobody between", overwrite, is_other=False),
+    tell("", "in a bad network", overwrite, plan=ROUGH),
+    tell("deletion", "not handled", delete_object, plan=DELETES),
+    tell("deletion", "failed for now", delete_object, outcome="temporary", plan=DELETES),
+    tell("", "handled", delete_object, outcome="ok", plan=DELETES),
+    tell("", "failed for good", delete_object, outcome="permanent", plan=DELETES),
+    tell("", "not guarded", delete_object, finalizers=(), plan=DELETES),
+    tell("", "released before", delete_object, is_released=True, plan=DELETES),
+    tell("", "not created", delete_object, outcome="ok",
+         plan={"handlers": make("delete0", "create0")}),
+    tell("", "guarded by others", delete_object, finalizers=("a.b/c",), plan=DELETES),
+    tell("", "of no handler", delete_object, plan={"handlers": make("delete0", is_choosy=True)}),
+    tell("leftover", "a task", end_operator),
+    tell("", "of another operator", end_operator, owner=1),
+    tell("", "a task that has ended", end_operator, seconds=0.5),
+    tell("failure", "of an operator", end_operator, seconds=0.5, error=ValueError("a bug")),
+    tell("", "of a kind that is known", end_operator, seconds=0.5, error=WebopError("no access")),
+    tell("exit", "never", stop_at_the_end, is_stubborn=True),
+    tell("", "at once", stop_at_the_end, is_stubborn=False),
+    tell("impatience", "second 6 of 5 to 10", patch_impatiently, plan=EVENTS),
+    tell("impatience", "after an older call", patch_impatiently, ended="one", at=4.0, plan=EVENTS),
+    tell("impatience", "for another object", patch_impatiently, ended="two", plan=EVENTS),
+    tell("impatience", "for another replica", patch_impatiently, ended="one", is_other=True,
+         plan=EVENTS),
+    tell("impatience", "stopping", patch_impatiently, is_stopping=True, plan=EVENTS),
+    tell("impatience", "webhooks", patch_impatiently, path=MUTATING, plan=EVENTS),
+    tell("", "more to write", patch_impatiently, ended="one", plan=EVENTS),
+    tell("", "another object of the name", patch_impatiently, is_new=True, plan=EVENTS),
+    tell("", "a daemon's", patch_impatiently,
+         plan={"handlers": make("event0", "daemon0", is_choosy=True)}),
+    tell("", "webhooks at the end", patch_impatiently, path=MUTATING, is_stopping=True,
+         plan=EVENTS),
+)  # fmt: skip
+
+STATES = (
+    tell("endless", "a call", call_in_the_calm, seconds=800.0, plan=ALONE),
+    tell("", "a call that ends", call_in_the_calm, plan=ALONE),
+    tell("", "an event's", call_in_the_calm, handler="event0", seconds=800.0, plan=ALONE),
+    tell("deletion", "held", keep_object, is_deleted=True, finalizers=["a.b/c"], plan=ALONE),
+    tell("", "done", keep_object, is_deleted=True, plan=ALONE),
+    tell("unhandled", "never", keep_object, handled=None, called=(), plan=ALONE),
+    tell("unhandled", "another state", keep_object, handled={"spec": {"value": 0}}, plan=ALONE),
+    tell("", "handled", keep_object, called=("create0", "create1"), plan=ALONE),
+    tell("", "by no handler", keep_object, handled=None, called=(), plan=EVENTS),
+    tell("missed", "by one of two", keep_object, plan=ALONE),
+    tell("missed", "failed for now", keep_object, called=("create0", "create1"), outcome="error",
+         plan=ALONE),
+    tell("missed", "an update", update_object, called=(), plan=UPDATES),
+    tell("missed", "a field", update_object, called=(), plan=FIELDS),
+    tell("missed", "an update, of the last state", update_object, value=1, plan=UPDATES),
+    tell("missed", "an update, of this object", update_object, uid="u2", plan=UPDATES),
+    tell("missed", "an update after a restart", update_object, called=(), created=(),
+         plan={"handlers": make("update0")}),
+    tell("", "an update that was handled", update_object, plan=UPDATES),
+    tell("", "a field that was handled", update_object, called=("field0",), plan=FIELDS),
+    tell("", "failed for good", keep_object, called=("create0", "create1"), outcome="permanent",
+         plan=ALONE),
+    tell("", "no update at first", keep_object, plan=UPDATES),
+    tell("", "no field at first", keep_object, plan=FIELDS),
+    tell("", "an older event", keep_object, called=["event0"], value=0,
+         plan={"handlers": make("event0", "update0")}),
+    tell("", "an older call, killed", keep_object, value=0, is_dead=True, successors=1,
+         plan=UPDATES),
+    tell("", "an older call, not chosen any more", keep_object, value=0,
+         plan={"handlers": (*make("create0", is_choosy=True), *make("update0"))}),
+    tell("missed", "created before", keep_object, value=0, plan=UPDATES),
+    tell("", "chosen later", keep_object, called=(), labels={LABEL: "yes"},
+         handled={"spec": {"value": 1}, "metadata": {"labels": {LABEL: "yes"}}},
+         plan={"handlers": make("create0", is_choosy=True)}),
+    tell("", "created as it was before", keep_object, value=0, plan=CREATIONS),
+    tell("progress", "an annotation", keep_object, annotations={"kopf.zalando.org/create0": "{}"},
+         plan=UPDATES),
+    tell("progress", "a status", keep_object, status={"kopf": {}}, plan=UPDATES),
+    tell("progress", "after a restart", keep_object, status={"kopf": {}}, successors=1,
+         plan=UPDATES),
+    tell("", "of somebody else", keep_object, annotations={"a.b/create0": "{}"}, plan=UPDATES),
+    tell("progress", "that matches no more", keep_object, called=(), status={"kopf": {}},
+         plan=EVENTS),
+    tell("", "that matches no more, after a restart", keep_object, called=(), status={"kopf": {}},
+         successors=1, plan=EVENTS),
+    tell("", "of a peer", keep_object, status={"kopf": {}}, successors=1,
+         plan={**UPDATES, "mode": "peering"}),
+    tell("finalizer", "missing", keep_object, plan={"handlers": make("create0", "delete0")}),
+    tell("finalizer", "for nothing", keep_object, finalizers=[FINALIZER], plan=UPDATES),
+    tell("", "wanted", keep_object, finalizers=[FINALIZER],
+         plan={"handlers": make("create0", "delete0")}),
+    tell("", "of somebody else", keep_object, finalizers=["a.b/c"], plan=UPDATES),
+    tell("daemon", "does not run", run_daemons, counts=(0,), plan=DAEMONS),
+    tell("daemon", "runs twice", run_daemons, counts=(2,), plan=DAEMONS),
+    tell("daemon", "in two replicas", run_daemons, counts=(1, 1), plan=DAEMONS),
+    tell("daemon", "not chosen", run_daemons, labels={"a": "b"}, plan=CHOSEN),
+    tell("daemon", "stopped before a change", run_daemons, counts=(0,), stopped_at=0.5,
+         plan=DAEMONS),
+    tell("", "runs once", run_daemons, plan=DAEMONS),
+    tell("", "not chosen, not run", run_daemons, counts=(0,), labels={"a": "b"}, plan=CHOSEN),
+    tell("", "ended by itself", run_daemons, counts=(0,), has_ended=True, plan=DAEMONS),
+    tell("", "ended, and runs again", run_daemons, has_ended=True, plan=DAEMONS),
+    tell("", "stopped after the last change", run_daemons, counts=(0,), stopped_at=2.0,
+         plan=DAEMONS),
+    tell("", "ran in a replica that was killed", run_daemons, counts=(1, 1), dies=True,
+         plan=DAEMONS),
+    tell("index", "empty", fill_index, values=(), plan=INDEX),
+    tell("index", "an older value", fill_index, values=(0,), plan=INDEX),
+    tell("index", "a value too many", fill_index, values=(1, 1), plan=INDEX),
+    tell("index", "not chosen", fill_index, values=(1,),
+         plan={"handlers": make("index0", is_choosy=True)}),
+    tell("", "equal", fill_index, values=(1,), plan=INDEX),
+    tell("", "chosen", fill_index, values=(1,), labels={LABEL: "yes"},
+         plan={"handlers": make("index0", is_choosy=True)}),
+    tell("", "of a replica that was killed", fill_index, values=(), dies=True, plan=INDEX),
+    tell("index", "seen in parts", look_into_index, plan=INDEX),
+    tell("", "seen before all", look_into_index, names=(), plan=INDEX),
+    tell("", "seen as a whole", look_into_index, names=("one", "two"), plan=INDEX),
+    tell("", "seen without what is new", look_into_index, pause=1.0, plan=INDEX),
+    tell("", "seen in a bad network", look_into_index, plan={**INDEX, **ROUGH}),
+    tell("unrest", "a write", write_in_the_calm),
+    tell("unrest", "a call", call_in_the_calm, at=QUIET, plan=ALONE),
+    tell("", "a write before", write_in_the_calm, at=CALM + 50.0),
+    tell("", "a timer that counts", write_in_the_calm, plan=COUNTERS),
+    tell("", "a write of something else", write_in_the_calm, name="default"),
+    tell("", "an event", call_in_the_calm, at=QUIET, handler="event0", plan=ALONE),
+    tell("daemon", "lost at last", run_daemons, lost_at=QUIET, plan=DAEMONS),
+    tell("growth", "401 tasks", start_tasks, number=401),
+    tell("", "350 tasks", start_tasks, number=350),
+)  # fmt: skip
+
+
+def _say(message: str, status: int = 500) -> Json:
+    return {"answer": Response(status, {"message": message})}
+
+
+def _admit(*attempt: str, **spec: str) -> Json:
+    return {"answer": Response(201, {"spec": spec}), "attempt": attempt}
+
+
+FORBIDDEN = _admit("POST", PLURAL, "forbidden", stamp="yes")
+UNFIT = _admit("PATCH", PLURAL, "unfit")
+OTHER = _admit("POST", OTHERS, "unfit")
+
+WEBHOOK_CALLS = (
+    tell("failed", "a call", request, **_say(FAILED), plan=HOOKS),
+    tell("failed", "404 after a rollout", request, **_say(f"{FAILED} HTTP 404"), plan=SHRINKING),
+    tell("failed", "before a fault", request, **_say(FAILED), plan={**HOOKS, "steps": (LATER,)}),
+    tell("failed", "long after a fault", request, **_say(FAILED), since=60.0,
+         plan={**HOOKS, **ROUGH}),
+    tell("", "ended", request, **_say(FAILED), meanwhile="end", plan=HOOKS),
+    tell("", "closed", request, **_say(FAILED), meanwhile="close", plan=HOOKS),
+    tell("", "not known to others", request, **_say(FAILED), meanwhile="forget", plan=HOOKS),
+    tell("", "nobody is there", request, **_say(FAILED), is_there=False, plan=HOOKS),
+    tell("", "no endpoint yet", request, **_say(FAILED), is_listed=False, plan=HOOKS),
+    tell("", "told to stop", request, **_say(FAILED), meanwhile="stop", plan=HOOKS),
+    tell("", "no endpoint any more", request, **_say(FAILED), meanwhile="unlist", plan=HOOKS),
+    tell("", "killed", request, **_say(FAILED), meanwhile="kill", plan=HOOKS),
+    tell("", "in a bad network", request, **_say(FAILED), plan={**HOOKS, **ROUGH}),
+    tell("", "503 in a rollout", request, **_say(f"{FAILED} HTTP 503"), plan=SHRINKING),
+    tell("denied", "a good one", request, **_say(DENIED, 400), plan=HOOKS),
+    tell("", "a bad one", request, **_say(DENIED, 400), attempt=("POST", PLURAL, "unfit"),
+         plan=HOOKS),
+    tell("", "by a quota", request, **_say("exceeded quota", 403), plan=HOOKS),
+    tell("unchecked", "forbidden", request, **FORBIDDEN, plan=HOOKS),
+    tell("unchecked", "forbidden, after a rollout", request, **FORBIDDEN, old="there", plan=HOOKS),
+    tell("unchecked", "for the new version", request, **UNFIT, plan=HOOKS),
+    tell("unchecked", "another resource", request, **OTHER, plan=HOOKS),
+    tell("unchecked", "long after a rollout", request, **OTHER, old="ended", since=60.0,
+         plan=HOOKS),
+    tell("", "a good one that is admitted", request, **_admit("POST", PLURAL, "", stamp="yes"),
+         plan=HOOKS),
+    tell("", "nobody judges it", request, **FORBIDDEN, is_there=False, plan=HOOKS),
+    tell("", "nobody judges it at last", request, **FORBIDDEN, meanwhile="stop", plan=HOOKS),
+    tell("", "the old version was killed", request, **OTHER, old="killed", since=90.0, plan=HOOKS),
+    tell("", "the old version is there", request, **UNFIT, old="there", plan=HOOKS),
+    tell("", "the old version was there", request, **OTHER, old="ended", plan=HOOKS),
+    tell("", "for the new version, after a kill", request, **OTHER, meanwhile="kill", plan=HOOKS),
+    tell("unchanged", "a creation", request, **_admit("POST", PLURAL, ""), plan=HOOKS),
+    tell("", "a patch", request, **_admit("PATCH", PLURAL, ""), plan=HOOKS),
+    tell("", "another resource", request, **_admit("POST", OTHERS, ""), plan=HOOKS),
+    tell("", "nobody changes it", request, **_admit("POST", PLURAL, ""), is_there=False,
+         plan=HOOKS),
+    tell("webhooks", "one is lost", configure, lost=["twin-2"], plan=HOOKS),
+    tell("webhooks", "one that mutates", configure, lost=["stamp"], plan=HOOKS),
+    tell("webhooks", "a persistent one", configure, lost=["check"], is_there=False,
+         plan=PERSISTENT),
+    tell("", "none is lost", configure, lost=[], plan=HOOKS),
+    tell("", "nobody serves", configure, lost=["check"], is_there=False, plan=HOOKS),
+    tell("", "only the persistent one stays", configure, lost=["twin", "grow"], is_there=False,
+         plan=PERSISTENT),
+    tell("left", "all of them", configure, lost=[], is_there=False, ends="well", plan=HOOKS),
+    tell("left", "more than the persistent one", configure, lost=["twin"], is_there=False,
+         ends="well", plan=PERSISTENT),
+    tell("left", "after two", configure, lost=[], is_there=False, ends="late", others=1,
+         plan=HOOKS),
+    tell("", "after another one in a fault", configure, lost=[], is_there=False, ends="late",
+         others=1, plan={**HOOKS, **ROUGH}),
+    tell("", "in a bad network", configure, lost=[], is_there=False, ends="well",
+         plan={**HOOKS, **ROUGH}),
+    tell("", "another one serves", configure, lost=[], ends="well", others=1, plan=HOOKS),
+    tell("", "after a kill", configure, lost=[], is_there=False, ends="rough", others=1,
+         plan=HOOKS),
+    tell("", "none", configure, lost=["stamp", *WEBHOOKS["Validating"]], is_there=False,
+         ends="well", plan=HOOKS),
+    tell("", "the persistent one", configure, lost=["stamp", "twin", "twin-2", "grow"],
+         is_there=False, ends="well", plan=PERSISTENT),
+)  # fmt: skip
+
+CASES = (*CALLS, *WRITES, *STATES, *WEBHOOK_CALLS)
+
+
+@pytest.fixture(scope="module")
+def complaints() -> dict[Case, list[str]]:
+    return {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule or 'innocent'}: {case.what}")
+def test_a_rule_is_broken_by_its_fault_and_not_by_what_is_beside_it(
+    case: Case, complaints: dict[Case, list[str]]
+) -> None:
+    complaints[case] = case.judge()
+    broken = {complaint.partition(":")[0] for complaint in complaints[case]}
+    assert broken == ({case.rule} if case.rule else set()), complaints[case]
+
+
+def list_templates() -> Iterator[str]:
+    """Find the complaints in the source: patterns of their texts."""
+    for module in (invariants, admission_rules, world):
+        tree = ast.parse(inspect.getsource(module))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        given = {
+            id(arg) for call in calls if "complain" in ast.dump(call.func) for arg in call.args
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                words = [
+                    part.value if isinstance(part, ast.Constant) else "" for part in node.values
+                ]
+                is_named = module is not world and re.match(r"[a-z][a-z ]+: ", str(words[0]))
+                if id(node) in given or is_named:
+                    yield "".join(re.escape(str(word)) if word else ".+" for word in words)
+
+
+def test_all_complaints_of_the_source_are_in_the_table_and_their_rules_in_the_docs(
+    complaints: dict[Case, list[str]],
+) -> None:
+    guilty = [case for case in CASES if case.rule]
+    texts = [text for case in guilty for text in complaints.get(case) or case.judge()]
+    templates = list(list_templates())
+    unproven = [it for it in templates if not any(re.fullmatch(it, text) for text in texts)]
+    assert not unproven
+    told = re.findall(r"^\| ([a-z, -]+) \|", DOCS.read_text().split("\n## ")[1], re.MULTILINE)
+    assert {name for names in told for name in names.split(", ")} == {case.rule for case in guilty}
