@@ -106,6 +106,19 @@ async def test_probes_are_served_and_shared_by_those_who_ask_at_once(workshop: W
     assert [r.json() for r in responses] == [{"count": 1, "sync": {"works": True}}] * 5
 
 
+async def test_metrics_are_served_beside_the_probes_if_they_are_asked_for(
+    workshop: Workshop,
+) -> None:
+    url = f"http://127.0.0.1:{find_free_port()}"
+    options = (f"--liveness={url}/healthz", f"--metrics={url}/metrics")
+    async with workshop.start("-A", *options, workshop.write(PROBES)) as command:
+        (probes,) = await ask(command, f"{url}/healthz", times=1)
+        (metrics,) = await ask(command, f"{url}/metrics", times=1)
+        assert await command.stop() == 0
+    assert probes.json() == {"count": 1, "sync": {"works": True}}
+    assert 'webop_handler_calls_total{handler="sync",outcome="success",' in metrics.text
+
+
 @pytest.mark.feature("PRB-03", "PRB-09", "STA-02")
 async def test_probes_are_served_when_the_startup_is_over(workshop: Workshop) -> None:
     code = """

@@ -3,8 +3,8 @@
 ``uvicorn webop.app:app`` is configured by the environment: ``WEBOP_MODULES=handlers.py,pkg.mod``,
 ``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
-``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /`` says what is
-served.
+``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /metrics`` is for
+Prometheus; ``GET /`` says what is served.
 
 In an app of the user's own, :class:`OperatorApp` is mounted as any other ASGI app. Frameworks do
 not run the lifespans of what is mounted, so the outer app runs :meth:`OperatorApp.lifespan`.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -47,6 +48,9 @@ from webop.signals import end_tasks, retiring_at_signals
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
+
+# After a scrape, as a multiple of its time: whoever scrapes all the time gets a tenth of the CPU.
+_SCRAPE_PAUSE = 9
 
 _ADVICE = (
     "There are no handlers. Set WEBOP_MODULES to files or modules with handlers, such as "
@@ -97,6 +101,7 @@ class OperatorApp:
         operator: an operator that is run by someone else: then the app has no lifespan of its
             own, and serves no reviews, only the probes.
         health_path: where the results of the probe handlers are.
+        metrics_path: where the metrics are; None for nowhere.
     """
 
     def __init__(
@@ -105,11 +110,13 @@ class OperatorApp:
         *,
         operator: Operator | None = None,
         health_path: str = "/healthz",
+        metrics_path: str | None = "/metrics",
     ) -> None:
         self._build = build
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
         self._is_alive = False
+        self._scraped_until = 0.0
         self._starlette = Starlette(
             routes=[
                 Route(health_path, self._report_health, methods=["GET"]),
@@ -118,6 +125,8 @@ class OperatorApp:
                 Route("/readyz", self._report_readiness, methods=["GET"]),
             ]
         )
+        if metrics_path is not None:
+            self._starlette.add_route(metrics_path, self._report_metrics, methods=["GET"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
@@ -269,6 +278,18 @@ class OperatorApp:
             return _respond({"error": exc.kind}, 500)
         except TypeError:
             return _respond({"error": "The results of the probes are not for JSON."}, 500)
+
+    async def _report_metrics(self, request: Request) -> Response:
+        """Expose what is known of the operator; also before it starts, and after its end."""
+        from webop.metrics.exposition import expose  # noqa: PLC0415 - not everybody asks for it
+
+        while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
+            await asyncio.sleep(pause)
+        began = time.monotonic()
+        content, kind = expose(self.operator, ", ".join(request.headers.getlist("accept")))
+        ended = time.monotonic()
+        self._scraped_until = ended + _SCRAPE_PAUSE * (ended - began)
+        return Response(content, headers={"content-type": kind})
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""

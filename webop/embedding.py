@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -60,6 +60,7 @@ class EmbeddingOptions(TypedDict, total=False):
     ready_flag: Flag | None
     vault: Vault | None
     memo: Any
+    metrics_endpoint: str | None
 
 
 @spell_out(clusterwide=False, namespaces=())
@@ -148,8 +149,8 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
 
     Raises:
         TypeError: there is no such option.
-        ConfigurationError: both all namespaces and some are asked for, or the liveness endpoint
-            is not an HTTP URL.
+        ConfigurationError: both all namespaces and some are asked for, or the endpoint of the
+            probes or of the metrics is not an HTTP URL, or both have the same.
     """
     check_names("operators", options, EmbeddingOptions)
     vault = options.get("vault")
@@ -163,7 +164,6 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
     if (peering_name := options.get("peering_name")) is not None:
         settings.peering.name = peering_name
         settings.peering.mandatory = True
-    liveness = options.get("liveness_endpoint")
     return OperatorOptions(
         registry=options.get("registry"),
         settings=settings,
@@ -172,7 +172,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
         vault=vault,
         scope=_build_scope(options),
         identity=options.get("identity"),
-        services=[_build_liveness(liveness)] if liveness else [],
+        services=_build_services(options.get("liveness_endpoint"), options.get("metrics_endpoint")),
     )
 
 
@@ -191,28 +191,46 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     return Scope(clusterwide or not patterns, patterns)
 
 
-def _build_liveness(url: str) -> Any:
-    """Return a service with the probes at a URL such as http://0.0.0.0:8080/healthz (PRB-01)."""
-    example = "such as http://0.0.0.0:8080/healthz"
+def _build_services(liveness: str | None, metrics: str | None) -> list[Any]:
+    """Return what serves the probes (PRB-01) and the metrics: one listener if the port is one."""
+    paths: dict[tuple[str, int], dict[str, str | None]] = {}
+    if liveness:
+        address, path = _parse_endpoint("liveness", liveness, "http://0.0.0.0:8080/healthz")
+        paths[address] = {"health_path": path or "/"}
+    if metrics:
+        address, path = _parse_endpoint("metrics", metrics, "http://0.0.0.0:8080/metrics")
+        shared = paths.setdefault(address, {})
+        shared["metrics_path"] = path or "/metrics"
+        if shared["metrics_path"] == shared.get("health_path"):
+            raise ConfigurationError(
+                f"The metrics endpoint {metrics!r} must have another path than the liveness one."
+            )
+    return [_build_service(*key, {"metrics_path": None, **value}) for key, value in paths.items()]
+
+
+def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int], str]:
+    """Return the host and the port, and the path."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as exc:  # a port beyond 65535
         raise ConfigurationError(
-            f"The liveness endpoint {url!r} is not a valid URL, {example}: {exc}."
+            f"The {title} endpoint {url!r} is not a valid URL, such as {example}: {exc}."
         ) from None
     if parts.scheme != "http":
         raise ConfigurationError(
-            f"The liveness endpoint {url!r} must be an http:// URL, {example}."
+            f"The {title} endpoint {url!r} must be an http:// URL, such as {example}."
         )
+    return (parts.hostname or "localhost", 80 if port is None else port), parts.path
 
+
+def _build_service(host: str, port: int, paths: Mapping[str, Any]) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is what serves it
         from webop.servers.http.listener import Listener  # noqa: PLC0415
 
-        app = OperatorApp(operator=made, health_path=parts.path or "/")
-        async with Listener(app, parts.hostname or "localhost", 80 if port is None else port):
+        async with Listener(OperatorApp(operator=made, **paths), host, port):
             yield
 
     return serve

@@ -33,7 +33,7 @@ from webop.handling.indexes import Indexes
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.stores import Memo, Memos
-from webop.handling.watchdog import watching_loop
+from webop.handling.watchdog import measure_lag, watching_loop
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.login import LoginKeeper
@@ -43,6 +43,7 @@ from webop.reactor.observer import Observer, Scope
 from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
+from webop.tallies import Timings
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Operator:
         settings = options.settings or OperatorSettings.from_environment()
         settings.peering.clusterwide = options.scope.clusterwide
         vault, transport = options.vault or Vault(), options.transport_factory
-        self._requests = Client(vault, settings.networking, transport_factory=transport)
+        self.client = Client(vault, settings.networking, transport_factory=transport)
         self.context = OperatorContext(
             settings=settings,
             registry=registry,
@@ -111,7 +112,7 @@ class Operator:
             identity=options.identity or detect_process_identity(),
             poster=Poster(settings),
             client=AsyncClient(
-                self._requests,
+                self.client,
                 get_manager=lambda: settings.networking.field_manager,
                 on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - it is made below
             ),
@@ -122,6 +123,7 @@ class Operator:
         self.login = LoginKeeper(self.context, vault, is_patient=options.is_hosted)
         self.is_started = False
         self.observer: Observer | None = None
+        self.loop_lag = Timings()
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
@@ -138,7 +140,7 @@ class Operator:
         current_poster.set(self.context.poster)
         try:
             with watching_loop(self.context.settings.process):
-                async with self._requests, asyncio.TaskGroup() as group:
+                async with self.client, asyncio.TaskGroup() as group:
                     keeping = self.login.run(needs_cluster=lambda: self.needs_cluster)
                     group.create_task(keeping, name="login")
                     await self._live()
@@ -153,7 +155,7 @@ class Operator:
         restore_loggers()  # the modules of the operator may have configured logging,
         await run_activity(self.context, Activity.STARTUP)
         restore_loggers()  # or its startup handlers
-        self._requests.options = self.context.settings.networking
+        self.client.options = self.context.settings.networking
         try:
             self.webhooks.begin()
             if self.has_work:
@@ -237,7 +239,7 @@ class Operator:
         self.context.pausing.pause("exit", "the operator is stopping", exiting)
 
     async def _serve(self) -> None:
-        client = self._requests
+        client = self.client
         async with AsyncExitStack() as stack:
             for service in self.options.services:
                 await stack.enter_async_context(service(self))
@@ -252,6 +254,7 @@ class Operator:
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:
                     group.create_task(self.webhooks.run(), name="webhook server")
+                group.create_task(measure_lag(self.loop_lag), name="lag of the event loop")
                 if self.needs_cluster:
                     self.login.wanted.set()
                     group.create_task(self._keep_working(client), name="work with the cluster")

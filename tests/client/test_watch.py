@@ -194,6 +194,30 @@ async def test_it_tells_how_it_is_going() -> None:
         await wait_until(lambda: not mirror.status.failures)
 
 
+@in_virtual_time
+async def test_metrics_see_a_watch_its_age_and_its_restarts_as_long_as_it_runs() -> None:
+    cluster = FakeCluster("x")
+    async with cluster.connect() as client:
+        items = watch(client, RESOURCE, None, Watching())
+        name = RESOURCE.plural_name
+        async with contextlib.aclosing(items):
+            for _ in range(3):
+                await anext(items)
+            cluster.apply("y")
+            await anext(items)
+            await asyncio.sleep(20)
+            (watcher,) = client.watchers
+            assert watcher.resource is RESOURCE
+            assert watcher.get_age() >= 20
+            for number, error in enumerate((None, ConnectionResetError())):
+                cluster.cut(error)
+                cluster.apply(f"z{number}")
+                await anext(items)
+            assert watcher.get_age() < 20
+            assert client.tally.restarts == {(name, "ended"): 1, (name, "failed"): 1}
+        assert not client.watchers
+
+
 @pytest.mark.feature("EVT-02", "EVT-03")
 @in_virtual_time
 async def test_a_listing_is_marked_and_its_objects_have_no_type() -> None:

@@ -1,9 +1,9 @@
-"""Write what the code knows of itself into the pages: settings, commands, options of decorators.
+"""Write what the code knows of itself into the pages: settings, commands, options, metrics.
 
 ``python -m tests.docs.reference`` (``make reference``) fills in what is between the comments
-``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->`` or ``<!-- commands -->`` and
-``<!-- end -->`` in the pages; the rest of them is written by hand. ``test_reference_pages.py``
-compares the pages with the code.
+``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->``, ``<!-- commands -->`` or
+``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand.
+``test_reference_pages.py`` compares the pages with the code.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ from webop.handling.handlers import (
     TimerHandler,
     WebhookHandler,
 )
+from webop.metrics.definitions import DEFINITIONS
 from webop.settings import PoolSection, Section
 from webop.settings.environment import find_setters
 
-PAGES = tuple(DOCS / f"{name}.md" for name in ("settings", "command_line", "options", "admission"))
+PAGES = tuple(
+    DOCS / f"{name}.md"
+    for name in ("settings", "command_line", "options", "admission", "operations")
+)
 
 _BLOCK = re.compile(
-    r"<!-- (?P<kind>settings|commands|options)(?:: (?P<names>[\w ]+))? -->\n.*?<!-- end -->",
+    r"<!-- (?P<kind>settings|commands|options|metrics)(?:: (?P<names>[\w ]+))? -->\n"
+    r".*?<!-- end -->",
     re.DOTALL,
 )
 _MANY = 8  # numbers of a series that are shown
@@ -49,7 +54,7 @@ def fill(page: str) -> str:
     def build(match: re.Match[str]) -> str:
         names = (match["names"] or "").split()
         kind = match["kind"]
-        lines = build_commands() if kind == "commands" else _BUILDERS[kind](names)
+        lines = _BUILDERS[kind](names)
         opening = match[0].partition("\n")[0]
         return "\n".join([opening, "", *lines, "<!-- end -->"])
 
@@ -100,7 +105,6 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "TimerOptions": (TimerHandler, kopf.timer),
     "WebhookOptions": (WebhookHandler, kopf.on.mutate),
 }
-_BUILDERS = {"settings": build_settings, "options": build_options}
 
 
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
@@ -139,7 +143,18 @@ def _format_default(section: Section, name: str) -> str:
     return f"`{value}`" if is_plain else f"`{type(value).__name__}()`"
 
 
-def build_commands() -> Iterator[str]:
+def build_metrics(_: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of all metrics."""
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for name, kind, labels, text, _read in DEFINITIONS:
+        shown = ", ".join(f"`{label}`" for label in labels)
+        meaning = _format_text(text).replace("<", "&lt;")
+        yield f"| `{name}` | {kind.value} | {shown} | {meaning} |"
+    yield ""
+
+
+def build_commands(_: Iterable[str]) -> Iterator[str]:
     """Yield the lines about all commands."""
     settings: Any = webop_command.context_settings
     context = click.Context(webop_command, info_name="webop", **settings)
@@ -190,6 +205,14 @@ def get_variable(option: click.Option, context: click.Context) -> str:
 def _format_text(text: str) -> str:
     """Write a text as a cell of a table: in one line, in the notation of Markdown."""
     return " ".join(text.split()).replace("``", "`").replace("|", r"\|").removesuffix(".")
+
+
+_BUILDERS = {
+    "settings": build_settings,
+    "options": build_options,
+    "commands": build_commands,
+    "metrics": build_metrics,
+}
 
 
 def main() -> None:

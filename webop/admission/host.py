@@ -53,7 +53,7 @@ class WebhookHost:
         self._is_listening = False
         self._is_withdrawn = False
         self.hosting = Hosting(limits=operator.settings.admission)
-        self.review = AdmissionService(operator, self.hosting.gate)
+        self.review = AdmissionService(operator, self.hosting)
         self.manager: ConfigurationManager | None = None
 
     @property

@@ -21,7 +21,7 @@ from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import attempt
+from webop.handling.execute import attempt, is_verdict
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.registry import select_webhooks
@@ -34,7 +34,7 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.pacing import Once
 from webop.posting import current_poster
-from webop.servers.gate import Gate
+from webop.servers.hosting import Hosting
 
 _IDENTITY = ("/metadata/name", "/metadata/namespace", "/metadata/uid")
 _UNPATCHED = Patch()
@@ -51,12 +51,16 @@ class AdmissionService:
             (during a rollout).
     """
 
-    def __init__(self, operator: OperatorContext, gate: Gate) -> None:
+    def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
         self._operator = operator
-        self._gate = gate
+        self._gate = hosting.gate
+        self._tally = hosting.tally
         self.is_elsewhere: Callable[[str, Resource], bool] = lambda *_: False
         self._options = CallOptions(
-            operator.settings, default_errors=ErrorsMode.PERMANENT, success_level=logging.DEBUG
+            operator.settings,
+            default_errors=ErrorsMode.PERMANENT,
+            success_level=logging.DEBUG,
+            tally=operator.tally,
         )
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}
@@ -71,6 +75,7 @@ class AdmissionService:
             names = (handler.id, build_typed_id(handler))
             for name in dict.fromkeys((*names, *map(build_service_id, names))):
                 self._named.setdefault(name, []).append(handler)
+        self._tally.begin({name: handlers[0].id for name, handlers in self._named.items()})
 
     @property
     def ids(self) -> list[str]:
@@ -144,6 +149,10 @@ class AdmissionService:
                 error=rank_errors(errors) if errors else None,
             )
             log_answer(cause.logger, review, answer["response"], refusing)
+            if not answer["response"]["allowed"]:
+                label = refusing[0] if refusing else self._tally.find_label(webhook)
+                why = "denied" if is_verdict(rank_errors(errors)) else "error"
+                self._tally.rejections[label, why] += 1
             return answer
         finally:
             if entered is not None:

@@ -116,6 +116,13 @@ _others = build_option("Other operators")
     envvar="WEBOP_RUN_LIVENESS",
     help="Serve the health probes at a URL such as http://0.0.0.0:8080/healthz.",
 )
+@_probes(
+    "--metrics",
+    "metrics_endpoint",
+    metavar="URL",
+    envvar="WEBOP_RUN_METRICS",
+    help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port may be the same.",
+)
 @logging_options
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -133,6 +140,7 @@ def run(
     peering_name: str | None,
     lease_name: str | None,
     liveness_endpoint: str | None,
+    metrics_endpoint: str | None,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
@@ -175,6 +183,7 @@ def run(
                 priority=priority,
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
+                metrics_endpoint=metrics_endpoint,
                 registry=controls.registry,
                 settings=settings,
                 stop_flag=controls.stop_flag,

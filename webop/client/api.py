@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -44,12 +45,14 @@ from webop.errors import (
     APIUnauthorizedError,
 )
 from webop.pacing import Backoff, Once
+from webop.tallies import RequestTally
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from webop.client.credentials import Vault
     from webop.client.transport import TransportFactory
+    from webop.client.watch import Watcher
     from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -96,6 +99,9 @@ class Client:
         a creation can end in 409, and a JSON patch with a test in 422.
 
     Attributes:
+        tally: what has been requested.
+        lanes: the slots for requests about objects.
+        watchers: the watches that run.
         paging_groups: the API groups known to have no streaming lists, so that no watch asks for
             one again. They are told apart, as aggregated groups have servers of their own.
 
@@ -115,7 +121,9 @@ class Client:
         self.vault = vault
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
-        self._lanes = Lanes()
+        self.tally = RequestTally()
+        self.lanes = Lanes(self.tally.waits)
+        self.watchers: set[Watcher] = set()
         self._logged = Once()
 
     @property
@@ -180,12 +188,12 @@ class Client:
             try:
                 if call.lane is None:
                     return await self._exchange(call)
-                if not self._lanes.take(call.lane):
-                    await self._lanes.wait(call.lane)
+                if not self.lanes.take(call.lane):
+                    await self.lanes.wait(call.lane)
                 try:
                     return await self._exchange(call)
                 finally:
-                    self._lanes.leave(call.lane)
+                    self.lanes.leave(call.lane)
             except (APIConnectionError, APIServerError, APIUnauthorizedError) as exc:
                 if not call.is_retried:
                     raise
@@ -224,14 +232,18 @@ class Client:
         call = Call("GET", path, params)
         deadlines = Deadlines(limits)
         session = await self._pool.acquire()
+        began, status = time.monotonic(), None
         try:
             try:
                 async with deadlines.limit():
                     answer = await session.send(call, limits.connect)
+                    status = answer.status
                     if answer.status >= 300:
                         raise build_refusal(call, answer, await read_content(answer))
             except OSError as exc:
                 raise build_connection_error(call.attempt, exc) from exc
+            finally:
+                self.tally.add("WATCH", status, time.monotonic() - began)
             try:
                 yield LineStream(call, answer, deadlines)
             finally:
@@ -373,7 +385,7 @@ class Client:
         content: bytes | None = None,
         content_type: str = JSON,
     ) -> dict[str, Any]:
-        lane = f"{resource.plural}.{resource.group}" if options.get("is_queued") else None
+        lane = resource.plural_name if options.get("is_queued") else None
         is_retried = options.get("is_retried", True)
         call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
         result: dict[str, Any] = await self.perform(call)
@@ -392,10 +404,12 @@ class Client:
         is_forgiven = False
         while True:
             session = await self._pool.acquire(session)
+            began, status = time.monotonic(), None
             try:
                 timeout = call.timeout or options.request_timeout or None
                 async with asyncio.timeout(timeout):
                     answer = await session.send(call, options.connect_timeout)
+                    status = answer.status
                     content = await read_content(answer)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
@@ -409,6 +423,7 @@ class Client:
             except (OSError, orjson.JSONDecodeError) as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
+                self.tally.add(call.method, status, time.monotonic() - began)
                 await self._pool.release(session)
             if is_forgiven:
                 await asyncio.sleep(random.uniform(*_SECOND_TRY))  # noqa: S311 - no secret

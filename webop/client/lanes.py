@@ -8,7 +8,10 @@ wait, so that no burst of objects can delay what keeps the operator alive.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
+
+from webop.tallies import Timings
 
 # Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
 _LANE_LIMIT = 16
@@ -27,19 +30,26 @@ class Lanes:
         - The requests of a lane are sent in the order in which they came.
         - When a place becomes free, the lane with the fewest requests in flight gets it.
         - A request that is cancelled while it waits takes no place.
+
+    Attributes:
+        active: how many requests are in flight, by lane.
+
+    Args:
+        waits: where the times are counted for which requests wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Timings) -> None:
         self._total = 0
-        self._active: Counter[str] = Counter()
+        self._waits = waits
+        self.active: Counter[str] = Counter()
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
     def take(self, lane: str) -> bool:
         """Take a place if the lane has room; tell whether it had."""
-        active = self._active[lane]
+        active = self.active[lane]
         if active >= (_SHARE if self._total >= _TOTAL_LIMIT else _LANE_LIMIT):
             return False
-        self._active[lane] = active + 1
+        self.active[lane] = active + 1
         self._total += 1
         return True
 
@@ -47,20 +57,26 @@ class Lanes:
         """Wait for a place, and take it."""
         place = asyncio.get_running_loop().create_future()
         self._queues.setdefault(lane, deque()).append(place)
+        began = time.monotonic()
         try:
             await place
+            self._waits.add(time.monotonic() - began, lane)
         except asyncio.CancelledError:
             if not place.cancelled():
                 self.leave(lane)
             raise
 
+    def count_waiting(self) -> dict[str, int]:
+        """Return how many requests wait, by lane."""
+        return {lane: sum(not item.done() for item in q) for lane, q in self._queues.items()}
+
     def leave(self, lane: str) -> None:
         """Give a place back: to the first of those who wait in the least busy lane with room."""
         self._total -= 1
-        self._active[lane] -= 1
+        self.active[lane] -= 1
         if not self._queues:
             return
-        for waiting in sorted(self._queues, key=self._active.__getitem__):
+        for waiting in sorted(self._queues, key=self.active.__getitem__):
             queue = self._queues[waiting]
             while queue and queue[0].done():
                 queue.popleft()  # it was cancelled

@@ -114,37 +114,46 @@ async def watch(
 
     ``status`` is where it tells how it is going; ``name`` is that of the only object to be watched.
     """
-    watcher = _Watcher(client, resource, namespace, options, status or WatchStatus())
+    watcher = Watcher(client, resource, namespace, options, status or WatchStatus())
     watcher.name = name
-    while True:
-        try:
-            if watcher.status.state is State.EMPTY:
-                watcher.begin_listing()
-                yield ListingStarted()
-            if watcher.needs_pages:
-                async with aclosing(watcher.list_pages()) as objects:
-                    async for event in objects:
-                        yield event
-                yield watcher.finish_listing()
-            async with watcher.open_stream() as batches:
-                watcher.begin(batches)
-                async for lines in batches:
-                    for item in watcher.parse(lines):
-                        yield item
-            watcher.end()
-        except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
-            watcher.fail(exc)
-        finally:
-            await watcher.early.close()
-        await asyncio.sleep(watcher.pause)
+    client.watchers.add(watcher)
+    try:
+        while True:
+            try:
+                if watcher.status.state is State.EMPTY:
+                    watcher.begin_listing()
+                    yield ListingStarted()
+                if watcher.needs_pages:
+                    async with aclosing(watcher.list_pages()) as objects:
+                        async for event in objects:
+                            yield event
+                    yield watcher.finish_listing()
+                async with watcher.open_stream() as batches:
+                    watcher.begin(batches)
+                    async for lines in batches:
+                        for item in watcher.parse(lines):
+                            yield item
+                watcher.end()
+            except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
+                watcher.fail(exc)
+            finally:
+                await watcher.early.close()
+            await asyncio.sleep(watcher.pause)
+    finally:
+        client.watchers.discard(watcher)
 
 
 class _NoStreamingListError(WebopError):
     """The server ignores the wish for a streaming list."""
 
 
-class _Watcher:
-    """The memory of one watch between its streams, and its decisions."""
+class Watcher:
+    """The memory of one watch between its streams, and its decisions.
+
+    Attributes:
+        resource: what is watched.
+        status: how it is going.
+    """
 
     def __init__(
         self,
@@ -155,7 +164,7 @@ class _Watcher:
         status: WatchStatus,
     ) -> None:
         self._client = client
-        self._resource = resource
+        self.resource = resource
         self._namespace = namespace
         self._options = options
         self._path = resource.get_url(namespace=namespace)
@@ -190,7 +199,7 @@ class _Watcher:
         self._is_streaming = (
             self._options.streaming_list
             and not self._prefers_pages
-            and self._resource.group not in self._client.paging_groups
+            and self.resource.group not in self._client.paging_groups
         )
 
     async def list_pages(self) -> AsyncGenerator[WatchEvent, None]:
@@ -220,7 +229,7 @@ class _Watcher:
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
         # The pauses are up to the watch, and it tells how it is going; hence no retries here.
         return self._client.list_pages(
-            self._resource,
+            self.resource,
             self._namespace,
             limit,
             is_retried=False,
@@ -311,7 +320,7 @@ class _Watcher:
             if is_end and version:
                 self.status.version = version
                 return self.finish_listing()
-        if kind == BOOKMARK or self._get_duration() > _LIST_LIMIT:
+        if kind == BOOKMARK or self.get_age() > _LIST_LIMIT:
             raise _NoStreamingListError("the list does not end")
         if kind not in CHANGES:
             return None
@@ -325,13 +334,14 @@ class _Watcher:
     def end(self) -> None:
         """Take note that the stream has ended as it should."""
         is_listing = self.status.state is State.LISTING
-        if is_listing or (self._get_duration() < _SHORT_STREAM and not self._is_healthy):
+        if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
             end = "the stream has ended before its list"
             what = end if is_listing else "the server ends the stream at once"
             self.fail(BrokenStreamError(f"Cannot {self._attempt}: {what}"))
         else:
             self._heal()
             self._close()
+            self._client.tally.restarts[self.resource.plural_name, "ended"] += 1
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
@@ -341,9 +351,10 @@ class _Watcher:
             self._turn_to_pages(exc)
             return
         self._prefers_pages = is_streaming and self._stream is not None
-        self._recovery.fail(exc, self._get_duration())
+        self._recovery.fail(exc, self.get_age())
         self.pause = self._recovery.pause
         self._close()
+        self._client.tally.restarts[self.resource.plural_name, "failed"] += 1
 
     def _is_declined(self, exc: Exception) -> bool:
         """Tell whether it is the streaming list that the server does not give, not everything.
@@ -363,7 +374,7 @@ class _Watcher:
             self.status.state = State.EMPTY  # some objects have been yielded, maybe
             self._prefers_pages = True
         if not isinstance(exc, APIStatusError) or exc.status in _UNKNOWN_PARAMETERS:
-            self._client.paging_groups.add(self._resource.group)
+            self._client.paging_groups.add(self.resource.group)
         self._is_streaming = False
         self._close()
         self.pause = 0.0
@@ -392,7 +403,7 @@ class _Watcher:
             total=options.client_timeout,
         )
 
-    def _get_duration(self) -> float:
+    def get_age(self) -> float:
         """Return for how long the stream has lasted; 0 if there was none."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self._began_at is None else now - self._began_at

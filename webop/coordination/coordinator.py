@@ -50,6 +50,12 @@ class Coordinator:
         """Return the role among the replicas, in words, for people; nothing if all are equal."""
         return self._elector.describe()
 
+    @property
+    def leadership(self) -> tuple[str, bool] | None:
+        """The name of the Lease, and whether this replica holds it; None if there is no Lease."""
+        name = self._operator.settings.leadership.lease_name
+        return None if name is None else (name, self._elector.is_leading)
+
     def list_obstacles(self) -> list[str]:
         """Return what keeps the operator from acting until somebody puts it right, in words."""
         return [arbiter.obstacle for arbiter in self._arbiters if arbiter.obstacle]

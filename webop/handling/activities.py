@@ -60,6 +60,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         lifecycle=all_at_once,
         default_errors=ErrorsMode.PERMANENT if is_probe else ErrorsMode.TEMPORARY,
         success_level=logging.INFO if is_news else logging.DEBUG,
+        tally=operator.tally,
     )
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:

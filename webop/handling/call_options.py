@@ -11,6 +11,7 @@ from webop.handling.handlers import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
 from webop.objects.patch import Patch
 from webop.settings import OperatorSettings
+from webop.tallies import CallTally
 
 if TYPE_CHECKING:
     from webop.handling.handler_states import HandlerState
@@ -32,6 +33,7 @@ class CallOptions:
         parents: the states of the handlers that these are parts of; they are stored before any of
             these is called.
         success_level: the logging level of successes.
+        tally: where the calls are counted.
     """
 
     settings: OperatorSettings
@@ -41,3 +43,4 @@ class CallOptions:
     commit: Commit | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
+    tally: CallTally = field(default_factory=CallTally)

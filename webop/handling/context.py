@@ -13,6 +13,7 @@ from webop.handling.stores import Memos
 from webop.lifecycles import LifeCycleFn
 from webop.posting import Poster
 from webop.settings import OperatorSettings
+from webop.tallies import CallTally
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient
@@ -32,3 +33,4 @@ class OperatorContext:
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)
+    tally: CallTally = field(default_factory=CallTally)

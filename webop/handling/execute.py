@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,7 +31,18 @@ from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, 
 from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, build_mark, now
-from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
+from webop.handling.handlers import (
+    ActivityHandler,
+    ChangeHandler,
+    DaemonHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    Reason,
+    ResourceHandler,
+    TimerHandler,
+    WebhookHandler,
+)
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
 from webop.handling.registry import deduplicated
@@ -39,8 +51,19 @@ from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch, merge_patches
+from webop.tallies import add
 
 _DONE = Outcome(final=True)  # of the most calls by far
+_CANCELLED = Outcome(final=True)
+_TYPES: dict[type[Handler], str] = {
+    ActivityHandler: "activity",
+    ChangeHandler: "change",
+    DaemonHandler: "daemon",
+    EventHandler: "event",
+    IndexHandler: "index",
+    TimerHandler: "timer",
+    WebhookHandler: "webhook",
+}
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
@@ -132,6 +155,7 @@ async def attempt(
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
+    began, outcome = time.monotonic(), _CANCELLED
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -161,12 +185,53 @@ async def attempt(
         outcome = _DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
+        _count(handler, outcome, time.monotonic() - began, options)
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:
+    """Count a call, for metrics; each one comes here, hence the shortcut to its row."""
+    tally = options.tally
+    if (row := tally.rows.get(handler)) is None:
+        row = tally.durations.find(_name(handler, options), name_type(handler))
+        if not options.parents and not isinstance(handler, ActivityHandler):
+            tally.rows[handler] = row  # others are made anew for each call
+    add(row, seconds)
+    if outcome is not _DONE and (failure := _name_failure(handler, outcome)):
+        tally.failures[_name(handler, options), name_type(handler), failure] += 1
+
+
+def _name(handler: Handler, options: CallOptions) -> str:
+    """Return the id; those of sub-handlers can be made of what objects contain."""
+    return f"{next(iter(options.parents))}/*" if options.parents else handler.id
+
+
+def name_type(handler: Handler) -> str:
+    """Return "change" for a ChangeHandler, and so on."""
+    return _TYPES[type(handler)]
+
+
+def _name_failure(handler: Handler, outcome: Outcome) -> str:
+    """Return why a call was no success; nothing if it was."""
+    if outcome is _CANCELLED:
+        return "cancelled"
+    if outcome.exception is None:
+        return "ignored" if outcome.message else ""
+    if isinstance(handler, WebhookHandler):
+        return "denied" if is_verdict(outcome.exception) else "failure"
+    return "failure" if outcome.final else "retry"
+
+
+def is_verdict(failure: BaseException | None) -> bool:
+    """Tell whether this is what a webhook denies a request with, not how it fails."""
+    is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
+    is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
+    return is_meant and not is_overdue
 
 
 def _build_kwargs(
@@ -289,9 +354,7 @@ def _choose_level(cause: Cause, failure: BaseException | None) -> int:
     A ``TemporaryError`` is what the author expects, unless it is the last one.
     """
     if isinstance(cause, WebhookCause):
-        is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
-        is_meant = isinstance(failure, PermanentError | TemporaryError) and not is_overdue
-        return logging.DEBUG if is_meant else logging.ERROR
+        return logging.DEBUG if is_verdict(failure) else logging.ERROR
     if isinstance(failure, TemporaryError):
         return logging.WARNING
     return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

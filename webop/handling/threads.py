@@ -104,6 +104,12 @@ def is_crowded(pool: Pool) -> bool:
     return usage is not None and size is not None and usage.calls > size + _CROWD
 
 
+def count_calls(pool: Pool) -> int:
+    """Return how many calls a pool has accepted but not finished."""
+    usage = _usages.get(pool.executor)
+    return 0 if usage is None else usage.calls
+
+
 async def call_in_thread(
     fn: Callable[..., Any],
     kwargs: Mapping[str, Any],

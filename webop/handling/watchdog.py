@@ -25,10 +25,12 @@ from webop.handling.invocation import Invocation, current_invocation
 from webop.pacing import Once
 from webop.posting import ObjectLogger
 from webop.settings import ProcessSettings
+from webop.tallies import Timings
 
 logger = logging.getLogger(__name__)
 
 _OFF_POLLING = 5.0  # seconds; between looks at the setting while it is off
+_LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
 
 # Where an idle loop waits: asyncio's in a selector, uvloop's below the function that runs it.
@@ -44,6 +46,15 @@ def watching_loop(settings: ProcessSettings) -> Iterator[None]:
         yield
     finally:
         watchdog.stop()
+
+
+async def measure_lag(timings: Timings) -> None:
+    """Measure for ever how much later than due the loop does what is due."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_POLLING
+        await asyncio.sleep(_LAG_POLLING)
+        timings.add(max(0.0, loop.time() - due))
 
 
 class Watchdog:

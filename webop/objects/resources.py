@@ -76,6 +76,11 @@ class Resource:
         return ".".join(part for part in (self.plural, self.version, self.group) if part)
 
     @cached_property
+    def plural_name(self) -> str:
+        """The name of all versions, as in RBAC: "pods", "deployments.apps"."""
+        return f"{self.plural}.{self.group}".rstrip(".")
+
+    @cached_property
     def api_version(self) -> str:
         """The value of ``apiVersion`` of its objects: "v1", "apps/v1"."""
         return f"{self.group}/{self.version}" if self.group else self.version

@@ -60,6 +60,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
         commit=commits.add,
+        tally=ctx.operator.tally,
     )
     outcomes = await _call(plan, cycle, progress, options, commits)
     obj.restore(state)

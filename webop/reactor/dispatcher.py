@@ -23,7 +23,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import NOTHING, Left, Phase, Tracked
+from webop.reactor.tracking import NOTHING, Left, Phase, Tracked, measure_phases
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,10 @@ class Dispatcher:
         """Return the uids of all objects, and what the next stream must know of them."""
         return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
 
+    def measure(self) -> dict[Phase, tuple[int, float]]:
+        """See :func:`webop.reactor.tracking.measure_phases`."""
+        return measure_phases(self._objects.values())
+
     def begin_listing(self) -> None:
         """Begin a listing, which shows all objects that exist."""
         self.epoch += 1
@@ -208,6 +212,7 @@ class Dispatcher:
             self._start(obj, self._index(obj), lambda: None)
         elif self._is_holding:
             obj.phase = Phase.HELD
+            obj.since = obj.since or time.monotonic()
             self._held[obj.uid] = obj
             self._pack(obj)
         elif rest := obj.find_rest():
@@ -219,6 +224,7 @@ class Dispatcher:
         else:
             if obj.phase is not Phase.WAITING:
                 obj.phase = Phase.WAITING
+                obj.since = obj.since or time.monotonic()
                 is_urgent = obj.event_type is not None
                 self._room.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._pack(obj)
@@ -395,6 +401,7 @@ class Dispatcher:
     ) -> None:
         """Start a worker for an object; react to its end even if it never ran."""
         obj.phase = Phase.WORKING
+        obj.since = time.monotonic()
         task = self._spawn(coroutine, name=obj.uid)
         self._workers.add(task)
         task.add_done_callback(partial(self._finish, obj, leave))
@@ -437,6 +444,7 @@ class Dispatcher:
         self._workers.discard(task)
         leave()
         obj.phase = Phase.IDLE
+        obj.since = 0.0
         has_failed = task.cancelled() or task.exception() is not None
         if (call := find_abandoned(task)) is not None:
             self._room.block(obj.uid, call)
@@ -453,6 +461,7 @@ class Dispatcher:
     def _come_back(self, obj: Tracked, delay: float) -> None:
         """Process the object after a while, even if nothing happens."""
         obj.phase = Phase.RESTING
+        obj.since = 0.0
         obj.timer = asyncio.get_running_loop().call_later(delay, self._wake, obj)
         self._pack(obj)
 
@@ -466,6 +475,7 @@ class Dispatcher:
     def _settle(self, obj: Tracked) -> None:
         """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
         obj.phase = Phase.IDLE
+        obj.since = 0.0
         obj.raw = None
         self._room.drop(obj.text)
         obj.text = None

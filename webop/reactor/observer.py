@@ -133,6 +133,11 @@ class Observer:
         resources = self._operator.cluster_view.resources
         return self._definitions.are_shown_by(resources, self._collect_groups())
 
+    @property
+    def streams(self) -> Collection[Stream]:
+        """The streams that run."""
+        return self._streams.values()
+
     def list_unindexed(self) -> list[str]:
         """Return the streams that still fill the indexes while handlers wait for them."""
         if self._gate.is_open:
@@ -316,7 +321,7 @@ class Observer:
 
     def _open_room(self, resource: Resource, handlers: ResourceHandlers) -> Room:
         """Return the room of a kind, for all of its namespaces and versions."""
-        settings, name = self._operator.settings, f"{resource.plural}.{resource.group}".rstrip(".")
+        settings, name = self._operator.settings, resource.plural_name
         if name not in self._rooms:
             limit = settings.batching.worker_limit
             self._rooms[name] = Room(name, self._total, limit=limit)

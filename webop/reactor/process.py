@@ -58,7 +58,9 @@ class Processor:
         settings = ctx.operator.settings
         has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
         self.event_pool: Pool | None = settings.execution if has_sync_events else None
-        self._event_options = CallOptions(settings, default_errors=ErrorsMode.IGNORED)
+        self._event_options = CallOptions(
+            settings, default_errors=ErrorsMode.IGNORED, tally=ctx.operator.tally
+        )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
     def plan(self, obj: Tracked) -> Plan | None:

@@ -141,7 +141,9 @@ def start_in_background(
     )
     is_timer = isinstance(handler, TimerHandler)
     options = CallOptions(
-        operator.settings, success_level=logging.DEBUG if is_timer else logging.INFO
+        operator.settings,
+        success_level=logging.DEBUG if is_timer else logging.INFO,
+        tally=operator.tally,
     )
     run = Run(ctx, obj, background, handler, stopper, cause, options)
     loop = asyncio.get_running_loop()

@@ -48,9 +48,11 @@ class Stream:
         is_alone: whether no other version of its objects is served: then it continues the stream of
             whatever version there was before.
         task: where it runs.
+        dispatcher: its objects; None before it begins.
     """
 
     task: asyncio.Task[None]
+    dispatcher: Dispatcher | None = None
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class Stream:
             await self._gate.wait()  # rather than hold all of its objects in memory
         group = WorkerGroup()
         spawn = partial(pausing.spawn, group)
-        dispatcher = Dispatcher(
+        self.dispatcher = dispatcher = Dispatcher(
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,
             gate=self._gate,

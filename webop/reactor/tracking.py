@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -159,6 +161,7 @@ class Tracked:
 
     Attributes:
         phase: what happens to it at the moment.
+        since: since when it waits or is worked on, by the monotonic clock; 0 if neither.
         raw: the newest known state; None when there is nothing to do.
         text: kept instead of ``raw`` while the object waits; empty if it must be read again.
         event_type: the type of the event that brought the newest state.
@@ -192,6 +195,7 @@ class Tracked:
         "phase",
         "raw",
         "seen",
+        "since",
         "spying",
         "text",
         "timer",
@@ -207,6 +211,7 @@ class Tracked:
         self.name: str = raw["metadata"]["name"]
         self.initial = initial
         self.phase = Phase.IDLE
+        self.since = 0.0
         self.raw: dict[str, Any] | None = None
         self.text: bytes | None = None
         self.event_type: RawEventType = None
@@ -328,3 +333,17 @@ class Tracked:
         if self.work is None or not self.work.paused_until:
             return 0
         return max(0, self.work.paused_until - asyncio.get_running_loop().time())
+
+
+def measure_phases(objects: Collection[Tracked]) -> dict[Phase, tuple[int, float]]:
+    """Return how many objects are in each phase, and for how many seconds the first of them is."""
+    busy: dict[Phase, list[float]] = {phase: [] for phase in Phase}
+    for obj in [obj for obj in objects if obj.phase is not Phase.IDLE]:  # quick if most are idle
+        busy[obj.phase].append(obj.since)
+    moment = time.monotonic()
+    measured = {
+        phase: (len(times), moment - min(filter(None, times), default=moment))
+        for phase, times in busy.items()
+    }
+    idle = len(objects) - sum(map(len, busy.values()))
+    return {**measured, Phase.IDLE: (idle, 0.0)}

@@ -26,7 +26,8 @@ class Gate:
         self._get_limits = get_limits
         self._held = 0
         self._reviews = 0
-        self._calls: dict[str, int] = {}  # by the ids of the handlers
+        #: The calls that run, by the ids of the handlers.
+        self.calls: dict[str, int] = {}
 
     def check(self, size: int) -> None:
         """Check that a body of so many bytes fits, without counting it.
@@ -71,18 +72,18 @@ class Gate:
         if self._reviews >= limits.max_reviews:
             raise _refuse(f"{limits.max_reviews} reviews are being served", "max_reviews")
         for key, abandoned in calls.items():
-            if self._calls.get(key, 0) + abandoned >= limits.max_calls:
+            if self.calls.get(key, 0) + abandoned >= limits.max_calls:
                 raise _refuse(f"Webhook {key!r} is busy with {limits.max_calls} calls", "max_calls")
         self._reviews += 1
         for key in calls:
-            self._calls[key] = self._calls.get(key, 0) + 1
+            self.calls[key] = self.calls.get(key, 0) + 1
         return calls
 
     def leave(self, calls: Iterable[str]) -> None:
         """Uncount a review that was let in, and its handlers."""
         self._reviews -= 1
         for key in calls:
-            self._calls[key] -= 1
+            self.calls[key] -= 1
 
 
 def _refuse(what: str, setting: str) -> ReviewError:

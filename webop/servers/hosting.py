@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from webop.servers.base import WebhookClientConfig
 from webop.servers.gate import Gate
+from webop.tallies import ReviewTally
 
 
 class ServingLimits(Protocol):
@@ -117,6 +118,7 @@ class Hosting:
         expiry: set by the server: until when its certificate is valid; None if not known.
         secret: set by the server: the namespace and the name of the Secret that it needs to start.
         gate: refuses what is too much at once.
+        tally: where the reviews are counted.
     """
 
     limits: ServingLimits = field(default_factory=DefaultLimits)
@@ -126,6 +128,7 @@ class Hosting:
     expiry: dt.datetime | None = None
     secret: tuple[str, str] | None = None
     gate: Gate = field(init=False)
+    tally: ReviewTally = field(default_factory=ReviewTally)
 
     def __post_init__(self) -> None:
         """Let the gate read the limits of the moment."""

@@ -88,6 +88,7 @@ class ReviewEndpoint:
             self._deadlines = deadlines = _Deadlines(loop)
         exchange = _Exchange(send, self._hosting, deadlines, self._logged)
         answer: Answer | None = None
+        webhook: str | None = None
         try:
             webhook = self._find_webhook(scope)
             self._check_head(scope)
@@ -101,6 +102,7 @@ class ReviewEndpoint:
             answer = Answer(200, orjson.dumps(response))
         except ReviewError as error:
             answer = self._refuse(scope, error)
+            self._hosting.tally.reject(webhook, error.status)
         except _DisconnectedError as error:
             logger.debug("%s (a review at %r)", error, scope["path"])
         except asyncio.CancelledError:
@@ -109,11 +111,13 @@ class ReviewEndpoint:
                     raise
                 reason = "The operator is stopping, and the review has taken too long."
                 answer = build_refusal(503, reason, headers=RETRY, closes=True)
+                self._hosting.tally.reject(webhook, 503)
         except Exception as error:
             if not exchange.is_expired:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
                 reason = f"The operator failed: {type(error).__name__}; see its log for details."
                 answer = build_refusal(500, reason)
+                self._hosting.tally.reject(webhook, 500)
         finally:
             exchange.end()
         await exchange.finish(answer, receive)
@@ -178,6 +182,7 @@ class _Exchange:
         self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
         self._sending: asyncio.Task[None] | None = None
         self._held = 0  # bytes of the body, or more
+        self._arrival: float | None = None
         self._is_read = False
         self.is_expired = False
 
@@ -224,6 +229,8 @@ class _Exchange:
         """Forget the body and the deadline; there is an answer."""
         self._hosting.gate.release(self._held)
         self._deadlines.drop(self)
+        if self._arrival is not None:
+            self._hosting.tally.add(self._webhook, self._loop.time() - self._arrival)
         if self.is_expired:
             self._task.uncancel()
 
@@ -243,7 +250,8 @@ class _Exchange:
     def expire(self) -> None:
         """Answer instead of the function if the time is over; else wait for the rest of it."""
         limits = self._hosting.limits
-        if self._is_read and (due := self._arrival + self._budget) > self._loop.time():
+        due = (self._arrival or 0.0) + self._budget
+        if self._is_read and due > self._loop.time():
             self._deadlines.set(self, due)
             return
         if self._is_read:
@@ -258,6 +266,7 @@ class _Exchange:
             seconds = min(self._budget, limits.read_timeout)
             reason = f"The request body was not received within {seconds:g} s."
             answer = build_refusal(408, reason, closes=True)
+        self._hosting.tally.reject(self._webhook, answer.status)
         self.is_expired = True
         self._sending = self._loop.create_task(self._transmit(answer))
         self._task.cancel()

@@ -1,0 +1,70 @@
+"""The names of the metrics follow the rules that ``promtool check metrics`` has, and more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from webop.metrics.definitions import DEFINITIONS, Definition, MetricType
+
+_TYPE_WORDS = {"counter", "gauge", "histogram", "summary"}
+_OTHER_UNITS = {"milliseconds", "ms", "minutes", "hours", "sec", "s", "kb", "mb", "percent"}
+_RESERVED = {"le", "quantile", "job", "instance", "namespace", "pod", "container"}
+
+
+def find_flaws(definition: Definition) -> Iterator[str]:
+    """Yield what Prometheus' own check, or a user, would complain of."""
+    name, kind, labels, text, _ = definition
+    words = name.split("_")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        yield "not in snake case"
+    if (words[-1] == "total") != (kind is MetricType.COUNTER):
+        yield "_total is for counters, and only for them"
+    if words[-1] in {"bucket", "count", "sum", "created"}:
+        yield "the suffix belongs to histograms"
+    if kind is MetricType.HISTOGRAM and words[-1] != "seconds":
+        yield "no unit"
+    if _TYPE_WORDS & {*words}:
+        yield "its type is in its name"
+    if _OTHER_UNITS & {*words}:
+        yield "not a base unit"
+    if not text.endswith(".") or "\n" in text:
+        yield "the text is not a sentence in one line"
+    if _RESERVED & {*labels} or any(not re.fullmatch(r"[a-z][a-z_]*", label) for label in labels):
+        yield "a label that Prometheus or the scrape sets"
+    if not name.startswith(("webop_", "rest_client_", "leader_election_")):
+        yield "a foreign prefix"
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda item: item.name)
+def test_a_metric_is_named_as_prometheus_wants_it(definition: Definition) -> None:
+    assert list(find_flaws(definition)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "labels", "text", "flaw"),
+    [
+        ("webop_Calls_total", MetricType.COUNTER, (), "Fine.", "not in snake case"),
+        ("webop_calls", MetricType.COUNTER, (), "Fine.", "_total is for counters"),
+        ("webop_calls_total", MetricType.GAUGE, (), "Fine.", "_total is for counters"),
+        ("webop_calls_count", MetricType.GAUGE, (), "Fine.", "the suffix belongs"),
+        ("webop_lag", MetricType.HISTOGRAM, (), "Fine.", "no unit"),
+        ("webop_lag_ms", MetricType.GAUGE, (), "Fine.", "not a base unit"),
+        ("webop_gauge", MetricType.GAUGE, (), "Fine.", "its type"),
+        ("webop_x", MetricType.GAUGE, (), "", "the text"),
+        ("webop_x", MetricType.GAUGE, ("namespace",), "Fine.", "a label"),
+        ("workqueue_depth", MetricType.GAUGE, (), "Fine.", "a foreign prefix"),
+    ],
+)
+def test_a_badly_named_metric_is_found(
+    name: str, kind: MetricType, labels: tuple[str, ...], text: str, flaw: str
+) -> None:
+    (found,) = find_flaws(Definition(name, kind, labels, text, lambda _: {}))
+    assert found.startswith(flaw)
+
+
+def test_each_metric_is_defined_once() -> None:
+    names = [definition.name for definition in DEFINITIONS]
+    assert len(names) == len({*names})

@@ -1,0 +1,7 @@
+"""What monitoring sees of an operator: metrics in the formats of Prometheus.
+
+Flow: :func:`webop.metrics.exposition.expose` → the definitions in
+:mod:`webop.metrics.definitions`, each with a function that reads its values from the operator →
+the text. Nothing of it runs between scrapes: counters are in :mod:`webop.tallies`, gauges are read
+when they are asked for.
+"""

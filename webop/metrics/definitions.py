@@ -1,0 +1,308 @@
+"""Each metric: its name, its labels, what it means, and where its values come from.
+
+Names begin with ``webop_`` and go on as those of controller-runtime. Without this prefix are those
+that mean exactly what the metrics of client-go mean: existing dashboards and alerts fit them.
+
+Label values are bounded: ids of handlers, kinds, methods, statuses, words. There are no names of
+objects, no namespaces, no values: for the watches of several namespaces, it is the sum or the
+worst.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from itertools import chain, product
+from typing import TYPE_CHECKING, NamedTuple
+
+from webop.client.watch import State
+from webop.handling.execute import name_type
+from webop.handling.threads import count_calls
+from webop.reactor.tracking import Phase
+from webop.tallies import Labels, Timings
+from webop.version import __version__
+
+if TYPE_CHECKING:
+    from webop.client.watch import Watcher
+    from webop.handling.handlers import Handler
+    from webop.running import Operator
+
+Values = Mapping[Labels, float]
+
+_USUAL_REJECTIONS = ("denied", "error", "overloaded", "timeout", "unavailable")
+
+
+class MetricType(Enum):
+    """The types of Prometheus that are in use here."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Definition(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: as it is scraped; of a histogram, without ``_bucket``, ``_count`` and ``_sum``.
+        type: what it is.
+        labels: the names of its labels.
+        text: what it means.
+        read: returns its values by labels; of a histogram, its timings; None if there are none.
+    """
+
+    name: str
+    type: MetricType
+    labels: Labels
+    text: str
+    read: Callable[[Operator], Values | Timings | None]
+
+
+def _read_calls(operator: Operator) -> Values:
+    registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
+    changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
+    reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
+    # From the beginning: Prometheus does not see an increase in what begins with 1.
+    known = dict.fromkeys(chain.from_iterable((*changes, *reviews)), 0)
+    return {**known, **counted}
+
+
+def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
+    for outcome in ("success", "failure", *others):
+        yield handler.id, name_type(handler), outcome
+
+
+def _read_rejections(operator: Operator) -> Values:
+    known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
+    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
+
+
+def _read_watches(operator: Operator) -> Values:
+    return Counter(
+        (each.resource.plural_name, _name_state(each)) for each in list(operator.client.watchers)
+    )
+
+
+def _name_state(watcher: Watcher) -> str:
+    if watcher.status.state is not State.WATCHING:
+        return "listing"
+    return "watching" if watcher.status.is_connected else "reconnecting"
+
+
+def _read_watch_ages(operator: Operator) -> Values:
+    ages: defaultdict[Labels, float] = defaultdict(lambda: math.inf)
+    for each in list(operator.client.watchers):
+        labels = (each.resource.plural_name,)
+        ages[labels] = min(ages[labels], each.get_age())
+    return ages
+
+
+def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
+    """Yield the resource and the phase, the number of objects, the age of the oldest one."""
+    observer = operator.observer if operator.is_started else None
+    for stream in observer.streams if observer else ():
+        if stream.dispatcher is not None:
+            for phase, (count, age) in stream.dispatcher.measure().items():
+                yield (stream.ctx.resource.plural_name, phase.name.lower()), count, age
+
+
+def _read_objects(operator: Operator) -> Values:
+    counts: Counter[Labels] = Counter()
+    for labels, count, _ in _measure_objects(operator):
+        counts[labels] += count
+    return counts
+
+
+def _read_ages(operator: Operator) -> Values:
+    ages: dict[Labels, float] = {}
+    timed = {phase.name.lower() for phase in (Phase.HELD, Phase.WAITING, Phase.WORKING)}
+    for labels, _, age in _measure_objects(operator):
+        if labels[1] in timed:
+            ages[labels] = max(age, ages.get(labels, 0.0))
+    return ages
+
+
+def _read_busy_slots(operator: Operator) -> Values:
+    return {(lane,): count for lane, count in operator.client.lanes.active.items()}
+
+
+def _read_waiting_requests(operator: Operator) -> Values:
+    waiting = operator.client.lanes.count_waiting()
+    return {(lane,): waiting.get(lane, 0) for lane in operator.client.lanes.active}
+
+
+def _read_calls_in_flight(operator: Operator) -> Values:
+    calls = operator.webhooks.hosting.gate.calls
+    return {(key,): calls.get(key, 0) for key in operator.webhooks.review.ids}
+
+
+def _read_expiry(operator: Operator) -> Values:
+    expiry = operator.webhooks.hosting.expiry
+    return {} if expiry is None else {(): expiry.timestamp()}
+
+
+def _read_leadership(operator: Operator) -> Values:
+    leadership = operator.coordinator.leadership
+    return {} if leadership is None else {(leadership[0],): float(leadership[1])}
+
+
+def _measure_pools(operator: Operator) -> Iterator[tuple[Labels, int | None, int]]:
+    """Yield the name of each pool of threads, its size, its calls."""
+    settings = operator.context.settings
+    for pool in (settings.execution, settings.background, settings.admission):
+        yield (pool.threads.name,), pool.max_workers, count_calls(pool)
+
+
+def _read_sizes(operator: Operator) -> Values:
+    return {name: size for name, size, _ in _measure_pools(operator) if size is not None}
+
+
+def _read_busy_threads(operator: Operator) -> Values:
+    pools = _measure_pools(operator)
+    return {name: calls if size is None else min(calls, size) for name, size, calls in pools}
+
+
+def _read_queued_calls(operator: Operator) -> Values:
+    pools = _measure_pools(operator)
+    return {name: 0 if size is None else max(0, calls - size) for name, size, calls in pools}
+
+
+_COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
+
+DEFINITIONS = (
+    Definition(
+        *("webop_info", _GAUGE, ("version",)),
+        "The version of webop; the value is always 1.",
+        lambda _: {(__version__,): 1},
+    ),
+    Definition(
+        *("webop_ready", _GAUGE, ()),
+        "1 if reviews and objects are served, as /readyz says; else 0.",
+        lambda operator: {(): float(not operator.list_obstacles())},
+    ),
+    Definition(
+        *("webop_acting", _GAUGE, ()),
+        "1 if this replica calls handlers of objects, 0 if it stands by, is paused, or does not "
+        "run.",
+        lambda operator: {(): operator.is_started and operator.context.pausing.is_active},
+    ),
+    Definition(
+        *("leader_election_master_status", _GAUGE, ("name",)),
+        "1 if this replica holds the Lease of that name, else 0; absent without a Lease.",
+        _read_leadership,
+    ),
+    Definition(
+        *("webop_handler_calls_total", _COUNTER, ("handler", "type", "outcome")),
+        "Calls of handlers that have ended. Types: activity, change, daemon, event, index, timer, "
+        "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
+        "denied (a webhook refused the request); ignored (an error without consequences); "
+        "cancelled. All sub-handlers of a handler are counted as one: parent/*.",
+        _read_calls,
+    ),
+    Definition(
+        *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
+        "How long these calls took. Sync handlers: including the wait for a thread.",
+        lambda operator: operator.context.tally.durations,
+    ),
+    Definition(
+        *("webop_objects", _GAUGE, ("resource", "state")),
+        "Known objects. States: idle; held (handlers wait until indexes are filled); waiting (for "
+        "a turn); working (a worker has it, handlers included); resting (until a retry is due).",
+        _read_objects,
+    ),
+    Definition(
+        *("webop_objects_oldest_seconds", _GAUGE, ("resource", "state")),
+        "For how long one object has been held, waiting, or working: that with the longest time.",
+        _read_ages,
+    ),
+    Definition(
+        *("webop_watches", _GAUGE, ("resource", "state")),
+        "Watches, those of the framework included. States: listing; watching; reconnecting.",
+        _read_watches,
+    ),
+    Definition(
+        *("webop_watch_age_seconds", _GAUGE, ("resource",)),
+        "For how long the stream of a watch has been open; 0 if it is not. Of several namespaces: "
+        "the youngest one.",
+        _read_watch_ages,
+    ),
+    Definition(
+        *("webop_watch_restarts_total", _COUNTER, ("resource", "reason")),
+        "Streams of watches that are over. Reasons: ended (as API servers end them after some "
+        "minutes), failed (any error).",
+        lambda operator: operator.client.tally.restarts,
+    ),
+    Definition(
+        *("rest_client_requests_total", _COUNTER, ("method", "code")),
+        "Requests to the API server by HTTP method (WATCH for the streams of watches) and status; "
+        "<error> if there was no answer. Each retry counts.",
+        lambda operator: operator.client.tally.codes,
+    ),
+    Definition(
+        *("rest_client_request_duration_seconds", _HISTOGRAM, ("verb",)),
+        "How long these requests took, by the same methods; WATCH: until the stream was accepted.",
+        lambda operator: operator.client.tally.durations,
+    ),
+    Definition(
+        *("webop_client_slot_wait_seconds", _HISTOGRAM, ("resource",)),
+        "For how long requests about objects waited for a slot; most do not wait, and are not "
+        "counted.",
+        lambda operator: operator.client.tally.waits,
+    ),
+    Definition(
+        *("webop_client_slots_busy", _GAUGE, ("resource",)),
+        "Requests about objects that are being made now: 16 of a resource at most.",
+        _read_busy_slots,
+    ),
+    Definition(
+        *("webop_client_slots_waiting", _GAUGE, ("resource",)),
+        "Requests about objects that wait for a slot now.",
+        _read_waiting_requests,
+    ),
+    Definition(
+        *("webop_webhook_latency_seconds", _HISTOGRAM, ("webhook",)),
+        "How long reviews took, from the head of the request to the verdict. (all): reviews that "
+        "name no webhook; (unknown): those of webhooks that do not exist.",
+        lambda operator: operator.webhooks.hosting.tally.durations,
+    ),
+    Definition(
+        *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),
+        "Reviews that a webhook is judging now.",
+        _read_calls_in_flight,
+    ),
+    Definition(
+        *("webop_webhook_rejections_total", _COUNTER, ("webhook", "reason")),
+        "Requests that were not allowed. Reasons: denied (by a handler, as it is meant to); error "
+        "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
+        "unknown_webhook; malformed; too_large; slow_request.",
+        _read_rejections,
+    ),
+    Definition(
+        *("webop_webhook_certificate_expiration_timestamp_seconds", _GAUGE, ()),
+        "When the certificate of the webhook server expires, in Unix time; absent if webop does "
+        "not serve TLS.",
+        _read_expiry,
+    ),
+    Definition(
+        *("webop_event_loop_lag_seconds", _HISTOGRAM, ()),
+        "How late the event loop did what was due, measured twice a second.",
+        lambda operator: operator.loop_lag,
+    ),
+    Definition(
+        *("webop_threads", _GAUGE, ("pool",)),
+        "How many sync handlers can run at once. Pools: handlers, daemons, admission.",
+        _read_sizes,
+    ),
+    Definition(
+        *("webop_threads_busy", _GAUGE, ("pool",)),
+        "How many sync handlers run now; those that were given up on and still run count, too.",
+        _read_busy_threads,
+    ),
+    Definition(
+        *("webop_threads_queued", _GAUGE, ("pool",)),
+        "How many sync handlers wait for a thread.",
+        _read_queued_calls,
+    ),
+)
