@@ -15,8 +15,8 @@ from pathlib import Path
 import yaml
 
 from webop.admission.managed.configurations import build_configuration
+from webop.client.connecting import connect_command
 from webop.client.discovery import discover
-from webop.command_client import connect
 from webop.coordination.peers import build_kinds
 from webop.doctor.findings import Level
 from webop.doctor.permissions import list_needs
@@ -96,7 +96,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     visit = await _prepare(registry, request, variables)
     settings, known = visit.settings, set[Resource]()  # of equal ones, the first counts
     if request.asks_cluster:
-        async with connect() as client:
+        async with connect_command() as client:
             known.update((await discover(client)).resources)
     known.update(read_definitions(request.crds))
     known.update(list_builtin())
