@@ -36,7 +36,7 @@ def main() -> int:
     add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add_what("--seed", type=int, help="replay the history of this seed, with its story")
     add_what("--plan", type=Path, metavar="FILE", help="replay a history that was written down")
-    add("--logs", action="store_true", help="replay with the log of the operators")
+    add("--logs", action="store_true", help="replay with the log of the operators in the story")
     add("--first", type=int, help="the first seed (default: by the clock; of --mutants: 0)")
     add("--count", type=_parse_number, help="how many histories (of --mutants: 2000 for each)")
     add("--seconds", type=_parse_number, default=60, help="how long, without --count (60)")
@@ -200,10 +200,7 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
         plan = drawing.draw_plan(options.seed, options.theme)
     if shrinks and run(plan).violations:
         plan = _shorten(plan, options)
-    if options.logs:
-        logging.disable(logging.NOTSET)
-        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
-    verdict = run(plan)
+    verdict = run(plan, has_logs=options.logs)
     print(plans.describe(plan))
     print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
