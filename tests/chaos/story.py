@@ -180,6 +180,8 @@ async def set_up(
         verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
         headers={"Authorization": f"Bearer {cluster.token}"},
         timeout=20,
+        # In httpcore 1.0, who waits for a free connection and gives up leaves it in use for ever.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         trust_env=False,
     )
     async with http, balancer.serve(), connect(cluster) as client:
