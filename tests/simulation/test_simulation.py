@@ -49,16 +49,16 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
 @pytest.mark.parametrize(
     ("theme", "mutant"),
     [
-        ("leases", "deleted-lease-taken"),
         ("leases", "no-fence"),
         ("policies", "refused-patch-kept"),
         ("lockouts", "resumed-again"),
         ("writes", "outcome-forgotten"),
-        ("successors", "patch-without-uid"),
+        ("peers", "unseen-after-pause"),
+        ("mixed", "denial-lost"),
     ],
 )
 def test_a_bug_that_is_put_back_is_found(theme: str, mutant: str) -> None:
-    histories = "--theme", theme, "--first", "1", "--count", "40"
+    histories = "--theme", theme, "--first", "100000", "--count", "20"  # found within ten of them
     told = simulate("--mutant", mutant, *histories, "--jobs", "1", "--no-shrink")
     assert ", 1 bad" in told, told
 

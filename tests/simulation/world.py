@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import random
@@ -52,6 +53,7 @@ from webop.logs.formats import TextFormatter
 
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
+_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
@@ -540,6 +542,9 @@ class _StoryHandler(logging.Handler):
         self._world.story.append(f"{moment:8.3f} {process}: {self.format(record)}")
 
 
+_runs = itertools.count()
+
+
 def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
     """Run a history.
 
@@ -548,7 +553,10 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
         has_logs: whether the log of the operators stands in the story.
     """
     loop = VirtualLoop()
-    gc.freeze()  # what is left of others, and all modules
+    if next(_runs) % _COLLECTION == 0:
+        gc.unfreeze()
+        gc.collect()  # what is left of others
+    gc.freeze()
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))
