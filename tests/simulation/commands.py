@@ -218,9 +218,9 @@ def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
     def note(shorter: Plan) -> None:
         path.write_text(plans.dump(shorter))
         sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
-        print(f"Shortened to {sizes}, {shorter.replicas} replicas", flush=True)
+        print(f"The history has {sizes}, {shorter.replicas} replicas", flush=True)
 
-    print("Shortening the history; this takes some minutes ...", flush=True)
+    print("Shortening the history; this takes a minute or two ...", flush=True)
     plan = shrink(plan, note)
     _print_command(f"Written to {path}. Replay it: --plan {path}", options)
     return plan

@@ -68,12 +68,19 @@ class LeadershipJudge:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether replicas know of each other by the Lease, not deleted before one has started."""
+        """Whether replicas know of each other by the Lease: not deleted before all have read it."""
         deleted_at = self._world.unlocked_at
         if self._world.plan.mode != "lease" or deleted_at is None:
             return self._world.plan.mode == "lease"
-        is_recent = self._world.loop.time() - deleted_at < AFTERMATH
-        return not is_recent or all(one.started_at < deleted_at for one in self._world.processes)
+        if self._world.loop.time() - deleted_at > AFTERMATH:
+            return True
+        was_disturbed = self._world.was_disturbed
+        return all(
+            one.started_at < deleted_at - LAG
+            and not was_disturbed(one.started_at, deleted_at - LAG, "leases")
+            for one in self._world.processes
+            if one.is_running
+        )
 
     def judge_lease(self, change: Change) -> None:
         """A holder renews in time, whatever its objects do to it."""

@@ -80,7 +80,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
         told = []
         for line in process.stdout:
             told.append(line)
-            if line.startswith("Shortened to"):
+            if sum(each.startswith("The history has") for each in told) == 2:
                 break
         process.send_signal(signal.SIGINT)
         told += process.stdout
