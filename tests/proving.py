@@ -18,7 +18,7 @@ Say = Callable[[str], object]
 def prove(
     name: str, times: object, run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]]
 ) -> int:
-    """Run a story with a folder for its files; return what it returns, an exit code.
+    """Run a story with a folder for its files; return what it returns, an exit code; 130 at Ctrl-C.
 
     Args:
         name: for the folder.
@@ -31,6 +31,11 @@ def prove(
         sys.stdout.write(f"{time.monotonic() - started:6.1f} s  {text}\n")
         sys.stdout.flush()
 
-    say(f"starting a local API server; {times}")
-    with tempfile.TemporaryDirectory(prefix=f"webop-{name}-") as folder, LocalCluster() as cluster:
-        return asyncio.run(run(cluster, Path(folder), say))
+    folder = tempfile.TemporaryDirectory(prefix=f"webop-{name}-")
+    try:
+        say(f"starting a local API server; {times}")
+        with folder as path, LocalCluster() as cluster:
+            return asyncio.run(run(cluster, Path(path), say))
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130

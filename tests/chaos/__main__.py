@@ -23,17 +23,21 @@ def main() -> int:
     defaults = Times()
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     add = parser.add_argument
-    add("--minutes", type=float, default=defaults.minutes, help="of faults (%(default)g)")
-    add("--objects", type=int, default=defaults.objects, help="at once (%(default)d)")
-    add("--rate", type=float, default=defaults.rate, help="of changes per second (%(default)g)")
-    add("--replicas", type=int, default=defaults.replicas, help="with a lease (%(default)d)")
+    add("--minutes", type=float, default=defaults.minutes, help="minutes of faults (%(default)g)")
+    add("--objects", type=int, default=defaults.objects, help="objects at once (%(default)d)")
+    add("--rate", type=float, default=defaults.rate, help="changes per second (%(default)g)")
+    add("--replicas", type=int, default=defaults.replicas, help="with a Lease (%(default)d)")
     add("--seed", type=int, default=defaults.seed, help="of the plan of faults (%(default)d)")
     add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
-    add("--alone", action="store_true", help="one replica, and no lease")
-    add("--keep", type=Path, help="a folder for logs and evidence")
+    add("--alone", action="store_true", help="one replica, and no Lease")
+    add("--keep", type=Path, metavar="FOLDER", help="a new folder for logs and evidence")
     chosen = vars(parser.parse_args())
     has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
     times = Times(**chosen)
+    if min(times.minutes, times.objects, times.rate, times.replicas) <= 0:
+        parser.error("--minutes, --objects, --rate and --replicas must be above 0")
+    if keep is not None and keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+        parser.error(f"--keep must be a new or an empty folder, got {keep}")
     return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
 
 

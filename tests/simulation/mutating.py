@@ -29,6 +29,8 @@ _PLAIN = (
 
 def prove(name: str) -> str:
     """Run the test of a mutant and the plain ones; return what is wrong, nothing if all is well."""
+    if name not in MUTANTS:
+        return "is not in mutants.toml"
     test = MUTANTS[name].test
     options = ["-p", "tests.simulation.mutating", "-n", "0", "-q", "--tb=no", "-rfE"]
     ran = subprocess.run(

@@ -32,6 +32,11 @@ NAMESPACE = "default"
 LABEL = "chosen"
 CATEGORY = "sims"
 NOTE = "note"  # an annotation
+PREFIX = "kopf.zalando.org"  # of the annotations of operators
+DIFFBASE = f"{PREFIX}/last-handled-configuration"
+FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
+FAILED = {"temporary", "error"}  # outcomes of attempts
+FINAL = {"ok", "permanent"}
 
 
 class Wish(NamedTuple):
@@ -139,11 +144,11 @@ class ReplicaProcess(Process):
 
     def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
         """Judge that a daemon starts."""
-        self._world.judge.judge_daemon(self, plan, uid)
+        self._world.judge.background.judge_daemon(self, plan, uid)
 
-    def judge_daemon_step(self, handler: str, uid: str) -> None:
+    def judge_step(self, what: object) -> None:
         """Judge that a daemon goes on."""
-        self._world.judge.judge_daemon_step(self, handler, uid)
+        self._world.judge.leadership.judge_step(self, what)
 
     def _build(self) -> None:
         plan = self._world.plan
@@ -204,7 +209,7 @@ class _Act:
 
     def __post_init__(self) -> None:
         kwargs = self.kwargs
-        self.world.judge.judge_sight(self.process, self.handler)
+        self.world.judge.background.judge_sight(self.process, self.handler)
         self.call = self.world.begin_call(
             Call(
                 self.process,
@@ -369,10 +374,10 @@ async def _run_daemon(
     process.daemons[key] = process.daemons.get(key, 0) + 1
     try:
         await stopped.wait(plan.life)
-        process.judge_daemon_step(*key)
+        process.judge_step(key)
         if stopped:
             await asyncio.sleep(plan.seconds)
-            process.judge_daemon_step(*key)
+            process.judge_step(key)
         else:
             process.ended_daemons.add(key)
     finally:

@@ -27,6 +27,7 @@ class Theme:
         paths: parts of the paths of these.
         statuses: with which requests are refused.
         modes: who acts among the replicas.
+        least_replicas: how many there are, unless one is alone.
         worker_limits: how many objects are worked on at once.
         has_webhooks: whether there may be admission webhooks.
     """
@@ -50,6 +51,7 @@ class Theme:
     paths: tuple[str, ...] = ("", "", "", "leases", "things")
     statuses: tuple[int, ...] = (500, 503, 504, 429, 401, 403, 409, 422)
     modes: tuple[str, ...] = ("alone", "alone", "lease", "lease", "peering")
+    least_replicas: int = 1
     worker_limits: tuple[int | None, ...] = (None, None, 2)
     has_webhooks: bool = True
 
@@ -121,14 +123,15 @@ THEMES = {
         fate=("burst",), kinds=("create",), pool=STATE_KINDS, modes=("lease",), has_webhooks=False
     ),
     "leases": Theme(
-        fate=("takeover", "freeze", "hiccup", "unlock", "stop"),
-        kinds=("daemon", "create"),
+        fate=("takeover", "takeover", "freeze", "hiccup", "unlock", "stop", "stop"),
+        kinds=("daemon", "daemon", "create"),
         modes=("lease",),
+        least_replicas=2,
         has_webhooks=False,
     ),
     "peers": Theme(
-        fate=("watches", "unlock", "stop", "lag"),
-        kinds=("daemon", "update"),
+        fate=("deafness", "deafness", "unlock", "stop", "lag"),
+        kinds=("daemon", "daemon", "update"),
         modes=("peering",),
         has_webhooks=False,
     ),

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import random
@@ -48,10 +49,13 @@ from tests.simulation.virtual import (
     virtual_time,
 )
 from webop.errors import WebopError
+from webop.logs.formats import TextFormatter
 
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
+_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
+_LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
@@ -108,6 +112,7 @@ class World:
         self.processes: list[ReplicaProcess] = []
         self.story: list[str] = []
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
+        self.unlocked_at: float | None = None
         self._serials = 0
         self._values = 0
         self._is_upgraded = False
@@ -141,9 +146,9 @@ class World:
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
         end = self.loop.time() + CALM
-        while self.judge.list_unfinished() and self.loop.time() < end:
+        while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
-        await self.judge.judge_calm()
+        await self.judge.calm.judge()
         await self._end()
 
     def tell(self, what: str) -> None:
@@ -219,7 +224,7 @@ class World:
             begin: by the loop's clock.
             end: by the loop's clock.
             path: if only faults of requests with this in their path count, or "start", "stop",
-                "watches".
+                "unlock", "watches".
         """
         return any(
             first <= end and last >= begin and (not concerned or path in concerned)
@@ -355,8 +360,12 @@ class World:
             self._strike(Step(self.loop.time(), kind, process.number, seconds))
 
     def _strike(self, step: Step) -> None:
-        number = int(step.target)
-        process = self.replicas[number] if number < len(self.replicas) else None
+        known: dict[Any, ReplicaProcess | None] = dict(enumerate(self.replicas))
+        known["leader"] = next(
+            (one for one in self.replicas if one and one.identity == self.judge.leadership.holder),
+            None,
+        )
+        process = known.get(step.target)
         if process is None or not process.is_running or process.is_paused:
             return
         if step.kind == "stop" and process.is_stopping and self.admission is not None:
@@ -418,6 +427,7 @@ class World:
 
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
+        self.unlocked_at = self.loop.time()
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
         self._ask("DELETE", f"{leases}/operator")
         self._ask("DELETE", f"{_PEERINGS}/default")
@@ -499,14 +509,15 @@ class World:
             self.kill(process)
             self.network.later(1.0, self.start, process.number)
             return
-        self.network.later(max(rest, _LEASE_GRACE), self._watch_lease, watchdog, process)
+        nap = _LEASE_NAP if rest < -_LEASE_NAP else max(rest, _LEASE_GRACE)
+        self.network.later(nap, self._watch_lease, watchdog, process)
 
 
 def _name_disturbance(step: Step) -> str:
     """Say what is disturbed: a part of paths, or nothing for everything."""
     if step.fault is not None:
         return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
-    return {"unlock": "leases", "stop": "stop"}.get(step.kind, "")
+    return {"unlock": "unlock leases", "stop": "stop"}.get(step.kind, "")
 
 
 class _Exit(BaseException):
@@ -517,15 +528,43 @@ def _exit(_: int) -> NoReturn:
     raise _Exit
 
 
-def run(plan: Plan) -> Verdict:
-    """Run a history."""
+class _StoryHandler(logging.Handler):
+    """Puts what is logged into a story, with the moment and the replica; not into the digest."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.setFormatter(TextFormatter("%(levelname)s %(name)s: %(message)s", has_prefix=True))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a line."""
+        moment, process = self._world.loop.time(), current_process.get()
+        self._world.story.append(f"{moment:8.3f} {process}: {self.format(record)}")
+
+
+_runs = itertools.count()
+
+
+def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
+    """Run a history.
+
+    Args:
+        plan: of it.
+        has_logs: whether the log of the operators stands in the story.
+    """
     loop = VirtualLoop()
-    gc.freeze()  # what is left of others, and all modules
+    if next(_runs) % _COLLECTION == 0:
+        gc.unfreeze()
+        gc.collect()  # what is left of others
+    gc.freeze()
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))
     problem = ""
     world = World(plan, loop)
+    if has_logs:
+        logging.disable(logging.NOTSET)
+        logging.basicConfig(level=logging.DEBUG, handlers=[_StoryHandler(world)], force=True)
     with virtual_time(loop, plan.seed, world.begin_thread), _quiet():
         try:
             loop.run_until_complete(world.live())

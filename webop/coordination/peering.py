@@ -213,9 +213,7 @@ class PeeringObject:
         record = build_record(settings.priority, settings.lifetime, time.time())
         self.has_record = not self._peering.is_replicated  # also if the answer is lost
         try:
-            answer = await self._patch(client, {"status": {self._peering.identity: record}})
-            if answer is not None:  # it shows those who came between the last event and this record
-                await self._accept(client, answer)
+            is_written = await self._patch(client, {"status": {self._peering.identity: record}})
         except APIError as exc:
             self._note_failure("No keep-alive, which others notice in the end, in the peering", exc)
             return False
@@ -223,7 +221,7 @@ class PeeringObject:
         self._once.forget("failure")
         if not settings.stealth:
             logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
-        return answer is not None
+        return is_written
 
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
@@ -232,18 +230,16 @@ class PeeringObject:
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
-    async def _patch(self, client: Client, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """Patch the object, in one attempt; return it, or None if it is not there."""
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> bool:
+        """Patch the object, in one attempt; tell whether it is there."""
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
         try:
-            answer: dict[str, Any] = await perform_once(
-                client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT
-            )
+            await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
         except APINotFoundError:
-            return None
-        return answer
+            return False
+        return True
 
 
 class Peering:

@@ -47,7 +47,7 @@ class Watchdog:
         nap, was_late = 0.0, False
         while not self._stopped.wait(nap):
             rest = self._fence.rest + _GRACE
-            nap = min(max(rest, _GRACE), _NAP)
+            nap = _NAP if rest < -_NAP else min(max(rest, _GRACE), _NAP)
             is_late = rest <= 0 and (bool(self._fence.threads) or self._is_blocked())
             if is_late and not was_late:
                 self._bite()

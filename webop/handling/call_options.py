@@ -16,8 +16,8 @@ from webop.tallies import CallTally
 if TYPE_CHECKING:
     from webop.handling.handler_states import HandlerState
 
-Commit = Callable[[Mapping[str, "HandlerState"], Patch], Awaitable[None]]
-"""Stores the states of the handlers, with the patch that they have made so far."""
+Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[None]]
+"""Stores the states of the handlers, with what they want changed so far, and what is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class CallOptions:
         default_errors: the mode for arbitrary exceptions if the handler has none.
         window: seconds within which the handlers that finish share one patch of the object.
         commit: stores what is finished when the window closes while other handlers still run.
+        flush: does the same for the handlers before those that these are parts of; what these have
+            done is newer, and is stored after it.
         parents: the states of the handlers that these are parts of; they are stored before any of
             these is called.
         success_level: the logging level of successes.
@@ -41,6 +43,7 @@ class CallOptions:
     default_errors: ErrorsMode = ErrorsMode.TEMPORARY
     window: float = 0.0
     commit: Commit | None = None
+    flush: Callable[[], Awaitable[None]] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
     tally: CallTally = field(default_factory=CallTally)

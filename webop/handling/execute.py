@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from webop.errors import (
@@ -49,7 +49,7 @@ from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
-from webop.objects.patch import Patch, merge_patches
+from webop.objects.patch import Patch
 from webop.tallies import add
 
 _DONE = Outcome(final=True)  # of the most calls by far
@@ -67,18 +67,29 @@ _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
 async def execute(
-    handlers: Sequence[Handler], cause: Cause, progress: Progress, options: CallOptions
+    handlers: Sequence[Handler],
+    cause: Cause,
+    progress: Progress,
+    options: CallOptions,
+    earlier: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
     Guarantees: no exception of a handler leaves this function, except cancellation. A handler is
     not called again before the caller can store what is recorded.
 
+    Args:
+        handlers: to be called.
+        cause: of the calls.
+        progress: of these handlers, and of those before them.
+        options: of the calls.
+        earlier: outcomes that are not stored yet: they are committed with those of these handlers.
+
     Returns:
-        The outcomes by ids of the handlers that were called. Others are still due if the window
-        has closed before they got their turn.
+        The earlier outcomes and those of the handlers that were called, by their ids. Others are
+        still due if the window has closed before they got their turn.
     """
-    outcomes: dict[str, Outcome] = {}
+    outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         chosen = options.lifecycle(waiting, state=progress, **cause.kwargs)
@@ -87,9 +98,10 @@ async def execute(
         for handler in chosen:
             if outcomes and options.commit is not None:
                 known = {**options.parents, **{key: progress[key] for key in outcomes}}
-                save = _prepare_commit(options.commit, cause, known, outcomes)
-                async with _deferred(save, closes):
-                    outcome = await attempt(handler, cause, progress[handler.id], options)
+                save = _prepare_commit(options.commit, options.flush, cause, known, outcomes)
+                async with _deferred(save, closes) as flush:
+                    inner = replace(options, flush=flush)
+                    outcome = await attempt(handler, cause, progress[handler.id], inner)
             else:
                 outcome = await attempt(handler, cause, progress[handler.id], options)
             progress.record(handler, outcome)
@@ -101,31 +113,46 @@ async def execute(
 
 def _prepare_commit(
     commit: Commit,
+    flush: Callable[[], Awaitable[None]] | None,
     cause: Cause,
     known: Mapping[str, HandlerState],
     outcomes: Mapping[str, Outcome],
 ) -> Callable[[], Awaitable[None]]:
     """Return a function that stores the present state, whatever the next handler does."""
-    patch = Patch()
+    wanted, own = Patch(), Patch()
     if isinstance(cause, ChangeCause):
-        patch = Patch(clone(merge_patches(cause.patch, cause.own)), fns=cause.patch.fns)
-    deliver_results(outcomes, patch)
-    return lambda: commit(known, patch)
+        wanted = Patch(clone(cause.patch), fns=cause.patch.fns)
+        own = Patch(clone(cause.own))
+    deliver_results(outcomes, wanted)
+
+    async def save() -> None:
+        if flush is not None:
+            await flush()
+        await commit(known, wanted, own)
+
+    return save
 
 
 @asynccontextmanager
-async def _deferred(save: Callable[[], Awaitable[None]], moment: float) -> AsyncIterator[None]:
+async def _deferred(
+    save: Callable[[], Awaitable[None]], moment: float
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Save at the given moment of the loop's clock, unless the block ends before it.
 
-    If the block is cancelled, what is finished is saved at once.
+    If the block is cancelled, or calls what it gets, what is finished is saved at once.
     """
-    loop = asyncio.get_running_loop()
     started: list[asyncio.Future[None]] = []
-    alarm = loop.call_at(moment, lambda: started.append(asyncio.ensure_future(save())))
+
+    def start() -> asyncio.Future[None]:
+        if not started:
+            started.append(asyncio.ensure_future(save()))
+        return started[0]
+
+    alarm = asyncio.get_running_loop().call_at(moment, start)
     try:
-        yield
+        yield start
     except asyncio.CancelledError:
-        started = started or [asyncio.ensure_future(save())]
+        start()
         raise
     finally:
         alarm.cancel()
@@ -283,7 +310,7 @@ async def execute_children(
         options = replace(options, lifecycle=lifecycle)
     is_stored = all(state.is_stored for state in parents.values())
     if options.commit is not None and not is_stored and progress.due(chosen):
-        await options.commit(parents, Patch())  # a crash must not restart their timeouts
+        await options.commit(parents, Patch(), Patch())  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)

@@ -7,7 +7,6 @@ store goes into ``cause.own``, what the handlers want changed into ``cause.patch
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -19,7 +18,7 @@ from webop.handling.handlers import Reason
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
-from webop.objects.patch import Patch, apply_merge_patch, subtract_patch
+from webop.objects.patch import Patch, apply_merge_patch, merge_patches, subtract_patch
 from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
@@ -62,7 +61,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commit=commits.add,
         tally=ctx.operator.tally,
     )
-    outcomes = await _call(plan, cycle, progress, options, commits)
+    outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
     if has_changed and outcomes and seen is not None:
@@ -70,6 +69,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     deliver_results(outcomes, cause.patch)
     commits.subtract_from(cause.patch)
     body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
+    if work.pending is not None:
+        body = Body(apply_merge_patch(body.raw, work.pending.own))
     if progress.is_finished:
         leftovers = cause.own
         if cause.reason is Reason.DELETE:
@@ -89,20 +90,16 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
 
 
 async def _call(
-    plan: Plan, cycle: Cycle, progress: Progress, options: CallOptions, commits: _Commits
+    plan: Plan, cycle: Cycle, progress: Progress, options: CallOptions
 ) -> dict[str, Outcome]:
     """Call the handlers that are due; return the outcomes by their ids."""
     called = [handler for handler in plan.handlers if handler.id in progress]
     usual = [handler for handler in called if handler.id not in cycle.bases]
-    try:
-        outcomes = await execute(usual, plan.cause, progress, options)
-        for handler in called:
-            if handler.id in cycle.bases:  # it is called for the changes that it has missed
-                missed = plan.cause.since(cycle.bases[handler.id])
-                outcomes |= await execute([handler], missed, progress, options)
-    except asyncio.CancelledError:
-        commits.keep()
-        raise
+    outcomes = await execute(usual, plan.cause, progress, options)
+    for handler in called:
+        if handler.id in cycle.bases:  # it is called for the changes that it has missed
+            missed = plan.cause.since(cycle.bases[handler.id])
+            outcomes = await execute([handler], missed, progress, options, outcomes)
     return outcomes
 
 
@@ -120,31 +117,22 @@ class _Commits:
         self._obj = obj
         self._seen = seen
         self._written: list[Patch] = []
-        self._unwritten: Patch | None = None
 
-    async def add(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
-        """Store what is finished until now; if this fails, it is stored later."""
+    async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> None:
+        """Store what is finished until now; if this fails, it is kept, and stored later."""
         ctx, obj = self._ctx, self._obj
+        self.subtract_from(wanted)
         progress = Progress(dict(states))
         if self._seen is not None:
             progress.mark(states, build_mark(self._seen.restore()))
         storage = ctx.operator.settings.persistence.progress_storage
-        progress.store(body=Body(obj.get_freshest() or {}), patch=patch, storage=storage)
-        done = [id(fn) for earlier in self._written for fn in earlier.fns]
-        patch.fns[:] = [fn for fn in patch.fns if id(fn) not in done]
-        self._unwritten = patch
+        progress.store(body=Body(obj.get_freshest() or {}), patch=own, storage=storage)
+        self._written.append(Patch(merge_patches(wanted, own), fns=wanted.fns))
         try:
-            if await writing.patch(ctx, obj, patch):
-                self._written.append(patch)
-            self._unwritten = None
+            await writing.save(ctx, obj, Pending(wanted, own))
         except (APIError, LoginError) as exc:
             said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
             logger.debug(said, obj, exc, extra=extra)
-
-    def keep(self) -> None:
-        """Have the next stream write what could not be written, as the handlers are cancelled."""
-        if self._unwritten is not None:
-            self._obj.keep_pending(Pending(self._unwritten, Patch()))
 
     def subtract_from(self, patch: Patch) -> None:
         """Remove from a patch what is written; users may have changed the object since then."""

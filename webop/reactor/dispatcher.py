@@ -23,7 +23,7 @@ from webop.pacing import Once
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.room import Room, Total
-from webop.reactor.tracking import Left, Phase, Tracked, measure_phases
+from webop.reactor.tracking import NOTHING, Left, Phase, Tracked, measure_phases
 
 logger = logging.getLogger(__name__)
 
@@ -233,17 +233,22 @@ class Dispatcher:
         self,
         timeout: float,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING,
-    ) -> None:
-        """Start nothing new; wait for running handlers, and store their outcomes.
+    ) -> float:
+        """Start nothing new; wait for running handlers, cancel slower ones, store the outcomes.
 
-        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts").
+        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts"). Outcomes
+        that are being written end within the timeout and five seconds, too.
 
         Args:
             timeout: for the handlers, in seconds.
             reason: what daemons get.
+
+        Returns:
+            The seconds that are left for what is cancelled.
         """
         self._is_closing = True
-        deadline = asyncio.get_running_loop().time() + _HUNG_TIMEOUT
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _HUNG_TIMEOUT
         for obj in self._objects.values():
             if obj.timer is not None:
                 obj.timer.cancel()
@@ -254,9 +259,13 @@ class Dispatcher:
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
         stopping = self._stop_daemons(reason)  # also those that workers have just started
-        if stopping:
-            rest = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait(stopping, timeout=max(0, rest))
+        late, since = set(self._workers), loop.time()
+        for worker in late:
+            if not self._is_writing(worker):
+                worker.cancel()
+        if ending := {*stopping, *late}:
+            rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
+            await asyncio.wait(ending, timeout=rest)
         hung: list[str] = []
         for obj in self._objects.values():
             hung += [] if obj.background is None else obj.background.cancel()
@@ -268,6 +277,7 @@ class Dispatcher:
                 _HUNG_TIMEOUT,
                 ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
             )
+        return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
     def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
         """Leave objects alone, in later streams, too, until what does not end has ended."""
@@ -288,6 +298,11 @@ class Dispatcher:
                 len(named),
                 ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else ""),
             )
+
+    def _is_writing(self, worker: asyncio.Task[Any]) -> bool:
+        """Tell whether a worker writes outcomes, mostly as it is done with its handlers."""
+        obj = self._objects.get(worker.get_name())
+        return obj is not None and (obj.work or NOTHING).writing.locked()
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""

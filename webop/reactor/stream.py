@@ -117,11 +117,12 @@ class Stream:
             why = DaemonStoppingReason.OPERATOR_EXITING
             if self.is_stopped:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
+            rest = _HUNG_TIMEOUT
             try:
-                await dispatcher.drain(settings.batching.exit_timeout, why)
+                rest = await dispatcher.drain(settings.batching.exit_timeout, why)
             finally:
                 try:
-                    dispatcher.abandon(await group.end(_HUNG_TIMEOUT))
+                    dispatcher.abandon(await group.end(rest))
                 finally:  # now, what could not be written is known
                     if (objects := dispatcher.list_objects()) or not self.is_resuming:
                         left[version] = objects

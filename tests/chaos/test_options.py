@@ -1,0 +1,41 @@
+"""The command line of the chaos: wrong options, and Ctrl-C."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "tests.chaos"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replicas", "0"], "--replicas must be above 0"),
+        (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
+        (["--keep", "webop"], "--keep must be a new or an empty folder, got webop"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_started(
+    arguments: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+
+
+def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
+    with subprocess.Popen(
+        COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout
+        assert "starting a local API server" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read().endswith("interrupted\n")
+    assert process.returncode == 130

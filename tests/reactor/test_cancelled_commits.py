@@ -1,0 +1,169 @@
+"""What is finished is stored once, and in order, also if slower handlers are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.operating import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    get_annotations,
+    get_progress,
+    operate,
+)
+from tests.reactor.obstacles import denying
+from tests.reactor.relay import relay
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+# Nothing is stored before the operator stops, which waits for nobody.
+LATE: Any = {"execution": {"commit_window": 60}, "batching": {"exit_timeout": 0.1}}
+
+
+async def test_a_stop_between_sub_handlers_does_not_undo_what_the_first_of_them_has_changed(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    released = asyncio.Event()
+
+    async def one(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("one", kwargs)
+        patch.metadata.labels["x"] = "newer"
+
+    async def two(**kwargs: Any) -> None:
+        calls.note("two", kwargs)
+        await released.wait()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("first", kwargs)
+        patch.metadata.labels["x"] = "older"
+        return "result"
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        subhandlers: dict[str, Any] = {"one": one, "two": two}
+        await webop.execute(fns=subhandlers)
+
+    async with run_operator(build_settings(**LATE)):
+        await objects.create("a")
+        await calls.wait("a", "two")
+    released.set()
+    async with run_operator(build_settings(**LATE)):
+        raw = await objects.wait_handled("a")
+    assert raw["metadata"]["labels"] == {"x": "newer"}
+    assert raw["status"]["first"] == "result"
+    assert calls.handlers("a") == ["first", "one", "two", "two"]
+
+
+async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_during_the_next(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("first", kwargs)
+        patch.metadata.labels["forbidden"] = "yes"
+
+    @webop.on.create("widgets", registry=registry, id="second")
+    async def second(**kwargs: Any) -> None:
+        calls.note("second", kwargs)
+        await released.wait()
+
+    expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
+    async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
+        async with run_operator(build_settings(**LATE)):
+            await objects.create("a")
+            await calls.wait("a", "second")
+        released.set()
+        async with run_operator(build_settings(**LATE)):
+            await objects.wait_handled("a")
+    assert calls.handlers("a") == ["first", "second", "second"]
+
+
+async def test_a_function_in_a_patch_is_applied_once_if_a_sub_handler_is_stored_meanwhile(
+    webop_cluster: LocalCluster, registry: webop.OperatorRegistry, objects: Objects
+) -> None:
+    released = asyncio.Event()
+
+    def count(body: Any) -> None:
+        annotations = body["metadata"].setdefault("annotations", {})
+        annotations["count"] = str(int(annotations.get("count", 0)) + 1)
+
+    async def wait(**_: Any) -> None:
+        await released.wait()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(count)
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        await webop.execute(fns={"one": lambda **_: None, "two": wait})
+
+    async def delay(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "PATCH" and b"first" in request.content:
+            await asyncio.sleep(0.5)
+        return None
+
+    settings = build_settings(execution={"commit_window": 0.1})
+    options: Any = {"beside": True, "namespaces": [objects.namespace]}
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = delay
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.create("a")
+            await objects.wait("a", lambda raw: {"first", "parent.one"} <= get_progress(raw).keys())
+            released.set()
+            raw = await objects.wait_handled("a")
+    assert get_annotations(raw)["count"] == "1"
+
+
+async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hanging, never = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(**_: Any) -> None: ...
+
+    @webop.on.create("widgets", registry=registry, id="second")
+    async def second(name: str, **kwargs: Any) -> None:
+        calls.note("second", {**kwargs, "name": name})
+        await (hanging if name == "writes-already" else never).wait()
+
+    async def hang(request: httpx.Request) -> httpx.Response | None:
+        if hanging.is_set():
+            requests.append(request)
+            await never.wait()
+        return None
+
+    requests: list[httpx.Request] = []
+    settings = build_settings(execution={"commit_window": 60}, batching={"exit_timeout": 1})
+    options: Any = {"beside": True, "namespaces": [objects.namespace]}
+    loop = asyncio.get_running_loop()
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = hang
+        async with operate(relayed.info, registry, settings, **options) as running:
+            for name in ("writes-already", "is-cancelled"):
+                await objects.create(name)
+                await calls.wait(name)
+            hanging.set()
+            began = loop.time()
+            await running.stop()
+            duration = loop.time() - began
+        never.set()
+    assert len(requests) >= 2, "both have tried to write"
+    assert duration < 6.5
+    assert "swallow" not in caplog.text, "the handlers are not to blame"

@@ -1,0 +1,121 @@
+"""What must hold for daemons, timers and indexes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.patience import AFTERMATH, LAG, NOTICE
+from tests.simulation.plans import HandlerPlan
+from tests.simulation.replicas import (
+    GROUP,
+    PLURAL,
+    Call,
+    ReplicaProcess,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.invariants import Judge
+    from tests.simulation.world import World
+
+Json = dict[str, Any]
+
+
+class BackgroundJudge:
+    """Watches what goes on beside the handlers for changes."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+
+    def judge_daemon(self, process: ReplicaProcess, plan: HandlerPlan, uid: str) -> None:
+        """A daemon runs once, and not again after it has ended by itself."""
+        key = plan.id, uid
+        self._judge.leadership.judge_rivals(process, key)
+        if process.daemons.get(key):
+            self._judge.complain(f"daemon: {key} is started in {process} while it runs")
+        is_left_alone = self._world.plan.mode == "alone" and not plan.is_choosy
+        if key in process.ended_daemons and is_left_alone:
+            self._judge.complain(
+                f"daemon: {key} is started in {process} after it has ended by itself"
+            )
+
+    def judge_timer(self, call: Call) -> None:
+        """A timer waits until the object has not changed for a while."""
+        times = call.begin - AFTERMATH, call.begin
+        is_deaf = any(self._world.was_disturbed(*times, what) for what in (PLURAL, "watches"))
+        if call.plan.idle is None or is_deaf or self._world.cluster.lag:
+            return
+        age = call.begin - self._judge.changed.get(call.uid, 0.0)
+        if 0.2 < age < call.plan.idle - 0.2:
+            self._judge.complain(f"idle: {call} {age:.3f} s after a change")
+
+    def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
+        """Handlers see indexes that are complete, or have nothing of the kind yet."""
+        if process.is_dead or self._world.plan.mode == "peering":
+            return
+        now = self._world.loop.time()
+        if self._judge.had_faults():
+            return
+        objects = self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
+        # One object is indexed after the other.
+        indexing = sum(plan.seconds for plan in process.handlers if plan.kind == "index")
+        known = {
+            body["metadata"]["name"]
+            for body in objects
+            if self._judge.touched[body["metadata"]["uid"]] < now - NOTICE - indexing * len(objects)
+        }
+        for plan in process.handlers:
+            if plan.kind == "index" and not plan.is_choosy:
+                seen = {*process.operator.context.indices[plan.id]}
+                if seen and (missed := known - seen):
+                    self._judge.complain(
+                        f"index: {handler} of {process} misses {missed} in {plan.id}"
+                    )
+
+    def list_daemons(self, objects: Json) -> list[str]:
+        """Daemons run for the objects that match, once, and for no others."""
+        running: Counter[tuple[str, str]] = Counter()
+        for process in self._world.processes:
+            if process.is_running:
+                running.update({key: count for key, count in process.daemons.items() if count})
+        wanted = {
+            (plan.id, body["metadata"]["uid"])
+            for plan in self._world.handlers
+            if plan.kind == "daemon"
+            for body in objects.values()
+            if self._judge.wants(plan, body)
+        }
+        ended = {key for process in self._world.processes for key in process.ended_daemons}
+        # One that is ending is started again with the next event after its end (DMN-30).
+        ended |= {
+            key
+            for process in self._world.processes
+            for key, at in process.stopped_daemons.items()
+            if at >= self._judge.touched.get(key[1], 0.0) - LAG
+        }
+        wanted = {key for key in wanted if key not in ended or running[key]}
+        problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
+        return problems + [
+            f"daemon: {key} runs {count} times, {int(key in wanted)} wanted"
+            for key, count in sorted(running.items())
+            if count != (key in wanted)
+        ]
+
+    def list_indexes(self, objects: Json) -> list[str]:
+        """The indexes of all processes equal the cluster."""
+        problems = []
+        for process in self._world.processes:
+            for plan in process.handlers if process.is_running else ():
+                if plan.kind != "index":
+                    continue
+                index = process.operator.context.indices[plan.id]
+                seen = {name: list(store) for name, store in index.items()}
+                wanted = {
+                    name: [(body["metadata"]["uid"], body["spec"]["value"])]
+                    for name, body in objects.items()
+                    if self._judge.wants(plan, body)
+                }
+                if seen != wanted:
+                    problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")
+        return problems

@@ -1,0 +1,231 @@
+"""What must hold in the calm: everything has converged, and nothing goes on for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
+from tests.simulation.replicas import (
+    DIFFBASE,
+    FINAL,
+    FINALIZER,
+    PLURAL,
+    PREFIX,
+    Call,
+    get_essence,
+    get_wish,
+)
+from tests.simulation.themes import STATE_KINDS
+
+if TYPE_CHECKING:
+    from tests.simulation.invariants import Judge
+    from tests.simulation.world import World
+
+Json = dict[str, Any]
+
+_MAX_TASKS = 400  # of one history: some objects, some replicas
+_QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A handling cycle of an object that has ended.
+
+    Attributes:
+        before: what was handled before it.
+        handled: what it has handled.
+        user: the process that has ended it.
+    """
+
+    before: Json | None = None
+    handled: Json = field(default_factory=dict)
+    user: str = ""
+    end: float = 0.0
+
+
+class CalmJudge:
+    """Looks whether a world has converged."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+
+    def list_unfinished(self) -> list[str]:
+        """Say what has not converged yet."""
+        running = [call for calls in self._judge.active.values() for call in calls]
+        problems = [f"endless: {call}" for call in running if call.plan.kind in STATE_KINDS]
+        objects = self._world.list_objects()
+        for name, body in objects.items():
+            if "deletionTimestamp" in body["metadata"]:
+                finalizers = body["metadata"].get("finalizers")
+                problems.append(f"deletion: {name} is still there: {finalizers}")
+            else:
+                problems += self._list_unhandled(name, body)
+        problems += self._judge.background.list_daemons(objects)
+        problems += self._judge.background.list_indexes(objects)
+        return problems + self._list_unseen_deletions() + self._list_lost_effects(objects)
+
+    async def judge(self) -> None:
+        """Complain about what has not converged, and about what goes on for ever."""
+        for problem in self.list_unfinished():
+            self._judge.complain(problem)
+        if self._judge.violations:
+            return
+        await asyncio.sleep(max(0.0, self._world.plan.calm_at + SETTLING - self._world.loop.time()))
+        self._judge.writes = Counter()
+        calls = len(self._world.calls)
+        await asyncio.sleep(_QUIET)
+        if self._judge.writes:
+            self._judge.complain(f"unrest: writes in the calm: {dict(self._judge.writes)}")
+        for call in self._world.calls[calls:]:
+            if call.plan.kind in STATE_KINDS:
+                self._judge.complain(f"unrest: {call} in the calm")
+        for problem in self.list_unfinished():
+            self._judge.complain(f"{problem} (any more)")
+        tasks = len(asyncio.all_tasks(self._world.loop))
+        if tasks > _MAX_TASKS:
+            self._judge.complain(f"growth: {tasks} tasks")
+
+    def _list_unhandled(self, name: str, body: Json) -> list[str]:
+        """Every handler has handled the last state of an object, or failed with it for good."""
+        meta, uid = body["metadata"], body["metadata"]["uid"]
+        annotations = meta.get("annotations", {})
+        plans = [plan for plan in self._world.handlers if self._judge.wants(plan, body)]
+        problems = []
+        if any(plan.kind in STATE_KINDS for plan in plans):
+            problems += self._list_missed(name, body)
+        known = {plan.id for plan in self._world.handlers}  # the records of others are not ours
+        progress = [
+            key
+            for key in annotations
+            if key.startswith(PREFIX)
+            and key != DIFFBASE
+            and key.partition("/")[2].partition(".")[0] in known
+        ]
+        progress += ["status"] if "kopf" in body.get("status", {}) else []
+        # The next process cannot know of what matches no more, nor a peer of what others began.
+        is_known = any(plan.kind in STATE_KINDS for plan in plans)
+        is_known = is_known and self._world.plan.mode != "peering"
+        if progress and (is_known or len(self._world.processes) == 1):
+            problems.append(f"progress: {name} has some left over: {progress}")
+        ended = {key for process in self._world.processes for key in process.ended_daemons}
+        is_guarded = any(
+            plan.kind in {"delete", "timer"}
+            or (plan.kind == "daemon" and (plan.id, uid) not in ended)
+            for plan in plans
+        )
+        if is_guarded != (FINALIZER in meta.get("finalizers", [])):
+            problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
+        return problems
+
+    def _may_be_lost(self, call: Call) -> bool:
+        """Tell whether an outcome may not be known to the last process.
+
+        The one that called the handler may not have been able to write it before its end; or it has
+        lost its credentials and, with a Lease, others could go on.
+        """
+        world, ended_at = self._world, call.process.ended_at
+        if ended_at is not None and call.end is not None:
+            is_late = call.end > ended_at - LAG
+            return is_late or world.was_disturbed(call.end, ended_at, PLURAL)
+        return world.plan.mode == "lease" and any(
+            step.fault is not None and step.fault.status == 401 and step.at >= call.begin
+            for step in world.plan.steps
+        )
+
+    def _list_missed(self, name: str, body: Json) -> list[str]:
+        """Handlers of updates and fields see the last state, if it is another than at first (D-67).
+
+        Handlers of creations are called once, for whatever the state is then. What matters are the
+        handlers of the version that has ended the last cycle.
+        """
+        uid, essence, wish = body["metadata"]["uid"], get_essence(body), get_wish(body)
+        cycle = self._judge.cycles.get(uid, Cycle())
+        before, handled = cycle.before, cycle.handled
+        if get_essence(handled) != essence:
+            return [f"unhandled: {name} ({uid}): {essence}, but {get_essence(handled)}"]
+        calls = [
+            call
+            for call in self._world.calls
+            if call.uid == uid and call.plan.kind in STATE_KINDS and call.outcome in FINAL
+        ]
+        # What the last process can know: not by the records of handlers that match no more.
+        handlers = next(p.handlers for p in self._world.processes if p.identity == cycle.user)
+        plans = [plan for plan in handlers if self._judge.wants(plan, body)]
+        ids = {plan.id for plan in plans if not plan.is_choosy}
+        known = (
+            call.wish
+            for call in calls
+            if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
+            if call.begin <= cycle.end  # later ones were for changes that were undone
+            and call.plan.kind != "resume"  # lost credentials end that without a trace
+            and not self._may_be_lost(call)
+            # Peers can act beside each other for a moment, and know nothing of each other then.
+            and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
+        )
+        first = get_wish(before) if before else min(known, default=wish)
+        wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
+        wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
+        done = {
+            call.handler
+            for call in calls
+            if call.wish.value == wish.value
+            and (call.plan.kind != "update" or call.wish.note == wish.note)
+        }
+        if before is None:
+            wanted |= {plan.id for plan in plans if plan.kind == "create" and not plan.is_choosy}
+            done |= {call.handler for call in calls if call.plan.kind == "create"}
+        last = {call.handler: call for call in calls if call.reason == "update"}
+        since = self._judge.changed.get(uid, 0.0)
+        until = since + LATENESS
+        deaf = {  # it knows another state, which was taken back
+            plan.id
+            for plan in plans
+            if plan.kind == "update" and not plan.is_choosy and (call := last.get(plan.id))
+            if call.wish != wish and (call.process.ended_at or until) >= until
+        }
+        if self._world.was_disturbed(since, until):
+            deaf.clear()
+        missed = wanted - done | deaf
+        return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
+
+    def _list_lost_effects(self, objects: Json) -> list[str]:
+        """What handlers want is on the objects, unless the API server has denied it."""
+        faults = [step.fault for step in self._world.plan.steps if step.fault]
+        can_be_denied = any(fault.kind == "status" and 400 < fault.status < 500 for fault in faults)
+        is_replaced = any(step.kind == "alter" for step in self._world.plan.steps)
+        if self._world.plan.mode != "alone" or can_be_denied or is_replaced:
+            return []
+        bodies = {body["metadata"]["uid"]: body for body in objects.values()}
+        problems = []
+        for call in self._world.calls:
+            is_ours = call.handler == call.plan.id and call.process.is_running
+            is_done = call.outcome == "ok" and call.uid in bodies
+            if is_ours and is_done and call.plan.effect in {"status", "label", "fn"}:
+                body, key = bodies[call.uid], f"of-{call.plan.id}"
+                if key not in {**body.get("status", {}), **body["metadata"].get("labels", {})}:
+                    problems.append(f"loss: {key} of {call}")
+        return problems
+
+    def _list_unseen_deletions(self) -> list[str]:
+        """Event handlers get the deletions of all objects that their process has seen.
+
+        Unless it pauses, or the stream is replaced by another one after the deletion.
+        """
+        steps = self._world.plan.steps
+        is_replaced = any(s.kind in REPLACING or (s.fault and s.fault.status == 401) for s in steps)
+        if self._world.plan.mode != "alone" or is_replaced:
+            return []
+        last = {
+            (call.handler, call.uid): call
+            for call in self._world.calls
+            if call.plan.kind == "event" and not call.plan.is_choosy and call.process.is_running
+        }
+        return [
+            f"missed: the deletion after {call}"
+            for call in last.values()
+            if call.uid in self._judge.gone and call.reason != "DELETED"
+        ]

@@ -1,0 +1,241 @@
+"""Draws the plan of a seed: handlers, users and what goes wrong, and then some variations."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+from tests.simulation.fate import NAMES, draw_fate
+from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
+from tests.simulation.themes import STATE_KINDS, THEMES, Theme
+
+
+def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
+    """Make a plan of a seed, of a given theme or of any."""
+    rng = random.Random(seed)
+    drawn = rng.choice(("mixed", "mixed", *THEMES))
+    name = theme_name or drawn
+    theme = THEMES[name]
+    mode = rng.choice(theme.modes)
+    replicas = 1 if mode == "alone" else rng.randint(theme.least_replicas, 3)
+    length = rng.choice((10.0, 30.0, 90.0))
+    is_late = name == "kinds" and rng.random() < 0.4
+    steps = [*_draw_user(rng, theme, length), *draw_fate(rng, theme, length, replicas)]
+    steps += [Step(rng.uniform(0, 1.0), "define")] if is_late else []
+    if mode == "peering":  # which goes by the clocks of its members: they must agree
+        steps = [step for step in steps if step.kind != "skew"]
+    plan = Plan(
+        seed,
+        mode,
+        replicas,
+        tuple(_draw_handlers(rng, theme)),
+        _sort(steps),
+        _draw_settings(rng, theme, mode),
+        has_status=rng.random() < 0.3,
+        is_late=is_late,
+        is_hosted=name == "lockouts" or rng.random() < 0.5,
+        discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
+    )
+    for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes):
+        plan = add(plan, length)
+    has_webhooks = theme.has_webhooks and mode != "peering"
+    return _add_admission(plan, length) if has_webhooks else plan
+
+
+def _draw_handlers(rng: random.Random, theme: Theme) -> list[HandlerPlan]:
+    kinds = [*theme.kinds, *rng.sample(theme.pool, rng.randint(1, min(5, len(theme.pool))))]
+    more = [kind for kind in ("create", "update", "delete") if kind in theme.pool]
+    kinds += rng.choices(more, k=rng.randint(0, 2))
+    return [_draw_handler(rng, theme, kind, f"{kind}{n}") for n, kind in enumerate(kinds)]
+
+
+# A replica that stands by indexes one object after the other.
+_SECONDS = {"index": (0.0, 0.0, 0.05, 0.5), "daemon": (0.0, 0.5, 3.0, 3.0, 8.0)}
+
+
+def _draw_handler(rng: random.Random, theme: Theme, kind: str, name: str) -> HandlerPlan:
+    is_state = kind in STATE_KINDS
+    attempts: list[Attempt] = []
+    if is_state and rng.random() < 0.5:
+        for _ in range(rng.randint(1, 3)):
+            end = rng.choice(("temporary", "temporary", "error"))
+            attempts.append(Attempt(end, rng.choice((0.0, 0.3, 1.0, 5.0, 15.0))))
+        if rng.random() < 0.15:
+            attempts.append(Attempt("permanent"))
+    effects = theme.effects if is_state else ("",)
+    return HandlerPlan(
+        name,
+        kind,
+        tuple(attempts),
+        seconds=rng.choice(_SECONDS.get(kind, (0.0, 0.0, 0.05, 0.5, 3.0))),
+        is_sync=rng.random() < 0.25,
+        effect=rng.choice(("", "count") if kind == "timer" else effects),
+        subs=rng.choice((0, 0, 0, 2)) if kind in {"create", "update"} else 0,
+        is_choosy=rng.random() < (0.5 if kind in {"daemon", "index"} else 0.25),
+        life=rng.choice((None, None, None, 2.0)) if kind == "daemon" else None,
+        idle=rng.choice((None, 3.0)) if kind == "timer" else None,
+        interval=rng.choice((7.0, 2.0)) if kind == "timer" else 7.0,
+    )
+
+
+def _draw_user(rng: random.Random, theme: Theme, length: float) -> list[Step]:
+    steps = []
+    for name in NAMES[: rng.randint(1, 3)]:
+        at, exists = rng.choice((0.0, rng.uniform(0, length / 2))), False
+        for _ in range(rng.randint(1, 8)):
+            kind = rng.choice(theme.user) if exists else "create"
+            exists = kind != "delete"
+            steps.append(Step(at, kind, name))
+            at += rng.choice((0.0, 0.02, 0.2, 1.0, rng.uniform(0, length / 4)))
+    return steps
+
+
+def _draw_settings(rng: random.Random, theme: Theme, mode: str) -> dict[str, Any]:
+    peering = {"peering": {"mandatory": rng.random() < 0.5}} if mode == "peering" else {}
+    return peering | {
+        "posting": {"enabled": rng.random() < 0.3},
+        "batching": {
+            "idle_timeout": rng.choice((0.5, 5.0)),
+            "error_delays": [0.5, 2, 5],
+            "worker_limit": rng.choice(theme.worker_limits),
+        },
+        "networking": {"request_timeout": rng.choice((10.0, 30.0))},
+        "execution": {"default_backoff": rng.choice((0.5, 5.0))},
+        "watching": {
+            "inactivity_timeout": 70.0,
+            "streaming_list": rng.random() < 0.6,
+            "server_timeout": rng.choice((None, 20.0)),
+        },
+    }
+
+
+def _add_admission(plan: Plan, length: float) -> Plan:
+    """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
+    rng = random.Random(f"admission {plan.seed}")
+    if rng.random() > 0.6:
+        return plan
+    # What replaces replicas before the next ones are ready is no rollout.
+    steps = [step for step in plan.steps if step.kind != "upgrade"]
+    if rng.random() < 0.5:
+        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause", "unlock"}]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
+    steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
+    if rng.random() < 0.6:
+        steps.append(Step(rng.uniform(0, length), "rollout", None, 60.0))
+    admission = AdmissionPlan(
+        pace=rng.choice((0.5, 2.0, 5.0)),
+        seconds=rng.choice((0.0, 0.05, 0.5)),
+        lifetime=rng.choice((90.0, 120.0)),
+        shutdown_delay=rng.choice((6.0, 10.0)),
+        shrinks=rng.random() < 0.25,
+        is_persistent=rng.random() < 0.25,
+        lag=rng.choice((0.0, 0.3, 1.0)),
+    )
+    return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
+
+
+def _add_meddling(plan: Plan, length: float) -> Plan:
+    """Let users annotate objects, and overwrite what one handler has written before the next."""
+    rng = random.Random(f"meddling {plan.seed}")
+    if rng.random() > 0.3:
+        return plan
+    kind = rng.choice(("create", "update"))
+    effect = rng.choice(("status", "result", "fn"))
+    quick = HandlerPlan(f"quick-{kind}", kind, effect=effect)
+    slow = HandlerPlan(f"slow-{kind}", kind, seconds=rng.choice((1.0, 3.0)))
+    steps = list(plan.steps)
+    for step in plan.steps:
+        if step.kind in {"create", "update", "replace"} and rng.random() < 0.6:
+            delay = rng.choice((0.3, 0.6, 1.5, rng.uniform(0, length / 4)))
+            what = rng.choice(("meddle", "meddle", "annotate"))
+            steps.append(Step(step.at + delay, what, step.target))
+    handlers = (quick, slow, *plan.handlers)
+    return dataclasses.replace(plan, handlers=handlers, steps=_sort(steps))
+
+
+def _add_upgrade(plan: Plan, length: float) -> Plan:
+    """Let some operators be replaced by versions with other handlers, or restarted while users act.
+
+    In between, a handler has failed for the first time, and users change what it waits for.
+    """
+    rng = random.Random(f"upgrade {plan.seed}")
+    if rng.random() > 0.35:
+        return plan
+    name = rng.choice(NAMES)
+    begin, fails = rng.uniform(0.0, length / 2), rng.choice((2.0, 5.0, 15.0))
+    attempts = tuple(Attempt("temporary", fails) for _ in range(rng.choice((1, 2, 4))))
+    kind = rng.choice(("create", "update"))
+    waiting = HandlerPlan(
+        f"waiting-{kind}", kind, attempts, subs=rng.choice((0, 2)), is_choosy=rng.random() < 0.25
+    )
+    handlers = [HandlerPlan("noting-update", "update"), *plan.handlers]
+    handlers.insert(rng.randrange(len(handlers) + 1), waiting)
+    at, down = begin + rng.choice((0.3, 1.0, 3.0)), rng.choice((0.5, 2.0, 20.0))
+    steps = [
+        *plan.steps,
+        Step(max(0.0, begin - 1.0), "create", name),
+        Step(begin, "update", name),
+        Step(at, rng.choice(("upgrade", "upgrade", "kill", "stop")), 0, down),
+    ]
+    for _ in range(rng.randint(0, 3)):
+        what = rng.choice(("update", "label", "annotate", "delete"))
+        steps.append(Step(at + rng.uniform(-0.2, 1.2) * down, what, name))
+    upgraded = [handler for handler in handlers if rng.random() > 0.2]
+    if upgraded and rng.random() < 0.6:
+        number = rng.randrange(len(upgraded))
+        other = not upgraded[number].is_choosy
+        upgraded[number] = dataclasses.replace(upgraded[number], is_choosy=other)
+    if rng.random() < 0.6 or not upgraded:
+        upgraded.insert(
+            0, _draw_handler(rng, THEMES["mixed"], rng.choice(THEMES["mixed"].pool), "new")
+        )
+    return dataclasses.replace(
+        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=tuple(upgraded)
+    )
+
+
+def _add_peers(plan: Plan, length: float) -> Plan:
+    """Let operators of others join some peerings: they leave, or vanish without notice."""
+    rng = random.Random(f"peers {plan.seed}")
+    if plan.mode != "peering" or rng.random() < 0.4:
+        return plan
+    steps = list(plan.steps)
+    if rng.random() < 0.7:
+        steps = [step for step in steps if step.kind not in {"fault", "pause", "unlock", "lag"}]
+    for _ in range(rng.randint(1, 2)):
+        kind, priority = rng.choice(("peer", "lost peer")), rng.choice((-1, 0, 1, 100))
+        steps.append(Step(rng.uniform(0, length), kind, priority, rng.choice((5.0, 30.0, 70.0))))
+    return dataclasses.replace(plan, steps=_sort(steps))
+
+
+def _add_kind_changes(plan: Plan, length: float) -> Plan:
+    """Let the kind change, with objects in indexes, while a handler runs and an object goes."""
+    rng = random.Random(f"kind changes {plan.seed}")
+    if plan.is_late or rng.random() > 0.2:
+        return plan
+    handlers = [
+        HandlerPlan("index-all", "index"),
+        HandlerPlan("index-general", "index", seconds=0.05, is_general=True),
+        HandlerPlan("watching", "event"),
+        HandlerPlan("slow-update", "update", seconds=3.0),
+    ]
+    guards = {"delete", "daemon", "timer"} if rng.random() < 0.7 else set()
+    handlers += [handler for handler in plan.handlers if handler.kind not in guards]
+    at = rng.uniform(5.0, 5.0 + length)
+    steps = [*plan.steps, *(Step(at - 4.0, "create", name) for name in NAMES)]
+    steps += [
+        Step(at - rng.choice((0.1, 1.0, 2.5)), "update", "one"),
+        Step(at, rng.choice(("alter", "regroup", "regroup"))),
+        Step(at + rng.uniform(0.0, 3.0), rng.choice(("delete", "update")), "two"),
+        Step(at + rng.uniform(3.0, 20.0), rng.choice(("alter", "regroup"))),
+    ]
+    upgraded = tuple(handler for handler in plan.upgraded if handler.kind not in guards)
+    return dataclasses.replace(
+        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=upgraded
+    )
+
+
+def _sort(steps: list[Step]) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: step.at))

@@ -1,0 +1,100 @@
+"""Who may act: rules about the Lease, and about peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.patience import AFTERMATH, LAG, NOTICE, SETTLING, SILENCE
+from tests.simulation.replicas import Call, ReplicaProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Change
+    from tests.simulation.invariants import Judge
+    from tests.simulation.world import World
+
+_RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
+_AFTERMATH_OF_PEERS = 150.0  # seconds: a watch can be silent for 70, a record last for 60
+
+
+class LeadershipJudge:
+    """Watches who acts in a world."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self._renewed: tuple[float, str | None] = 0.0, None
+        self._peer_records: dict[str, float] = {}  # since when they are in the peering object
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the Lease."""
+        return self._renewed[1]
+
+    def judge_step(self, process: ReplicaProcess, what: object) -> None:
+        """No handler takes a step when another replica holds the Lease."""
+        if self.is_exclusive and self.holder not in {process.identity, None, ""}:
+            self._judge.complain(f"overlap: {what} of {process} goes on, but {self.holder} leads")
+
+    def judge_peers(self, call: Call) -> None:
+        """Nothing is done while an operator of others is there that goes first."""
+        rival = self._world.peers.find_rival(call.process.number, NOTICE)
+        since = call.begin - SETTLING
+        if rival is not None and not self._world.was_disturbed(since, call.begin):
+            self._judge.complain(f"peering: {call} while {rival} is there")
+
+    def judge_rivals(self, process: ReplicaProcess, what: object) -> None:
+        """Nothing is begun while somebody of a higher priority is at work, or has its record there.
+
+        Those whose watches are mute cannot know that others have come; who is told that the object
+        is gone, but not that it is there again, writes no record.
+        """
+        now, was_disturbed = self._world.loop.time(), self._world.was_disturbed
+        for other in self._world.processes if self._world.plan.mode == "peering" else ():
+            is_rival = other.is_running and not other.is_paused and other.number > process.number
+            moments = [
+                call.begin
+                for call in self._world.calls
+                if call.process is other and call.end is None
+            ]
+            moments += [other.started_daemons[key] for key, count in other.daemons.items() if count]
+            moments += [self._peer_records.get(other.identity, now)]
+            if not is_rival or min(moments) > now - LAG:
+                continue
+            since = now - _AFTERMATH_OF_PEERS
+            is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
+            is_deaf |= was_disturbed(since, now, "watches") and was_disturbed(since, now, "unlock")
+            if not is_deaf and not was_disturbed(since, now, "kopfpeering"):
+                self._judge.complain(f"overlap: {what} begins in {process}, but {other} is there")
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether replicas know of each other by the Lease: not deleted before all have read it."""
+        deleted_at = self._world.unlocked_at
+        if self._world.plan.mode != "lease" or deleted_at is None:
+            return self._world.plan.mode == "lease"
+        if self._world.loop.time() - deleted_at > AFTERMATH:
+            return True
+        was_disturbed = self._world.was_disturbed
+        return all(
+            one.started_at < deleted_at - LAG
+            and not was_disturbed(one.started_at, deleted_at - LAG, "leases")
+            for one in self._world.processes
+            if one.is_running
+        )
+
+    def judge_lease(self, change: Change) -> None:
+        """A holder renews in time, whatever its objects do to it."""
+        now = self._world.loop.time()
+        holder = (change.new or {}).get("spec", {}).get("holderIdentity")
+        since, self._renewed = self._renewed, (now, holder)
+        is_disturbed = self._world.was_disturbed(since[0] - AFTERMATH, now, "leases")
+        if holder and since[1] == holder and now - since[0] > _RENEWAL and not is_disturbed:
+            self._judge.complain(
+                f"renewal: {holder} has renewed its lease after {now - since[0]:.1f} s"
+            )
+
+    def note_peers(self, change: Change) -> None:
+        """Note whose records are in the peering object."""
+        known, now = self._peer_records, self._world.loop.time()
+        records = (change.new or {}).get("status", {})
+        self._peer_records = {identity: known.get(identity, now) for identity in records}

@@ -1,0 +1,11 @@
+"""How long the rules wait, and for how long a disturbance excuses what is wrong: in seconds."""
+
+SETTLING = 100.0  # in which dead peers are forgotten, and silent watches given up
+LAG = 0.2  # until an event has come
+LATENESS = 10.0  # for other handlers of the object, and its patches
+NOTICE = 3.0  # until an operator has noticed another one
+SILENCE = 75.0  # about, until a watch that is mute is given up
+AFTERMATH = 40.0  # after a disturbance, in which a process may still suffer from it
+
+REPLACING = {"alter", "regroup"}
+"""Steps by which the watch of the kind is replaced."""
