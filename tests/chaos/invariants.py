@@ -22,7 +22,7 @@ _TOLERANCE = 0.02  # seconds; clocks are read a moment apart
 _GROWTH, _SAME = 0.05, 1.01
 _FLOORS = {"rss": 2e6, "blocks": 20_000, "descriptors": 4, "tasks": 4}  # growth by less is noise
 _WARM_UP = 300.0  # seconds; until then, objects are created, and code is imported
-_WINDOWS, _SAMPLES = 10, 10  # that a life is cut into, and in each; one is taken every five seconds
+_WINDOWS, _SAMPLES = 10, 8  # that a life is cut into, and in each; one is taken every five seconds
 
 
 @dataclass

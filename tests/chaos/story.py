@@ -75,6 +75,7 @@ class Stage:
     Attributes:
         began: by the clock of the evidence.
         told: what went wrong when, by the same clock.
+        breaking: held while the control plane is broken, which can last longer than planned.
     """
 
     cluster: LocalCluster
@@ -86,6 +87,7 @@ class Stage:
     told: list[tuple[float, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[Violation] = field(default_factory=list)
+    breaking: asyncio.Lock = field(default_factory=asyncio.Lock)
     watching: asyncio.Task[None] = field(init=False)
     unsettled: list[str] = field(default_factory=list)
 
@@ -106,7 +108,8 @@ class Stage:
         elif fault.kind in PROCESS_FAULTS:
             await _hit(place, fault)
         else:
-            await self._break_control_plane(fault)
+            async with self.breaking:
+                await self._break_control_plane(fault)
         self.told.append((read_clock(), f"over: {text}"))
 
     async def _find_place(self, target: int | None) -> Place:
@@ -180,6 +183,8 @@ async def set_up(
         verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
         headers={"Authorization": f"Bearer {cluster.token}"},
         timeout=20,
+        # In httpcore 1.0, who waits for a free connection and gives up leaves it in use for ever.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         trust_env=False,
     )
     async with http, balancer.serve(), connect(cluster) as client:

@@ -190,7 +190,7 @@ def test_what_is_needed_in_the_beginning_and_to_lead_is_no_growth() -> None:
     assert trend.role == "leads"
     assert trend.first == pytest.approx(90e6, rel=0.01)
     assert not list(find_growth(process))
-    process.samples = process.samples[: len(waiting) + 90]
+    process.samples = process.samples[: len(waiting) + 70]
     assert measure_growth(process) == {}
 
 

@@ -15,6 +15,7 @@ from tests.operating import Json, Kind
 _FILLING = 60.0  # actions per second until all objects are there
 _PAUSE = 0.3  # seconds between attempts to create in place of an object that has not gone yet
 _ATTEMPTS = 40
+_AT_ONCE = 100  # while nothing is answered
 
 
 class Users:
@@ -37,10 +38,11 @@ class Users:
         due = time.monotonic()
         async with asyncio.TaskGroup() as group:
             while not self._is_over:
-                name = filling.pop() if filling else self._chance.choice(names)
-                if name not in self._busy:
-                    self._busy.add(name)
-                    group.create_task(self._visit(name))
+                if len(self._busy) < _AT_ONCE:
+                    name = filling.pop() if filling else self._chance.choice(names)
+                    if name not in self._busy:
+                        self._busy.add(name)
+                        group.create_task(self._visit(name))
                 # Nothing is made up for when everything was stopped.
                 due = max(due + 1 / (_FILLING if filling else rate), time.monotonic() - 1)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))

@@ -246,7 +246,8 @@ class Admission:
                     at = now + self._lags[process] + (_JOINING if is_ready else 0.0)
                     at = self._listed_at[process] = max(at, self._listed_at.get(process, 0.0))
                     self._world.network.later(at - now, self._list_endpoint, process, *state)
-                    self._world.network.later(_AGREEING, self.judge.judge_unreadiness, process)
+                    if not is_ready:
+                        self._world.network.later(_AGREEING, self.judge.judge_unreadiness, process)
             await asyncio.sleep(_PROBING)
 
     def is_ready(self, process: ReplicaProcess) -> bool:

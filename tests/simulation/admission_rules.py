@@ -24,6 +24,7 @@ _CONFIGURATIONS = {
 }
 _ROUGH = {"fault", "kill", "pause"}
 _AFTERMATH = 30.0  # seconds after them in which calls may fail
+_HANDOVER = 3.0  # seconds in which a replica that ends still counts as one that stays
 _AGREEMENT = 20.0  # seconds after the end of the last replica of another version, and a look
 
 
@@ -118,6 +119,7 @@ class AdmissionJudge:
             and self._admission.servers[process].fn is not None
             and not self._admission.is_ready(process)
             and not any(map(self._has_mark, others))
+            and not any((other.ended_at or 0.0) > now - _HANDOVER for other in others)
             and not self._was_rough(now - _AFTERMATH, now)
         ):
             self._world.judge.complain(f"unready: {process}, which is the last one")

@@ -57,10 +57,13 @@ class BackgroundJudge:
         now = self._world.loop.time()
         if self._judge.had_faults():
             return
+        objects = self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
+        # One object is indexed after the other.
+        indexing = sum(plan.seconds for plan in process.handlers if plan.kind == "index")
         known = {
             body["metadata"]["name"]
-            for body in self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
-            if self._judge.touched[body["metadata"]["uid"]] < now - NOTICE
+            for body in objects
+            if self._judge.touched[body["metadata"]["uid"]] < now - NOTICE - indexing * len(objects)
         }
         for plan in process.handlers:
             if plan.kind == "index" and not plan.is_choosy:

@@ -163,6 +163,8 @@ class CalmJudge:
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and call.plan.kind != "resume"  # lost credentials end that without a trace
             and not self._may_be_lost(call)
+            # Peers can act beside each other for a moment, and know nothing of each other then.
+            and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
         )
         first = get_wish(before) if before else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}

@@ -9,10 +9,17 @@ import json
 import logging
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import mutants
+from tests.simulation.themes import THEMES
+
+if TYPE_CHECKING:
+    from tests.simulation.plans import Plan
 
 KEPT = Path(__file__).with_name("kept")
 
@@ -24,48 +31,63 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make simulate ARGS=...",
         description="Run random histories of operators in a simulated cluster.",
+        epilog="Exit code 1: a rule was broken, or a mutant not found. See docs/simulation.md.",
     )
-    parser.add_argument("--seed", type=int, help="replay this one, with its story")
-    parser.add_argument("--plan", type=Path, help="replay a history that was written down")
-    parser.add_argument("--logs", action="store_true", help="with the log of the operators")
-    parser.add_argument("--first", type=int, help="the first seed; by default, by the clock")
-    parser.add_argument("--count", type=int, help="how many histories")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long, without a count")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument(
+    add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add_what("--seed", type=int, help="replay the history of this seed, with its story")
+    add_what("--plan", type=Path, metavar="FILE", help="replay a history that was written down")
+    add("--logs", action="store_true", help="replay with the log of the operators in the story")
+    add("--first", type=int, help="the first seed (default: by the clock; of --mutants: 0)")
+    add("--count", type=_parse_number, help="how many histories (of --mutants: 2000 for each)")
+    add("--seconds", type=_parse_number, default=60, help="how long, without --count (60)")
+    add("--jobs", type=_parse_number, default=os.cpu_count(), help="processes (all cores)")
+    add(
         "--mutant",
+        choices=mutants.MUTANTS,
+        metavar="MUTANT",
         default=os.environ.get("WEBOP_MUTANT"),
         help="put a mended bug back (tests/simulation/mutants.toml)",
     )
-    parser.add_argument(
+    add_what(
         "--mutants",
         nargs="*",
+        choices=mutants.MUTANTS,
         metavar="MUTANT",
         help="print a table: how many histories find each of these mended bugs, or all",
     )
-    parser.add_argument(
-        "--kept", action="store_true", help="run the histories that were kept as tests"
+    add_what("--kept", action="store_true", help="run the histories that were kept as tests")
+    add(
+        "--theme",
+        choices=THEMES,
+        metavar="THEME",
+        help="only histories of this one (tests/simulation/themes.py)",
     )
-    parser.add_argument("--theme", help="only histories of this one (tests/simulation/themes.py)")
-    parser.add_argument("--keep-going", action="store_true", help="after a violation")
-    parser.add_argument("--shrink", action="store_true", help="shorten the history of --seed")
-    parser.add_argument("--no-shrink", action="store_true", help="print the history as it is")
+    add("--keep-going", action="store_true", help="go on after a rule was broken")
+    add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
+    add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
     options = parser.parse_args()
-    if options.seed is not None or options.plan is not None:
-        _prepare(options.mutant)
-        return _replay(options, shrinks=options.shrink)
-    if options.kept:
-        _prepare(options.mutant)
-        return _run_kept()
-    return _run_many(options) if options.mutants is None else _hunt_mutants(options)
+    _prepare(options.mutant)
+    try:
+        if options.seed is not None or options.plan is not None:
+            return _replay(options, shrinks=options.shrink)
+        if options.kept:
+            return _run_kept()
+        return _run_many(options) if options.mutants is None else _hunt_mutants(options)
+    except KeyboardInterrupt:
+        print("Interrupted.")
+        return 130
+
+
+def _parse_number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
 
 
 def _prepare(mutant: str | None) -> None:
     """Put a bug back, if one is wanted, before anything of webop is imported."""
     logging.disable()
     if mutant:
-        from tests.simulation import mutants  # noqa: PLC0415
-
         mutants.apply(mutant)
 
 
@@ -104,17 +126,16 @@ def _run_many(options: argparse.Namespace) -> int:
         f"{done} histories from seed {first} in {spent:.1f} s ({done / spent:.1f}/s, "
         f"{options.jobs} processes): {calls} calls, {requests} requests, {len(bad)} bad"
     )
+    if bad:
+        theme = f" --theme {options.theme}" if options.theme else ""
+        _print_command(f"Replay it: --seed {bad[0]}{theme}", options)
     if bad and not options.no_shrink:
-        print(f"Shrinking seed {bad[0]} ...", flush=True)
-        _prepare(options.mutant)
         return _replay(argparse.Namespace(**{**vars(options), "seed": bad[0]}), shrinks=True)
     return 1 if bad else 0
 
 
 def _hunt_mutants(options: argparse.Namespace) -> int:
     """Print a table: for each bug that is put back, how many histories find it, and what rule."""
-    from tests.simulation import mutants  # noqa: PLC0415
-
     names, limit = options.mutants or [*mutants.MUTANTS], options.count or 2000
     first, missed = options.first or 0, []
     theme = options.theme or "any"
@@ -137,7 +158,6 @@ def _run_kept() -> int:
     from tests.simulation import plans  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
-    _prepare(None)
     bad = 0
     for path in sorted(KEPT.glob("*.json")):
         verdict = run(plans.load(json.loads(path.read_text())))
@@ -169,24 +189,43 @@ def _work(
 
 def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
     from tests.simulation import drawing, plans  # noqa: PLC0415
-    from tests.simulation.shrinking import shrink  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     if options.plan is not None:
-        plan = plans.load(json.loads(options.plan.read_text()))
+        try:
+            plan = plans.load(json.loads(options.plan.read_text()))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            sys.exit(f"Cannot read a history from {options.plan}: {error!r}")
     else:
         plan = drawing.draw_plan(options.seed, options.theme)
-    if shrinks:
-        plan = shrink(plan)
-        path = Path(f"history-{options.seed}.json")
-        path.write_text(plans.dump(plan))
-        print(f"Written to {path}; replay it with --plan {path} [--logs].")
-    if options.logs:
-        logging.disable(logging.NOTSET)
-        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
-    verdict = run(plan)
+    if shrinks and run(plan).violations:
+        plan = _shorten(plan, options)
+    verdict = run(plan, has_logs=options.logs)
     print(plans.describe(plan))
     print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
     print("\n".join(f"VIOLATION: {problem}" for problem in verdict.violations) or "All is well.")
     return 1 if verdict.violations else 0
+
+
+def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
+    """Shorten a history that breaks a rule; each shorter one is written into its file at once."""
+    from tests.simulation import plans  # noqa: PLC0415
+    from tests.simulation.shrinking import shrink  # noqa: PLC0415
+
+    path = Path(f"history-{plan.seed}.json")
+
+    def note(shorter: Plan) -> None:
+        path.write_text(plans.dump(shorter))
+        sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
+        print(f"Shortened to {sizes}, {shorter.replicas} replicas", flush=True)
+
+    print("Shortening the history; this takes some minutes ...", flush=True)
+    plan = shrink(plan, note)
+    _print_command(f"Written to {path}. Replay it: --plan {path}", options)
+    return plan
+
+
+def _print_command(text: str, options: argparse.Namespace) -> None:
+    mutant = f" --mutant {options.mutant}" if options.mutant else ""
+    print(f"{text}{mutant} [--logs]", flush=True)

@@ -212,6 +212,10 @@ class Judge:
         """Attempts come when the last one wanted it; they are told by the clock on the wall."""
         if any(process.skew for process in self.world.processes):
             return
+        # Peers whose watches are mute act beside each other.
+        is_deaf = self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
+        if last.process is not call.process and self.world.plan.mode == "peering" and is_deaf:
+            return
         if pause < last.delay - 0.01:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
@@ -359,7 +363,7 @@ class Judge:
         """Tell whether requests or the watch cache suffer, or have suffered."""
         now = self.world.loop.time()
         return any(
-            step.kind in {"fault", "lag"}
+            step.kind in {"fault", "lag", "pause"}
             and step.at <= now <= step.at + step.seconds + AFTERMATH + SILENCE
             for step in self.world.plan.steps
         )

@@ -15,15 +15,16 @@ def find_rule(verdict: Verdict) -> str:
     return verdict.violations[0].partition(":")[0] if verdict.violations else ""
 
 
-def shrink(plan: Plan, limit: int = 400, note: Callable[[Plan], None] | None = None) -> Plan:
+def shrink(plan: Plan, note: Callable[[Plan], None], limit: int = 400) -> Plan:
     """Return a plan as short as possible that breaks the same rule.
 
     Args:
         plan: one that goes wrong.
+        note: called with it, and with each plan that is shorter.
         limit: the number of histories to try.
-        note: called with each plan that is shorter.
     """
     rule = find_rule(run(plan))
+    note(plan)
     tried = 0
     is_shorter = True
     while is_shorter:
@@ -34,8 +35,7 @@ def shrink(plan: Plan, limit: int = 400, note: Callable[[Plan], None] | None = N
             tried += 1
             if find_rule(run(candidate)) == rule:
                 plan, is_shorter = candidate, True
-                if note is not None:
-                    note(plan)
+                note(plan)
                 break
     return plan
 

@@ -1,11 +1,17 @@
 """Histories in a simulated cluster: those that were kept, some new ones, and their replay."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.commands import KEPT
+
+ROOT = Path(__file__).parents[2]
 
 _NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 
@@ -33,24 +39,73 @@ def test_new_histories_go_well() -> None:
     assert ", 0 bad" in told.splitlines()[-1], told
 
 
-def test_a_seed_replays_exactly() -> None:
-    first, second = (simulate("--seed", "57") for _ in range(2))
-    assert "digest" in first
-    assert first == second
+def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
+    first, second = (simulate("--seed", "57", *logs).splitlines() for logs in ((), ("--logs",)))
+    assert any(line.startswith("digest ") for line in first)
+    assert any(re.search(r" replica-0-1: INFO webop\.", line) for line in second)
+    assert {*first} < {*second}
 
 
 @pytest.mark.parametrize(
     ("theme", "mutant"),
     [
-        ("leases", "deleted-lease-taken"),
         ("leases", "no-fence"),
         ("policies", "refused-patch-kept"),
         ("lockouts", "resumed-again"),
         ("writes", "outcome-forgotten"),
-        ("successors", "patch-without-uid"),
+        ("peers", "unseen-after-pause"),
+        ("mixed", "denial-lost"),
     ],
 )
 def test_a_bug_that_is_put_back_is_found(theme: str, mutant: str) -> None:
-    histories = "--theme", theme, "--first", "1", "--count", "40"
+    histories = "--theme", theme, "--first", "100000", "--count", "20"  # found within ten of them
     told = simulate("--mutant", mutant, *histories, "--jobs", "1", "--no-shrink")
     assert ", 1 bad" in told, told
+
+
+def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interrupts(
+    tmp_path: Path,
+) -> None:
+    histories = "--theme", "lockouts", "--mutant", "work-left-behind", "--first", "1"
+    command = [sys.executable, "-m", "tests.simulation", *histories, "--jobs", "1"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout
+        told = []
+        for line in process.stdout:
+            told.append(line)
+            if line.startswith("Shortened to"):
+                break
+        process.send_signal(signal.SIGINT)
+        told += process.stdout
+    assert process.returncode == 130, told
+    assert told[-1] == "Interrupted.\n"
+    assert any("--theme lockouts --mutant work-left-behind" in line for line in told)
+    assert [path.suffix for path in tmp_path.glob("history-*")] == [".json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--theme", "nosuch"], "invalid choice: 'nosuch' (choose from"),
+        (["--mutant", "nosuch"], "invalid choice: 'nosuch' (choose from"),
+        (["--mutants", "nosuch"], "invalid choice: 'nosuch' (choose from"),
+        (["--jobs", "0"], "--jobs: must be a whole number above 0, got '0'"),
+        (["--seed", "1", "--kept"], "--kept: not allowed with argument --seed"),
+        (["--plan", "no.json"], "Cannot read a history from no.json: "),
+        (["--plan", "README.md"], "Cannot read a history from README.md: "),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_explained_in_one_line(
+    arguments: list[str], message: str
+) -> None:
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert message in done.stderr.splitlines()[-1]

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import random
@@ -48,9 +49,11 @@ from tests.simulation.virtual import (
     virtual_time,
 )
 from webop.errors import WebopError
+from webop.logs.formats import TextFormatter
 
 _EXIT = 60.0  # seconds for a replica to end when it is told to
 _LOOKS = 2.0  # seconds between looks in the calm
+_COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
@@ -525,15 +528,43 @@ def _exit(_: int) -> NoReturn:
     raise _Exit
 
 
-def run(plan: Plan) -> Verdict:
-    """Run a history."""
+class _StoryHandler(logging.Handler):
+    """Puts what is logged into a story, with the moment and the replica; not into the digest."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.setFormatter(TextFormatter("%(levelname)s %(name)s: %(message)s", has_prefix=True))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a line."""
+        moment, process = self._world.loop.time(), current_process.get()
+        self._world.story.append(f"{moment:8.3f} {process}: {self.format(record)}")
+
+
+_runs = itertools.count()
+
+
+def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
+    """Run a history.
+
+    Args:
+        plan: of it.
+        has_logs: whether the log of the operators stands in the story.
+    """
     loop = VirtualLoop()
-    gc.freeze()  # what is left of others, and all modules
+    if next(_runs) % _COLLECTION == 0:
+        gc.unfreeze()
+        gc.collect()  # what is left of others
+    gc.freeze()
     gc.disable()
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context)))
     problem = ""
     world = World(plan, loop)
+    if has_logs:
+        logging.disable(logging.NOTSET)
+        logging.basicConfig(level=logging.DEBUG, handlers=[_StoryHandler(world)], force=True)
     with virtual_time(loop, plan.seed, world.begin_thread), _quiet():
         try:
             loop.run_until_complete(world.live())

@@ -120,13 +120,13 @@ class _Commits:
     async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
         """Store what is finished until now; if this fails, it is kept, and stored later."""
         ctx, obj = self._ctx, self._obj
+        self.subtract_from(wanted)
+        self.subtract_from(own)
         progress = Progress(dict(states))
         if self._seen is not None:
             progress.mark(states, build_mark(self._seen.restore()))
         storage = ctx.operator.settings.persistence.progress_storage
         progress.store(body=Body(obj.get_freshest() or {}), patch=own, storage=storage)
-        done = [id(fn) for earlier in self._written for fn in earlier.fns]
-        wanted.fns[:] = [fn for fn in wanted.fns if id(fn) not in done]
         self._written.append(Patch(merge_patches(wanted, own), fns=wanted.fns))
         try:
             await writing.save(ctx, obj, Pending(wanted, own))

@@ -112,8 +112,9 @@ async def lose_readiness(
         another = serve(scene)
         if other == "killed":
             scene.world.kill(another)
-        elif other == "ended":
+        elif other.startswith("ended"):
             await end(another)
+        await asyncio.sleep(1.0 if other == "ended just now" else 10.0)
     process = serve(scene)
     process.is_stopping, process.operator.obstacles = is_stopping, [*obstacles]
     if is_closed:
@@ -219,6 +220,8 @@ WEBHOOK_CALLS = (
          plan=HOOKS),
     tell("unready", "the only one", lose_readiness, plan=HOOKS),
     tell("unready", "after another one has ended", lose_readiness, other="ended", plan=HOOKS),
+    tell("", "just after another one has ended", lose_readiness, other="ended just now",
+         plan=HOOKS),
     tell("", "ready", lose_readiness, obstacles=(), plan=HOOKS),
     tell("", "not told to stop", lose_readiness, is_stopping=False, plan=HOOKS),
     tell("", "serves no more", lose_readiness, is_closed=True, plan=HOOKS),

@@ -1,0 +1,411 @@
+"""Stories of handlers, objects and replicas: told by ``test_rules.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tests.simulation.cluster import Json
+from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish
+from tests.simulation.scenes import QUIET, Scene, get_uid
+from tests.simulation.virtual import EPOCH
+from tests.simulation.world import OBJECTS
+
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+
+
+async def call_twice(
+    scene: Scene,
+    *,
+    outcome: str = "ok",
+    delay: float = 0.0,
+    pause: float | None = 1.0,
+    duration: float = 0.1,
+    is_other: bool = False,
+    fate: str = "",
+    first: str = "create0",
+    again: str = "create0",
+    cause: str = "create",
+    **details: Any,
+) -> None:
+    """Call a handler, and once more after a pause, or at once while the first call goes on."""
+    await asyncio.sleep(0.5)
+    one = scene.add_replica()
+    two = scene.add_replica() if is_other else one
+    uid = get_uid(scene.create()) if fate == "deleted" else "u1"
+    before = scene.begin(one, first, uid=uid, reason=cause)
+    if fate == "killed":
+        scene.world.kill(one)
+    if fate == "deleted":
+        scene.world.request("DELETE", "one")
+    if pause is not None:
+        await asyncio.sleep(duration)
+        scene.end(before, outcome, delay)
+        await asyncio.sleep(pause)
+    one.is_paused = fate == "paused"
+    one.skew = 3.0 if fate == "skewed" else 0.0
+    after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
+    one.is_paused = False
+    scene.end(before)
+    scene.end(after)
+
+
+async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
+    """Change an object, let the replica write to it after a while, then call a timer for it."""
+    await asyncio.sleep(0.5)
+    process, body = scene.add_replica(), scene.create(finalizers=[FINALIZER])
+    await asyncio.sleep(written)
+    scene.annotate(process)
+    await asyncio.sleep(age - written)
+    scene.end(scene.begin(process, "timer0", uid=get_uid(body)))
+
+
+async def renew(scene: Scene, *, pause: float = 9.0, first: str = "one", then: str = "one") -> None:
+    """Take a lease, and write it once more after a while."""
+    await asyncio.sleep(0.5)
+    process = scene.add_replica()
+    spec = {"holderIdentity": first, "leaseTransitions": 1}
+    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    body = {**head, "metadata": {"name": "operator"}, "spec": spec}
+    scene.write(process, "POST", LEASES, body)
+    await asyncio.sleep(pause)
+    changed = {"spec": {"holderIdentity": then, "leaseTransitions": 2}}
+    scene.write(process, "PATCH", f"{LEASES}/operator", changed)
+
+
+async def act_after_takeover(
+    scene: Scene,
+    *,
+    what: str = "end",
+    handler: str = "create0",
+    outcome: str = "ok",
+    holder: str = "replica-0-2",
+    is_late: bool = False,
+) -> None:
+    """Begin a call or end it, or go on with a daemon, after somebody has taken the Lease.
+
+    A late replica starts after a Lease before that was deleted.
+    """
+    known = None if is_late else scene.add_replica()
+    await asyncio.sleep(1.0)
+    one = known or scene.add_replica()
+    call = scene.begin(one, handler) if what == "end" else None
+    body: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    body |= {"metadata": {"name": "operator"}, "spec": {"holderIdentity": holder}}
+    scene.write(one, "POST", LEASES, body)
+    if what == "daemon":
+        one.judge_step("daemon0")
+    else:
+        scene.end(call or scene.begin(one, handler), outcome)
+
+
+async def begin_beside_rival(
+    scene: Scene,
+    *,
+    what: str = "call",
+    number: int = 1,
+    pause: float = 1.0,
+    fate: str = "",
+    is_daemon: bool = False,
+) -> None:
+    """Begin a call or a daemon while a peer has its record, or does the same."""
+    await asyncio.sleep(0.5)
+    process, rival = scene.add_replica(), scene.add_replica(number)
+    uid = get_uid(scene.create())
+    call = scene.begin(rival, uid="u2") if what == "call" else None
+    if what == "daemon":
+        rival.daemons["daemon0", "u2"] = 1
+        rival.started_daemons["daemon0", "u2"] = scene.loop.time()
+    elif what == "record":
+        path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings/default"
+        scene.write(rival, "PATCH", path, {"status": {rival.identity: {"priority": number}}})
+    await asyncio.sleep(pause)
+    rival.is_paused = fate == "paused"
+    if fate == "killed":
+        scene.world.kill(rival)
+    if call is not None and fate == "done":
+        scene.end(call)
+    if is_daemon:
+        process.judge_daemon(scene.plans["daemon0"], uid)
+    else:
+        scene.end(scene.begin(process, uid=uid))
+    rival.is_paused = False
+    rival.daemons.clear()
+    if call is not None:
+        scene.end(call)
+    scene.world.request("DELETE", "one")
+
+
+async def watch_object(
+    scene: Scene, *, reasons: Iterable[str] = ("ADDED",), again: str = "", is_dead: bool = False
+) -> None:
+    """Delete an object, and call an event handler for it, or at last for another one."""
+    process, uid = scene.add_replica(), get_uid(scene.create())
+    scene.world.request("DELETE", "one")
+    for reason in reasons:
+        scene.end(scene.begin(process, "event0", uid=uid, reason=reason))
+    if again:
+        scene.end(scene.begin(process, "event0", uid=again, reason="DELETED"))
+    if is_dead:
+        scene.world.kill(process)
+
+
+async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> None:
+    """Write two values of a timer, one after another."""
+    scene.create(finalizers=[FINALIZER])
+    one = scene.add_replica()
+    two = scene.add_replica() if is_other else one
+    for process, value in ((one, 4), (two, second)):
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": value}})
+    scene.annotate(one)
+
+
+async def end_operator(
+    scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: Exception | None = None
+) -> None:
+    """End an operator by itself, while there is another task, and another operator."""
+    processes = [scene.add_replica(), scene.add_replica()]
+    processes[0].is_stopping = True
+    scene.loop.create_task(asyncio.sleep(seconds), context=processes[owner].context.copy())
+    await asyncio.sleep(1.0)
+    if error is None:
+        processes[0].operator.ending.set_result(None)
+    else:
+        processes[0].operator.ending.set_exception(error)
+
+
+async def stop_at_the_end(scene: Scene, *, is_stubborn: bool) -> None:
+    """Have an operator in the end that is told to stop."""
+    scene.add_replica().operator.is_stubborn = is_stubborn
+
+
+async def keep_object(
+    scene: Scene,
+    *,
+    handled: Json | bool | None = True,
+    called: Iterable[str] = ("create0",),
+    outcome: str = "ok",
+    value: int = 1,
+    is_deleted: bool = False,
+    is_dead: bool = False,
+    is_other: bool = False,
+    successors: int = 0,
+    notes: Iterable[str] = (),
+    **metadata: Any,
+) -> None:
+    """Handle an object that stays: what is called for it, and what it is like in the end.
+
+    Another process than the one that calls can note what is handled.
+    """
+    process = scene.add_replica()
+    caller = scene.add_replica() if is_other else process
+    for _ in range(successors):
+        scene.add_replica()
+    body = scene.create(**metadata)
+    for handler in called:
+        call = scene.begin(caller, handler, uid=get_uid(body), wish=Wish(value, False, 0))
+        scene.end(call, outcome)
+    if handled:
+        state = {"spec": {"value": 1}} if handled is True else handled
+        last_handled = {"metadata": {"annotations": {DIFFBASE: json.dumps(state)}}}
+        scene.write(process, "PATCH", f"{OBJECTS}/one", last_handled)
+    for note in notes:
+        value_of_note = {"uid": get_uid(body)} if note == "create0" else get_uid(body)
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {note: value_of_note}})
+    if is_dead:
+        scene.world.kill(process)
+    if is_deleted:
+        scene.world.request("DELETE", "one")
+
+
+async def update_object(
+    scene: Scene,
+    *,
+    called: Iterable[str] = ("update0",),
+    value: int = 2,
+    created: Iterable[str] = ("create0",),
+    uid: str = "",
+) -> None:
+    """Change an object that was handled before, and write to it once more in the end."""
+    await keep_object(scene, called=created)
+    scene.world.request("PATCH", "one", {"spec": {"value": 2}})
+    process = scene.add_replica()
+    uid = uid or get_uid(scene.world.list_objects()["one"])
+    for handler in called:
+        scene.end(
+            scene.begin(process, handler, uid=uid, wish=Wish(value, False, 0), reason="update")
+        )
+    state = {"metadata": {"annotations": {DIFFBASE: json.dumps({"spec": {"value": 2}})}}}
+    scene.write(process, "PATCH", f"{OBJECTS}/one", state)
+    scene.annotate(process)
+
+
+async def delete_object(
+    scene: Scene,
+    *,
+    outcome: str = "",
+    finalizers: Iterable[str] = (FINALIZER,),
+    is_released: bool = False,
+    daemon: str = "",
+    is_dead: bool = False,
+) -> None:
+    """Delete an object, call its handler, and release it, while a daemon of an object runs."""
+    process, body = scene.add_replica(), scene.create(finalizers=[*finalizers])
+    if is_released:
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": ["a.b/c"]}})
+    scene.world.request("DELETE", "one")
+    if outcome:
+        call = scene.begin(process, "delete0", uid=get_uid(body), reason="delete")
+        scene.end(call, outcome)
+    key = "daemon0", get_uid(body) if daemon == "own" else daemon
+    process.daemons[key] = int(bool(daemon))
+    if is_dead:
+        scene.world.kill(process)
+    if finalizers:
+        release = {"metadata": {"finalizers": None}}
+        scene.write(process, "PATCH", f"{OBJECTS}/one", release)
+    process.daemons[key] = 0
+
+
+async def call_in_the_calm(
+    scene: Scene, *, handler: str = "create0", at: float = 1.0, seconds: float = 1.0
+) -> None:
+    await asyncio.sleep(at)
+    call = scene.begin(scene.add_replica(), handler)
+    await asyncio.sleep(seconds)
+    scene.end(call)
+
+
+async def write_in_the_calm(scene: Scene, *, at: float = QUIET, name: str = "one") -> None:
+    process = scene.add_replica()
+    timers = any(plan.kind == "timer" for plan in scene.plans.values())
+    scene.create(finalizers=[FINALIZER] if timers else [])
+    await asyncio.sleep(at)
+    path = f"{OBJECTS}/one" if name == "one" else f"/api/v1/namespaces/{name}"
+    scene.write(process, "PATCH", path, {"metadata": {"annotations": {"a": "1"}}})
+
+
+async def run_daemons(
+    scene: Scene,
+    *,
+    counts: Iterable[int] = (1,),
+    labels: Json | None = None,
+    has_ended: bool = False,
+    stopped_at: float | None = None,
+    dies: bool = False,
+    lost_at: float | None = None,
+    starts: bool = False,
+) -> None:
+    """Run daemons for an object, as many in each replica; start one more in the last one."""
+    is_guarded = labels is None and not has_ended
+    await asyncio.sleep(1.0)
+    body = scene.create(finalizers=[FINALIZER] if is_guarded else [], labels=labels or {})
+    key = "daemon0", get_uid(body)
+    for number in counts:
+        process = scene.add_replica()
+        process.daemons[key] = number
+        if has_ended:
+            process.ended_daemons.add(key)
+        if stopped_at is not None:
+            process.stopped_daemons[key] = stopped_at
+    if starts:
+        process.judge_daemon(scene.plans["daemon0"], key[1])
+    if dies:
+        scene.world.kill(scene.world.processes[-1])
+    if lost_at is not None:
+        await asyncio.sleep(lost_at)
+        process.daemons[key] = 0
+
+
+async def fill_index(
+    scene: Scene, *, values: Iterable[int], labels: Json | None = None, dies: bool = False
+) -> None:
+    """Have values of an object in the index of a replica."""
+    process, body = scene.add_replica(), scene.create(labels=labels or {})
+    seen = [(get_uid(body), value) for value in values]
+    process.operator.context.indices["index0"] = {"one": seen} if seen else {}
+    if dies:
+        scene.world.kill(process)
+
+
+async def start_tasks(scene: Scene, *, number: int) -> None:
+    scene.add_replica()
+    for _ in range(number):
+        scene.loop.create_task(asyncio.sleep(QUIET + 60.0))
+
+
+async def patch_impatiently(
+    scene: Scene,
+    *,
+    ended: str = "",
+    at: float = 6.0,
+    is_new: bool = False,
+    is_other: bool = False,
+    is_stopping: bool = False,
+    path: str = f"{OBJECTS}/one",
+) -> None:
+    """Patch an object before the time that its refusal has told, which came in second 5."""
+    process = scene.add_replica()
+    if not is_new:
+        scene.create()
+    await asyncio.sleep(at)
+    if is_new:
+        scene.create()
+    scene.annotate(process)
+    if ended:
+        caller = scene.add_replica() if is_other else process
+        scene.end(scene.begin(caller, "event0", name=ended))
+    scene.begin(process, "event0", name="one")
+    process.is_stopping = is_stopping
+    scene.world.judge.judge_impatience(process.identity, path, 5.0, 10.0)
+
+
+async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:
+    """Write a value, let a user replace it, and write one more."""
+    uid, process = get_uid(scene.create()), scene.add_replica()
+    path = f"{OBJECTS}/one"
+    scene.write(process, "PATCH", path, {"status": {"of-create0": f"{uid}#1"}})
+    if is_other:
+        scene.world.request("PATCH", "one", {"status": {"of-create0": "user#2"}})
+    scene.annotate(process)
+    scene.write(process, "PATCH", path, {"status": {"of-create0": f"{uid}#{count}"}})
+
+
+async def go_on(
+    scene: Scene, *, retry: int = 2, pause: float = 9.0, recorded: str = "create", **record: Any
+) -> None:
+    """Have a process call a handler of which there is a record from before it."""
+    uid, before = get_uid(scene.create()), scene.add_replica()
+    until = (EPOCH + dt.timedelta(seconds=5.0)).isoformat()
+    record = {"purpose": recorded, "retries": 2, "delayed": until, **record}
+    notes = {"kopf.zalando.org/create0": json.dumps(record)}
+    scene.write(before, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": notes}})
+    await asyncio.sleep(1.0)
+    process = scene.add_replica()
+    await asyncio.sleep(pause - 1.0)
+    scene.end(scene.begin(process, uid=uid, retry=retry))
+    done = {"kopf.zalando.org/create0": None}
+    scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": done}})
+    scene.world.request("DELETE", "one")
+
+
+async def call_beside_peer(scene: Scene, *, priority: int = 1, pause: float = 5.0) -> None:
+    """Call a handler while an operator of others is there."""
+    process = scene.add_replica()
+    scene.world.peers.join(priority, 10.0, is_lost=False)
+    await asyncio.sleep(pause)
+    scene.end(scene.begin(process))
+
+
+async def look_into_index(
+    scene: Scene, *, names: Iterable[str] = ("two",), pause: float = 5.0
+) -> None:
+    """Call a handler that sees an index while there is an object."""
+    process, uid = scene.add_replica(), get_uid(scene.create())
+    await asyncio.sleep(pause)
+    process.operator.context.indices["index0"] = {name: [] for name in names}
+    scene.world.judge.background.judge_sight(process, "event0")
+    process.operator.context.indices["index0"] = {"one": [(uid, 1)]}
