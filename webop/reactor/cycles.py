@@ -121,7 +121,6 @@ class _Commits:
         """Store what is finished until now; if this fails, it is kept, and stored later."""
         ctx, obj = self._ctx, self._obj
         self.subtract_from(wanted)
-        self.subtract_from(own)
         progress = Progress(dict(states))
         if self._seen is not None:
             progress.mark(states, build_mark(self._seen.restore()))
