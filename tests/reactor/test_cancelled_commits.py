@@ -183,6 +183,11 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
         calls.note("second", {**kwargs, "name": name})
         await (hanging if name == "writes-already" else never).wait()
 
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"daemon": "yes"})
+    async def daemon(stopped: webop.DaemonStopped, patch: webop.Patch, **_: Any) -> None:
+        await stopped.wait()
+        patch.metadata.labels["daemon"] = "ended"
+
     async def hang(request: httpx.Request) -> httpx.Response | None:
         if hanging.is_set():
             requests.append(request)
@@ -196,14 +201,14 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     async with relay(webop_cluster) as relayed:
         relayed.meddle = hang
         async with operate(relayed.info, registry, settings, **options) as running:
-            for name in ("writes-already", "is-cancelled"):
-                await objects.create(name)
+            for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
+                await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
                 await calls.wait(name)
             hanging.set()
             began = loop.time()
             await running.stop()
             duration = loop.time() - began
         never.set()
-    assert len(requests) >= 2, "both have tried to write"
+    assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"
