@@ -14,6 +14,7 @@ from tests.operating import (
     Objects,
     RunOperator,
     build_settings,
+    eventually,
     get_annotations,
     get_progress,
     operate,
@@ -126,6 +127,45 @@ async def test_a_function_in_a_patch_is_applied_once_if_a_sub_handler_is_stored_
     assert get_annotations(raw)["count"] == "1"
 
 
+async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_the_stop(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    released = asyncio.Event()
+    refused: list[httpx.Request] = []
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="second")
+    async def second(**kwargs: Any) -> None:
+        calls.note("second", kwargs)
+        await released.wait()
+
+    async def refuse_once(request: httpx.Request) -> httpx.Response | None:
+        if refused or request.method != "PATCH":
+            return None
+        refused.append(request)
+        return httpx.Response(503, json={"kind": "Status", "code": 503})
+
+    settings = build_settings(execution={"commit_window": 0.1}, batching={"exit_timeout": 0.1})
+    options: Any = {"beside": True, "namespaces": [objects.namespace]}
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = refuse_once
+        with caplog.at_level("DEBUG", "webop"):
+            async with operate(relayed.info, registry, settings, **options):
+                await objects.create("a")
+                await eventually(lambda: "is not written yet" in caplog.text)
+        released.set()
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.wait_handled("a")
+    assert calls.handlers("a") == ["first", "second", "second"]
+
+
 async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(
     webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
@@ -143,6 +183,11 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
         calls.note("second", {**kwargs, "name": name})
         await (hanging if name == "writes-already" else never).wait()
 
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"daemon": "yes"})
+    async def daemon(stopped: webop.DaemonStopped, patch: webop.Patch, **_: Any) -> None:
+        await stopped.wait()
+        patch.metadata.labels["daemon"] = "ended"
+
     async def hang(request: httpx.Request) -> httpx.Response | None:
         if hanging.is_set():
             requests.append(request)
@@ -156,14 +201,14 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     async with relay(webop_cluster) as relayed:
         relayed.meddle = hang
         async with operate(relayed.info, registry, settings, **options) as running:
-            for name in ("writes-already", "is-cancelled"):
-                await objects.create(name)
+            for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
+                await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
                 await calls.wait(name)
             hanging.set()
             began = loop.time()
             await running.stop()
             duration = loop.time() - began
         never.set()
-    assert len(requests) >= 2, "both have tried to write"
+    assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"

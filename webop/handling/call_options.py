@@ -16,8 +16,8 @@ from webop.tallies import CallTally
 if TYPE_CHECKING:
     from webop.handling.handler_states import HandlerState
 
-Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[None]]
-"""Stores the states of the handlers, with what they want changed so far, and what is stored."""
+Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[bool]]
+"""Stores the states of handlers: what they want changed, and what is kept; tells whether it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CallOptions:
     default_errors: ErrorsMode = ErrorsMode.TEMPORARY
     window: float = 0.0
     commit: Commit | None = None
-    flush: Callable[[], Awaitable[None]] | None = None
+    flush: Callable[[], Awaitable[bool]] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
     tally: CallTally = field(default_factory=CallTally)

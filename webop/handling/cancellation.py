@@ -70,11 +70,15 @@ class WorkerGroup:
             logger.error("The work on %s has failed: %r", task.get_name(), exc, exc_info=exc)
 
     async def end(self, timeout: float) -> set[asyncio.Task[Any]]:
-        """Cancel all tasks, and wait for their end; return those that do not end in time."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout)
+        """Cancel all tasks, and wait for their end; return those that do not end in time.
+
+        Shortly before that, the rest is cancelled again: it may still write what was finished.
+        """
+        for share in (0.8, 0.2):
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(set(self._tasks), timeout=timeout * share)
         return set(self._tasks)
 
 

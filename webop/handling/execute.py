@@ -114,11 +114,11 @@ async def execute(
 
 def _prepare_commit(
     commit: Commit,
-    flush: Callable[[], Awaitable[None]] | None,
+    flush: Callable[[], Awaitable[bool]] | None,
     cause: Cause,
     known: Mapping[str, HandlerState],
     outcomes: Mapping[str, Outcome],
-) -> Callable[[], Awaitable[None]]:
+) -> Callable[[], Awaitable[bool]]:
     """Return a function that stores the present state, whatever the next handler does."""
     wanted, own = Patch(), Patch()
     if isinstance(cause, ChangeCause):
@@ -126,25 +126,27 @@ def _prepare_commit(
         own = Patch(clone(cause.own))
     deliver_results(outcomes, wanted)
 
-    async def save() -> None:
+    async def save() -> bool:
         if flush is not None:
             await flush()
-        await commit(known, wanted, own)
+        return await commit(known, wanted, own)
 
     return save
 
 
 @asynccontextmanager
 async def _deferred(
-    save: Callable[[], Awaitable[None]], moment: float
-) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    save: Callable[[], Awaitable[bool]], moment: float
+) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
     """Save at the given moment of the loop's clock, unless the block ends before it.
 
-    If the block is cancelled, or calls what it gets, what is finished is saved at once.
+    If the block is cancelled, or calls what it gets, what is not saved yet is saved at once.
     """
-    started: list[asyncio.Future[None]] = []
+    started: list[asyncio.Future[bool]] = []
 
-    def start() -> asyncio.Future[None]:
+    def start() -> asyncio.Future[bool]:
+        if started and started[0].done() and not started[0].result():
+            started.clear()
         if not started:
             started.append(asyncio.ensure_future(save()))
         return started[0]

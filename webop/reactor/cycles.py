@@ -118,7 +118,7 @@ class _Commits:
         self._seen = seen
         self._written: list[Patch] = []
 
-    async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> None:
+    async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
         """Store what is finished until now; if this fails, it is kept, and stored later."""
         ctx, obj = self._ctx, self._obj
         self.subtract_from(wanted)
@@ -133,6 +133,8 @@ class _Commits:
         except (APIError, LoginError) as exc:
             said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
             logger.debug(said, obj, exc, extra=extra)
+            return False
+        return True
 
     def subtract_from(self, patch: Patch) -> None:
         """Remove from a patch what is written; users may have changed the object since then."""
