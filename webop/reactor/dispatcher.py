@@ -261,7 +261,7 @@ class Dispatcher:
         stopping = self._stop_daemons(reason)  # also those that workers have just started
         late, since = set(self._workers), loop.time()
         for worker in late:
-            if not self._is_writing(worker):
+            if worker.cancelling() or not self._is_writing(worker):
                 worker.cancel()
         if ending := {*stopping, *late}:
             rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
