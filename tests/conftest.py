@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Generator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Hundreds of commands are run: they are to compile their modules once, not each anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# It is ignored in background jobs of shells, and commands that are run would ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,7 +32,11 @@ def test_a_wrong_option_is_refused_before_anything_is_started(
 
 def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
     with subprocess.Popen(
-        COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*COMMAND, "--minutes", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout
         assert "starting a local API server" in process.stdout.readline()
