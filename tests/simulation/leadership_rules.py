@@ -58,7 +58,9 @@ class LeadershipJudge:
             ]
             moments += [other.started_daemons[key] for key, count in other.daemons.items() if count]
             moments += [self._peer_records.get(other.identity, now)]
-            if not is_rival or min(moments) > now - LAG:
+            # Operators learn of kinds, that of peerings among them, at different moments.
+            notice = NOTICE if self._world.plan.discovery_lag else LAG
+            if not is_rival or min(moments) > now - notice:
                 continue
             since = now - _AFTERMATH_OF_PEERS
             is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
