@@ -121,6 +121,7 @@ class _Commits:
     async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
         """Store what is finished until now; if this fails, it is kept, and stored later."""
         ctx, obj = self._ctx, self._obj
+        wanted, own = Patch(wanted), Patch(own)  # what is pending must stay as it is
         self.subtract_from(wanted)
         progress = Progress(dict(states))
         if self._seen is not None:
