@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,11 @@ from tests.simulation.replicas import (
     Call,
     ReplicaProcess,
     Wish,
+    run_sync,
 )
-from tests.simulation.virtual import VirtualLoop
+from tests.simulation.virtual import VirtualLoop, VirtualThreads
 from tests.simulation.world import OBJECTS, World
+from webop import Patch
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge
@@ -116,6 +119,12 @@ class Scene:
     def end(self, call: Call, outcome: str = "ok", delay: float = 0.0) -> None:
         call.outcome, call.delay = outcome, delay
         self.world.end_call(call)
+
+    def run(self, process: Replica, handler: str, body: Json) -> None:
+        """Let a handler do in a thread what is planned for it."""
+        what = {"uid": get_uid(body), "name": "one", "body": body, "patch": Patch()}
+        plan = self.plans[handler]
+        VirtualThreads().submit(run_sync, partial(process.act, plan), plan, **what)
 
     def create(self, name: str = "one", status: Any = None, **metadata: Any) -> Json:
         head = {"apiVersion": f"{GROUP}/v1", "kind": "Thing"}

@@ -163,6 +163,14 @@ async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> Non
     scene.annotate(one)
 
 
+async def make_value(scene: Scene, *, pause: float) -> None:
+    """Have a timer make a value, and write an older one some time after it has begun."""
+    body, process = scene.create(finalizers=[FINALIZER]), scene.add_replica()
+    scene.run(process, "timer0", body)
+    await asyncio.sleep(pause)
+    scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": 0}})
+
+
 async def end_operator(
     scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: Exception | None = None
 ) -> None:

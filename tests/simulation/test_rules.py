@@ -32,6 +32,7 @@ from tests.simulation.stories import (
     go_on,
     keep_object,
     look_into_index,
+    make_value,
     overwrite,
     patch_impatiently,
     renew,
@@ -67,6 +68,7 @@ ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
 STATUSES: Json = {"handlers": make("create0", effect="status")}
 TIMERS: Json = {"handlers": make("timer0", idle=3.0)}
 COUNTERS: Json = {"handlers": make("timer0", effect="count")}
+SLOW_COUNTERS: Json = {"handlers": make("timer0", effect="count", seconds=3.0, is_sync=True)}
 DELETES: Json = {"handlers": make("delete0")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
@@ -223,6 +225,10 @@ WRITES = (
     tell("order", "3 after 4", count, plan=COUNTERS),
     tell("", "5 after 4", count, second=5, plan=COUNTERS),
     tell("", "by another replica", count, is_other=True, plan=COUNTERS),
+    tell("order", "0 after 1 was made", make_value, pause=1.0, plan=COUNTERS),
+    tell("order", "0 after a thread has made 1", make_value, pause=4.0, plan=SLOW_COUNTERS),
+    tell("", "0 just when 1 is made", make_value, pause=0.1, plan=COUNTERS),
+    tell("", "0 while a thread makes 1", make_value, pause=1.0, plan=SLOW_COUNTERS),
     tell("wrong object", "an effect", keep_object, status={"of-create0": "u0"}, plan=CREATIONS),
     tell("wrong object", "a result", keep_object, status={"create0": {"uid": "u0"}},
          plan=CREATIONS),
