@@ -28,6 +28,7 @@ from tests.simulation.replicas import (
 from tests.simulation.virtual import VirtualLoop, VirtualThreads
 from tests.simulation.world import OBJECTS, World
 from webop import Patch
+from webop.client.transport import Request as TransportRequest
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge
@@ -137,6 +138,11 @@ class Scene:
         content = json.dumps(body).encode()
         sent = Request(method, path, {}, {"content-type": kind}, content, process.identity)
         assert self.world.cluster.handle(sent).status < 300
+
+    def submit(self, process: Replica, path: str, patch: Any) -> None:
+        """Send a patch as a replica, by the network; nobody waits for the answer."""
+        sent = TransportRequest("PATCH", path, b"", json.dumps(patch).encode())
+        self.world.network.submit(process, sent, self.loop.create_future())
 
     def annotate(self, process: Replica) -> None:
         """Write something to the object that means nothing."""

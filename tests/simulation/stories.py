@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.simulation.cluster import Json
+from tests.simulation.network import Fault
 from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish
 from tests.simulation.scenes import QUIET, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
 
+FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
@@ -348,27 +350,28 @@ async def start_tasks(scene: Scene, *, number: int) -> None:
 async def patch_impatiently(
     scene: Scene,
     *,
-    ended: str = "",
+    first: Any = FIRST_PATCH,
+    second: Any = FIRST_PATCH,
     at: float = 6.0,
     is_new: bool = False,
     is_other: bool = False,
     is_stopping: bool = False,
     path: str = f"{OBJECTS}/one",
 ) -> None:
-    """Patch an object before the time that its refusal has told, which came in second 5."""
+    """Patch an object again, after a refusal in second 5 that has told to wait until second 10."""
     process = scene.add_replica()
     if not is_new:
         scene.create()
-    await asyncio.sleep(at)
+    await asyncio.sleep(5.0)
+    fault = Fault("status", status=429, seconds=5.0)
+    scene.world.network.begin(fault)
+    scene.submit(process, path, first)
+    scene.world.network.end(fault)
+    await asyncio.sleep(at - 5.0)
     if is_new:
         scene.create()
-    scene.annotate(process)
-    if ended:
-        caller = scene.add_replica() if is_other else process
-        scene.end(scene.begin(caller, "event0", name=ended))
-    scene.begin(process, "event0", name="one")
     process.is_stopping = is_stopping
-    scene.world.judge.judge_impatience(process.identity, path, 5.0, 10.0)
+    scene.submit(scene.add_replica() if is_other else process, path, second)
 
 
 async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:

@@ -33,13 +33,14 @@ from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked
 from webop.reactor.writing import (
     Failure,
-    find_pause,
     judge,
+    postpone,
     put_finalizers,
     read,
     release,
     save,
     save_pending,
+    write_later,
 )
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,8 @@ class Processor:
             await asyncio.wait({obj.spying}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
+            if rest := obj.find_rest():
+                return rest
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
@@ -145,7 +148,8 @@ class Processor:
                     await release(ctx, obj)
             else:
                 obj.initial = False
-        work.backoff, work.paused_until, work.trouble = None, 0.0, ""
+        if not (obj.has_pending and obj.find_rest()):
+            work.backoff, work.paused_until, work.trouble = None, 0.0, ""
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
@@ -185,7 +189,7 @@ class Processor:
         except (APIError, LoginError) as exc:
             said = "The patch of event handlers is not written yet: %s"
             cause.logger.log(level("events"), said, exc)
-            obj.wake()
+            write_later(self.ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error that is not of its handlers; log it once.
@@ -193,9 +197,7 @@ class Processor:
         Work on the object continues after the pause; until then, only the handlers of raw events
         are called.
         """
-        delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
-        if delay is not None and not work.is_denied:
-            work.paused_until = asyncio.get_running_loop().time() + delay
+        delay, work = postpone(self.ctx, obj, exc), obj.open_work()
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
