@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from tests.client.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
+from tests.client.mocks import HTTPXTransport, answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.calls import Call
@@ -48,7 +49,7 @@ def connect(
     return Client(
         vault or Vault({"x": ConnectionInfo(server="https://host:6443/base/", token="secret")}),
         options or Networking(),
-        transport_factory=lambda _: httpx.MockTransport(handler),
+        transport_factory=answer_by(handler),
     )
 
 
@@ -274,7 +275,7 @@ async def test_the_timeouts_of_requests() -> None:
 
     vault = Vault({"x": ConnectionInfo(server="https://host")})
     options = Networking(request_timeout=30, connect_timeout=3)
-    client = Client(vault, options, transport_factory=lambda _: httpx.MockTransport(hang))
+    client = Client(vault, options, transport_factory=answer_by(hang))
     for timeout, expected in ((None, 30), (5, 5)):
         begin = asyncio.get_running_loop().time()
         with pytest.raises(APIConnectionError, match="no answer in time"):
@@ -393,11 +394,12 @@ async def test_connections_of_outdated_credentials_are_closed_after_their_last_r
     events: list[str] = []
     started, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(httpx.AsyncBaseTransport):
+    class Transport(HTTPXTransport):
         def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
             self.token = info.token
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def answer(self, request: httpx.Request) -> httpx.Response:
             if request.url.path == "/slow":
                 started.set()
                 await proceed.wait()
@@ -428,11 +430,12 @@ async def test_no_request_is_sent_through_connections_that_were_closed_before_it
     late: list[str] = []
     closing, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(httpx.AsyncBaseTransport):
+    class Transport(HTTPXTransport):
         def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
             self.token = info.token
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def answer(self, request: httpx.Request) -> httpx.Response:
             if self.token in closed:
                 late.append(f"{self.token} {request.url.path}")
             return httpx.Response(200, content=b"{}")

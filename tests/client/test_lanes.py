@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.client.fake_cluster import Networking
+from tests.client.mocks import answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
@@ -54,7 +55,7 @@ class SlowServer:
         return Client(
             Vault({"x": ConnectionInfo(server="https://host")}),
             networking or Networking(),
-            transport_factory=lambda _: httpx.MockTransport(self.handle),
+            transport_factory=answer_by(self.handle),
         )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.credentials import check_proxy, find_server_problem, quote_url
-from webop.client.transport import Answer, Request, Transport, adapt
+from webop.client.transport import Answer, Request, Transport
 from webop.errors import LoginError
 from webop.version import __version__
 
@@ -216,9 +216,7 @@ class SessionPool:
         try:
             _check(info)
             trusts_env = info.trust_env or self.options.trust_env
-            transport = adapt(
-                self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
-            )
+            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
         except LoginError as exc:
             return await self._vault.invalidate(info, error=exc)
         self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)
