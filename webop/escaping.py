@@ -57,10 +57,6 @@ def hide_secrets(text: str, known: str | None = None) -> str:
 
     A short secret in a sentence, such as "hunter2 is wrong", looks like any other word: it is
     hidden only if it is known.
-
-    Args:
-        text: what to show.
-        known: a secret that it may have in it.
     """
     text = text[:_HIDING_LIMIT]
     if known:

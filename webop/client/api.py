@@ -104,11 +104,6 @@ class Client:
         watchers: the watches that run.
         paging_groups: the API groups known to have no streaming lists, so that no watch asks for
             one again. They are told apart, as aggregated groups have servers of their own.
-
-    Args:
-        vault: where to take credentials from.
-        options: the time-outs and pauses, such as ``settings.networking``.
-        transport_factory: makes a transport for credentials.
     """
 
     def __init__(
@@ -162,13 +157,9 @@ class Client:
     ) -> Any:
         """Send a request, return the decoded JSON of the answer (None if it is empty).
 
-        Args:
-            method: an HTTP method in upper case.
-            path: from the root of the API server, such as "/version"; already quoted.
-            params: the query.
-            body: anything that JSON can hold, mappings of all kinds included.
-            content_type: of the body; JSON by default.
-            timeout: in seconds, for one attempt; ``options.request_timeout`` by default.
+        The path is from the root of the API server, and quoted. The body is anything that JSON can
+        hold, mappings of all kinds included. The timeout is for one attempt,
+        ``options.request_timeout`` by default.
 
         Raises:
             APIConnectionError: no usable answer, also after the retries.
@@ -217,11 +208,6 @@ class Client:
         limits: StreamLimits = _NO_LIMITS,
     ) -> AsyncIterator[LineStream]:
         """Open a stream of lines, such as a watch; there are no retries.
-
-        Args:
-            path: from the root of the API server.
-            params: the query.
-            limits: of the connect, of silence, and in total.
 
         Raises:
             TimeoutError: the server was silent for longer than the limit.

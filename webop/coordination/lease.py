@@ -164,11 +164,7 @@ def see(before: Sighting, raw: dict[str, Any] | None, now: float, duration: floa
     One that vanishes can have been deleted while its holder is at work: it counts for as long as
     if it was still there.
 
-    Args:
-        before: what was known.
-        raw: the object; None for its absence.
-        now: by the clock of this process.
-        duration: to be assumed if the object does not say.
+    The duration is assumed if the object does not say.
     """
     if raw is None:
         return Sighting(None, before.record, before.free_at)

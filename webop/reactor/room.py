@@ -230,9 +230,7 @@ class Room:
     def pack(self, raw: Any, *, is_needed: bool = False) -> bytes:
         """Return a text to keep instead of a body; an empty one if too much is kept already.
 
-        Args:
-            raw: the body.
-            is_needed: whether it cannot be read again.
+        What is needed cannot be read again, and always has a text.
         """
         if self._shelved >= _SHELF and not is_needed:
             return b""

@@ -86,12 +86,8 @@ async def save(
     Workers, daemons and timers of an object write one after another: of two values of a field,
     the newer one stays.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        pending: what must be written.
-        choose_level: returns the level for the reason of a denial: what is called again and again
-            would log the same each time.
+    The level of a denial is chosen by its reason: what is called again and again would log the same
+    each time.
 
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
@@ -146,11 +142,7 @@ async def patch(
     The status goes first: the rest says that it is handled. Values that JSON cannot represent are
     dropped with a warning.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        changes: the patch.
-        attempts: how often functions are applied if the object changes meanwhile.
+    If the object changes meanwhile, functions are applied again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.

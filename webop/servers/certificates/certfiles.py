@@ -106,11 +106,7 @@ def add_bundle(bundle: bytes | None, own: bytes | None) -> bytes | None:
 
 
 class ExpiryWatch:
-    """Tells the operator until when the certificate is valid, and warns before it is too late.
-
-    Args:
-        hosting: whose ``expiry`` is set.
-    """
+    """Tells the operator until when the certificate is valid, and warns before it is too late."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

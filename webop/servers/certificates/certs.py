@@ -53,12 +53,7 @@ class CertificateNames:
 
 
 def build_ca(common_name: str, *, days: float = _TEN_YEARS) -> KeyPair:
-    """Make a CA that signs certificates of servers and clients.
-
-    Args:
-        common_name: the name of the CA, e.g. "webop-local-ca".
-        days: how long it is valid.
-    """
+    """Make a CA that signs certificates of servers and clients."""
     key = _generate_key()
     name = _build_name(common_name)
     builder = _start_certificate(name, name, key.public_key())
