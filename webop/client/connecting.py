@@ -37,8 +37,7 @@ class _Networking:
 async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
     """Log in by the kubeconfig or the service account, and give a client for plain requests.
 
-    Args:
-        pauses: seconds between the attempts of a request.
+    A request that fails is repeated after each of the pauses, in seconds.
 
     Raises:
         LoginError: there are no credentials, or they are refused.
@@ -68,10 +67,8 @@ async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]
         LoginError: there are no credentials, or they are refused.
     """
     async with connect_command((1.0, 2.0, 4.0, 8.0)) as requests:
-        client, before = (
-            AsyncClient(requests, get_manager=lambda: field_manager),
-            current_client.get(),
-        )
+        before = current_client.get()
+        client = AsyncClient(requests, get_manager=lambda: field_manager)
         client.enter()
         try:
             yield client
