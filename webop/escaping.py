@@ -38,9 +38,7 @@ _SECRETS = (
 def escape(text: str, *, keep: str = "") -> str:
     r"""Replace control characters with escapes, such as ``\n`` and ``\u001b``, as JSON does.
 
-    Args:
-        text: what to show; also a JSON document, which means the same afterwards.
-        keep: control characters that may stay.
+    A JSON document means the same afterwards.
     """
     if text.isprintable():  # as most texts are
         return text

@@ -264,13 +264,7 @@ class Client:
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
-        Args:
-            resource: what to read.
-            namespace: where; None for the whole cluster.
-            limit: how many objects there are on a page, at most.
-            is_retried: whether network errors and 5xx are retried, as in all requests.
-            selection: parameters that select objects; None for all of them.
-            lane: with which other requests each page shares a limit; None for no limit.
+        In a lane, each page is a request of it.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.

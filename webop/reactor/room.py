@@ -147,10 +147,8 @@ class Room:
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
         """Call a function with the item when there is a place for it.
 
-        Args:
-            begin: calls :meth:`enter` if there is anything to do about the item.
-            item: what needs the place.
-            is_urgent: whether it comes before all that are not urgent, such as those of a listing.
+        The function calls :meth:`enter` if there is anything to do. Urgent items come before all
+        others, such as those of a listing.
         """
         self._queues[not is_urgent].append((begin, item))
         self._schedule()

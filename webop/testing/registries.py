@@ -83,8 +83,7 @@ class AdmissionRegistry(OperatorRegistry):
 
     Indexes are there, and stay empty. Nobody logs in to the cluster that the developer uses.
 
-    Args:
-        origin: the registry with all of the handlers; it may still grow.
+    The other registry may still grow.
     """
 
     def __init__(self, origin: OperatorRegistry) -> None:
