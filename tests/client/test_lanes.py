@@ -68,9 +68,7 @@ class Burst:
 
     def patch(self, kind: Resource, count: int) -> list[asyncio.Task[Any]]:
         tasks = [
-            asyncio.create_task(
-                self.client.patch_merge(kind, "ns", f"{number}", {}, is_queued=True)
-            )
+            asyncio.create_task(self.client.patch(kind, "ns", f"{number}", {}, is_queued=True))
             for number in range(count)
         ]
         self.tasks += tasks
@@ -101,7 +99,7 @@ async def test_a_lease_is_renewed_at_once_in_the_middle_of_a_burst() -> None:
         burst.patch(ONE, 2000)
         await asyncio.sleep(0.1)
         begin = asyncio.get_running_loop().time()
-        await burst.client.patch_merge(LEASES, "ns", "lease", {})
+        await burst.client.patch(LEASES, "ns", "lease", {})
         assert asyncio.get_running_loop().time() - begin < 1
 
 

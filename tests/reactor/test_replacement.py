@@ -60,7 +60,7 @@ def lose_status(version: Json) -> list[Json]:
 async def has_status(objects: Objects, name: str) -> bool:
     """Tell whether the API server serves the status of an object that exists."""
     where = objects.kind.resource, objects.namespace, name
-    return await objects.client.patch_merge(*where, {"status": {}}, "status") is not None
+    return await objects.client.patch(*where, {"status": {}}, "status") is not None
 
 
 def prefer_next_version(version: Json) -> list[Json]:
@@ -73,7 +73,7 @@ async def change_kind(objects: Objects, change: Change = gain_status) -> None:
     client, name = objects.client, objects.kind.crd_name
     crd = await client.get(CRDS, None, name)
     versions = change(crd["spec"]["versions"][0])
-    await client.patch_merge(CRDS, None, name, {"spec": {"versions": versions}})
+    await client.patch(CRDS, None, name, {"spec": {"versions": versions}})
 
 
 async def replace_watch(
@@ -320,7 +320,7 @@ async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a
     async with run_operator():
         await eventually(lambda: len(found) == 3, "the handlers are called")
         change = {"spec": {"names": {"categories": [category]}}}
-        await ducks.client.patch_merge(CRDS, None, ducks.kind.crd_name, change)
+        await ducks.client.patch(CRDS, None, ducks.kind.crd_name, change)
         await eventually(lambda: len(found) == 6, "the watch is replaced")
     assert found == [set()] * 3 + [names] * 3
 

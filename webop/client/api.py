@@ -310,44 +310,26 @@ class Client:
         result: dict[str, Any] = await self.request("DELETE", path, body=options)
         return result
 
-    async def patch_merge(
+    async def patch(
         self,
         resource: Resource,
         namespace: str | None,
         name: str,
-        patch: Mapping[str, Any],
+        patch: Mapping[str, Any] | Iterable[Mapping[str, Any]],
         subresource: str | None = None,
         **options: Unpack[ObjectOptions],
     ) -> dict[str, Any] | None:
-        """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
-        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(resource, path, options, encode_body(patch), MERGE_PATCH)
+        """Patch an object, return it as it is then; None if it is gone.
 
-    async def patch_json(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        patch: Iterable[Mapping[str, Any]],
-        subresource: str | None = None,
-        **options: Unpack[ObjectOptions],
-    ) -> dict[str, Any] | None:
-        """Apply a JSON patch (RFC 6902), return the patched object; None if it is gone.
+        A mapping is a merge patch (RFC 7396), anything else a JSON patch (RFC 6902).
 
         Raises:
-            APIUnprocessableError: a ``test`` of the patch did not hold.
+            APIUnprocessableError: a ``test`` of a JSON patch did not hold.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(resource, path, options, encode_body(list(patch)), JSON_PATCH)
-
-    async def _patch(
-        self,
-        resource: Resource,
-        path: str,
-        options: ObjectOptions,
-        content: bytes,
-        content_type: str,
-    ) -> dict[str, Any] | None:
+        is_merge = isinstance(patch, Mapping)
+        content = encode_body(patch if is_merge else list(patch))
+        content_type = MERGE_PATCH if is_merge else JSON_PATCH
         try:
             return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:

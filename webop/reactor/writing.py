@@ -70,16 +70,12 @@ def judge(exc: BaseException) -> Failure:
     return Failure.DENIED if is_final else Failure.AWAY
 
 
-def _always_as_error(_: str) -> int:
-    return logging.ERROR
-
-
 async def save(
     ctx: ResourceContext,
     obj: Tracked,
     pending: Pending,
     *,
-    choose_level: Callable[[str], int] = _always_as_error,
+    choose_level: Callable[[str], int] = lambda _: logging.ERROR,
 ) -> None:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
 
@@ -360,13 +356,12 @@ async def _request(
     """Send a patch once; record how long it takes, and whether the API server answers."""
     loop, room = asyncio.get_running_loop(), ctx.room
     began = loop.time()
-    send = ctx.client.patch_json if isinstance(content, list) else ctx.client.patch_merge
     try:
-        answer: dict[str, Any] | None = await send(
+        answer = await ctx.client.patch(
             ctx.resource,
             obj.namespace,
             obj.name,
-            content,  # type: ignore[arg-type]
+            content,
             subresource,
             is_queued=True,
             is_retried=False,
