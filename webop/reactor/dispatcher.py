@@ -145,16 +145,16 @@ class Dispatcher:
         others have done.
         """
         self._is_paused = reason is not None
-        if reason is None:
-            self._is_resuming = True
-            for obj in self._objects.values():
-                obj.version = 0
+        if reason is not None:
+            self._held.clear()
+            self._stop_daemons(reason)
+            for obj in list(self._objects.values()):
+                self._raw_events.drop(obj)
+                self.check(obj)
             return
-        self._held.clear()
-        self._stop_daemons(reason)
-        for obj in list(self._objects.values()):
-            self._raw_events.drop(obj)
-            self.check(obj)
+        self._is_resuming = True
+        for obj in self._objects.values():
+            obj.version = 0
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object or an event; a listing also fills the indexes."""
