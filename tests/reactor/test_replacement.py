@@ -209,20 +209,27 @@ async def test_a_handler_that_swallows_its_cancellation_holds_up_nothing_but_its
     assert set(crowd.most.values()) == {1}
 
 
+@pytest.fixture
+def ended(registry: webop.OperatorRegistry, ducks: Objects, calls: Calls) -> asyncio.Event:
+    """Set when a handler of creations may end, with a result."""
+    event = asyncio.Event()
+
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    async def created(**kwargs: Any) -> str:
+        calls.note("created", kwargs)
+        await event.wait()
+        return "done"
+
+    return event
+
+
 async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     ducks: Objects,
     calls: Calls,
+    ended: asyncio.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = asyncio.Event()
-
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-        await ended.wait()
-
     settings = build_settings(batching={"exit_timeout": 30})
     async with run_operator(settings):
         await ducks.create("one")
@@ -236,20 +243,12 @@ async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes
 
 
 async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint_goes(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     ducks: Objects,
     calls: Calls,
+    ended: asyncio.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = asyncio.Event()
-
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
-    async def created(**kwargs: Any) -> str:
-        calls.note("created", kwargs)
-        await ended.wait()
-        return "done"
-
     await change_kind(ducks)
     async with run_operator(build_settings(batching={"exit_timeout": 30})):
         await ducks.create("one")
