@@ -48,8 +48,6 @@ from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from webop.client.credentials import Vault
     from webop.client.transport import TransportFactory
     from webop.client.watch import Watcher
@@ -133,12 +131,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
