@@ -55,11 +55,8 @@ class LoginKeeper:
         4. With nothing to try, the API calls fail, and so does the operator. The same if all that
            the login brings is refused, again and again; there are pauses between these logins.
 
-    Args:
-        context: the operator, with its login handlers.
-        vault: what to fill.
-        is_patient: whether to go on trying where others would give up: an operator that serves
-            admission without a cluster, too.
+    A patient one goes on trying where others would give up: an operator that serves admission
+    without a cluster, too.
 
     Attributes:
         vault: the same.

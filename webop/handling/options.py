@@ -252,10 +252,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default everywhere.
 
-    Args:
-        owner: what they are options of, for the messages, such as "create handlers".
-        options: what is given.
-        known: the TypedDict of its options.
+    The owner, such as "create handlers", is for the messages.
 
     Raises:
         TypeError: there is no such option, it is of a wrong type, or two exclude or need another.

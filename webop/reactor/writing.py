@@ -300,14 +300,9 @@ async def _send(
 ) -> bool:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        build: makes the patch for a state: a list of operations is a JSON patch, a mapping is a
-            merge patch; nothing if there is nothing to write.
-        subresource: where to send it.
-        attempts: how often it is made for a newer state.
-        needs_state: whether the patch depends on the state, which is read if it is not in memory.
+    For a state, ``build`` makes a list of operations (a JSON patch), a mapping (a merge patch), or
+    nothing if there is nothing to write. If it needs the state, that is read unless it is in
+    memory. For newer states, it is called again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.
