@@ -59,10 +59,7 @@ class Search:
 
 
 async def find_held(
-    client: Client,
-    resources: Iterable[Resource],
-    namespaces: Collection[str],
-    finalizer: str,
+    client: Client, resources: Iterable[Resource], namespaces: Collection[str], finalizer: str
 ) -> Search:
     """Find all objects with a finalizer, those that are being deleted first, the oldest first.
 

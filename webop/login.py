@@ -175,10 +175,7 @@ class LoginKeeper:
         # A server that has accepted the operator before may have been wrong to refuse it.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            harvest.infos,
-            reason=harvest.explain(),
-            kind=harvest.kind,
-            is_pardoning=is_pardoning,
+            harvest.infos, reason=harvest.explain(), kind=harvest.kind, is_pardoning=is_pardoning
         )
         if self.vault.is_empty():
             raise self.vault.build_error()

@@ -18,32 +18,13 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
-from webop.client.calls import (
-    JSON,
-    JSON_PATCH,
-    MERGE_PATCH,
-    Call,
-    Page,
-    encode_body,
-    parse_page,
-)
+from webop.client.calls import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
 from webop.client.failures import build_connection_error, choose_pause
 from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
-from webop.client.streams import (
-    Deadlines,
-    LineStream,
-    StreamLimits,
-    build_refusal,
-    read_content,
-)
+from webop.client.streams import Deadlines, LineStream, StreamLimits, build_refusal, read_content
 from webop.client.transport import build_transport
-from webop.errors import (
-    APIConnectionError,
-    APINotFoundError,
-    APIServerError,
-    APIUnauthorizedError,
-)
+from webop.errors import APIConnectionError, APINotFoundError, APIServerError, APIUnauthorizedError
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
 
@@ -235,11 +216,7 @@ class Client:
             await self._pool.release(session)
 
     async def get(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        **options: Unpack[ObjectOptions],
+        self, resource: Resource, namespace: str | None, name: str, **options: Unpack[ObjectOptions]
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)

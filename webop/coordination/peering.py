@@ -31,13 +31,7 @@ from webop.coordination.peers import (
     select_rivals,
 )
 from webop.coordination.requests import perform_once
-from webop.errors import (
-    APIConflictError,
-    APIError,
-    APIForbiddenError,
-    APINotFoundError,
-    LoginError,
-)
+from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError, LoginError
 from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
 from webop.identities import is_former_self

@@ -15,14 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    PlainValidator,
-    ValidationError,
-    create_model,
-)
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from webop.handling.handlers import ErrorsMode, MetaFilterToken

@@ -242,9 +242,7 @@ class Dispatcher:
         return task
 
     async def drain(
-        self,
-        timeout: float,
-        reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING,
+        self, timeout: float, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING
     ) -> float:
         """Start nothing new; wait for running handlers, cancel those that exceed the timeout.
 

@@ -76,12 +76,7 @@ class Room:
     """
 
     def __init__(
-        self,
-        name: str,
-        total: Total,
-        *,
-        limit: int | None = None,
-        pool: Pool | None = None,
+        self, name: str, total: Total, *, limit: int | None = None, pool: Pool | None = None
     ) -> None:
         self._name = name
         self._total = total

@@ -23,13 +23,7 @@ from typing import Any
 from webop.client.calls import encode_body
 from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
-from webop.errors import (
-    APIConflictError,
-    APIError,
-    APINotFoundError,
-    APIStatusError,
-    LoginError,
-)
+from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.pacing import Backoff

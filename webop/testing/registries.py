@@ -13,11 +13,7 @@ from typing import Any
 
 from webop.errors import PermanentError
 from webop.handling.handlers import Activity, ActivityHandler, ResourceHandler, WebhookHandler
-from webop.handling.registry import (
-    OperatorRegistry,
-    get_default_registry,
-    set_default_registry,
-)
+from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.objects.resources import Selector
 
 # What is in there has not been written by the author of the test.

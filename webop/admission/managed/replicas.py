@@ -112,11 +112,7 @@ def parse_configuration(
 
 
 def plan_presence(
-    found: Configuration,
-    elsewhere: Mapping[str, Mark],
-    key: str,
-    mine: Mark,
-    now: dt.datetime,
+    found: Configuration, elsewhere: Mapping[str, Mark], key: str, mine: Mark, now: dt.datetime
 ) -> Plan:
     """Plan a configuration with a replica as one of those that serve it.
 

@@ -23,19 +23,8 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import (
-    ANNOTATIONS_LIMIT,
-    decode,
-    encode,
-    measure,
-    measure_others,
-)
-from webop.objects.storage.keys import (
-    DEFAULT_PREFIX,
-    AnnotationNaming,
-    EssenceCleaning,
-    NamedField,
-)
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, decode, encode, measure, measure_others
+from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, EssenceCleaning, NamedField
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
