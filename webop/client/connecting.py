@@ -22,13 +22,13 @@ from webop.errors import LoginError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Networking:
     """The times of requests, in seconds; see :class:`webop.client.sessions.NetworkOptions`."""
 
     error_backoffs: tuple[float, ...]
-    connect_timeout: float = 5.0
-    request_timeout: float = 60.0  # of several webhooks, each may take 30
+    connect_timeout: float | None = 5.0
+    request_timeout: float | None = 60.0  # of several webhooks, each may take 30
     enforce_retry_after: bool = False
     trust_env: bool = False
 

@@ -28,21 +28,10 @@ _LAST_MOMENTS = 1.0  # seconds; for what is cancelled to clean up
 class LeadershipOptions(Protocol):
     """What is set by the user; ``settings.leadership`` satisfies it. Times are in seconds."""
 
-    @property
-    def lease_name(self) -> str | None:
-        """The name of the Lease."""
-
-    @property
-    def lease_duration(self) -> float:
-        """How long the others wait after the last renewal that they have seen."""
-
-    @property
-    def renew_deadline(self) -> float:
-        """How long the holder goes on after the last renewal."""
-
-    @property
-    def retry_period(self) -> float:
-        """The pause between attempts."""
+    lease_name: str | None  # the name of the Lease
+    lease_duration: float  # how long the others wait after the last renewal that they have seen
+    renew_deadline: float  # how long the holder goes on after the last renewal
+    retry_period: float  # the pause between attempts
 
 
 @dataclass(frozen=True, slots=True)
