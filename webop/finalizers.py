@@ -63,7 +63,7 @@ async def find_held(
 ) -> Search:
     """Find all objects with a finalizer, those that are being deleted first, the oldest first.
 
-    Without namespaces, everywhere. Of several versions of a kind, the last one is searched.
+    Without namespaces, it searches everywhere; of several versions of a kind, the last one.
     """
     search, gate = Search(), asyncio.Semaphore(_AT_ONCE)
 
