@@ -55,11 +55,6 @@ def run_peer(run_operator: RunOperator) -> RunOperator:
 
 
 @pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
-@pytest.fixture
 def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
     """Handlers of everything, which note their calls."""
 

@@ -106,7 +106,7 @@ class ReplicaProcess(Process):
         stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
-        is_stopping: whether it was told to end.
+        is_stopping: whether it was asked to end.
     """
 
     def __init__(self, world: World, number: int, serial: int) -> None:

@@ -36,11 +36,11 @@ QUIET = CALM + 130.0  # a moment when nothing more must be written or called
 
 
 class Idle:
-    """An operator that does nothing, until it is told to end.
+    """An operator that does nothing, until it is asked to end.
 
     Attributes:
         ending: done when it ends by itself.
-        is_stubborn: whether it goes on when it is told to end.
+        is_stubborn: whether it goes on when it is asked to end.
         obstacles: why it is not ready.
     """
 

@@ -196,7 +196,7 @@ async def end_operator(
 
 
 async def stop_at_the_end(scene: Scene, *, is_stubborn: bool) -> None:
-    """Have an operator in the end that is told to stop."""
+    """Have an operator in the end that is asked to stop."""
     scene.add_replica().operator.is_stubborn = is_stubborn
 
 

@@ -51,7 +51,7 @@ from tests.simulation.virtual import (
 from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
 
-_EXIT = 60.0  # seconds for a replica to end when it is told to
+_EXIT = 60.0  # seconds for a replica to end when it is asked to
 _LOOKS = 2.0  # seconds between looks in the calm
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it

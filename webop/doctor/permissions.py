@@ -113,9 +113,7 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
 def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
     """Yield all that the operator must be permitted to do, but for what its handlers do.
 
-    Args:
-        visit: the operator.
-        has_own_secret: whether the operator writes the Secret with its certificate.
+    A Secret with a certificate that is not its own is only read.
     """
     for name, kind in product(visit.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)

@@ -111,11 +111,7 @@ class Processor:
         self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do what must be done about the newest state of an object.
-
-        Args:
-            obj: the object.
-            plan: what must be done, if that is known already.
+        """Do what must be done about the newest state of an object, as planned already or not.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.

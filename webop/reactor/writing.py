@@ -23,13 +23,7 @@ from typing import Any
 from webop.client.calls import encode_body
 from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
-from webop.errors import (
-    APIConflictError,
-    APIError,
-    APINotFoundError,
-    APIStatusError,
-    LoginError,
-)
+from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.pacing import Backoff
@@ -70,28 +64,20 @@ def judge(exc: BaseException) -> Failure:
     return Failure.DENIED if is_final else Failure.AWAY
 
 
-def _always_as_error(_: str) -> int:
-    return logging.ERROR
-
-
 async def save(
     ctx: ResourceContext,
     obj: Tracked,
     pending: Pending,
     *,
-    choose_level: Callable[[str], int] = _always_as_error,
+    choose_level: Callable[[str], int] = lambda _: logging.ERROR,
 ) -> None:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
 
     Workers, daemons and timers of an object write one after another: of two values of a field,
     the newer one stays.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        pending: what must be written.
-        choose_level: returns the level for the reason of a denial: what is called again and again
-            would log the same each time.
+    The level of a denial is chosen by its reason: what is called again and again would log the same
+    each time.
 
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
@@ -153,11 +139,7 @@ async def patch(
     The status goes first: the rest says that it is handled. Values that JSON cannot represent are
     dropped with a warning.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        changes: the patch.
-        attempts: how often functions are applied if the object changes meanwhile.
+    If the object changes meanwhile, functions are applied again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.
@@ -332,14 +314,9 @@ async def _send(
 ) -> bool:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        build: makes the patch for a state: a list of operations is a JSON patch, a mapping is a
-            merge patch; nothing if there is nothing to write.
-        subresource: where to send it.
-        attempts: how often it is made for a newer state.
-        needs_state: whether the patch depends on the state, which is read if it is not in memory.
+    For a state, ``build`` makes a list of operations (a JSON patch), a mapping (a merge patch), or
+    nothing if there is nothing to write. If it needs the state, that is read unless it is in
+    memory. For newer states, it is called again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.
@@ -388,13 +365,12 @@ async def _request(
     """Send a patch once; record how long it takes, and whether the API server answers."""
     loop, room = asyncio.get_running_loop(), ctx.room
     began = loop.time()
-    send = ctx.client.patch_json if isinstance(content, list) else ctx.client.patch_merge
     try:
-        answer: dict[str, Any] | None = await send(
+        answer = await ctx.client.patch(
             ctx.resource,
             obj.namespace,
             obj.name,
-            content,  # type: ignore[arg-type]
+            content,
             subresource,
             is_queued=True,
             is_retried=False,

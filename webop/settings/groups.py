@@ -17,15 +17,7 @@ from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseS
 from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
 from webop.servers.hosting import DefaultLimits
 from webop.settings.environment import apply_environment
-from webop.settings.sections import (
-    Delays,
-    Level,
-    PoolSection,
-    Seconds,
-    Section,
-    Server,
-    Threads,
-)
+from webop.settings.sections import Delays, Level, PoolSection, Seconds, Section, Server, Threads
 
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
