@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import orjson
 
 from webop.client.calls import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
+from webop.client.decoding import decode
 from webop.client.failures import build_connection_error, choose_pause
 from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
@@ -345,7 +346,7 @@ class Client:
                     content = await read_content(answer)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
-                return orjson.loads(content) if content else None
+                return decode(content, lambda: call.attempt) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:
                     await self.vault.invalidate(session.info, error=exc)
