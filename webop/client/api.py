@@ -46,6 +46,7 @@ from webop.errors import (
 )
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
+from webop.tracing import open_span
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -406,11 +407,14 @@ class Client:
             session = await self._pool.acquire(session)
             began, status = time.monotonic(), None
             try:
-                timeout = call.timeout or options.request_timeout or None
-                async with asyncio.timeout(timeout):
-                    answer = await session.send(call, options.connect_timeout)
-                    status = answer.status
-                    content = await read_content(answer)
+                with open_span(session.describe, call) as span:
+                    timeout = call.timeout or options.request_timeout or None
+                    async with asyncio.timeout(timeout):
+                        answer = await session.send(call, options.connect_timeout)
+                        status = answer.status
+                        content = await read_content(answer)
+                    if span is not None:
+                        span.answer(status)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
                 return orjson.loads(content) if content else None

@@ -41,6 +41,7 @@ from webop.reactor.writing import (
     save,
     save_pending,
 )
+from webop.tracing import Description, open_span
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +139,14 @@ class Processor:
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
             elif plan.has_changes:
-                with ctx.room.running_handlers():
-                    delay = await handle_change(ctx, obj, work, plan)
-                await save(ctx, obj, Pending(cause.patch, cause.own))
-                if work.is_released:
-                    await release(ctx, obj)
+                with open_span(_describe, plan) as span:
+                    with ctx.room.running_handlers():
+                        delay = await handle_change(ctx, obj, work, plan)
+                    await save(ctx, obj, Pending(cause.patch, cause.own))
+                    if work.is_released:
+                        await release(ctx, obj)
+                    if span is not None:
+                        span.conclude("done" if delay is None else "retry")
             else:
                 obj.initial = False
         work.backoff, work.paused_until, work.trouble = None, 0.0, ""
@@ -210,6 +214,15 @@ class Processor:
             extra=self.ctx.refer_to(obj),
         )
         return delay
+
+
+def _describe(plan: Plan) -> Description:
+    """Say what a handling cycle is about, or a part of it, for traces."""
+    cause = plan.cause
+    reason = cause.reason.value
+    attributes = {**cause.identify(), "webop.reason": reason}
+    parent = None if plan.cycle is None else plan.cycle.trace
+    return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
 
 
 def _is_for(handler: EventHandler, cause: EventCause) -> bool:
