@@ -115,7 +115,10 @@ class AdmissionService:
         if self._operator.client is not None:
             self._operator.client.enter(is_dry=review.dryrun)
         headers = {} if headers is None else headers
-        with open_span(_describe, review, self._tally.find_label(webhook), headers) as span:
+        span = open_span(self._describe, review, webhook, headers)
+        if span is None:
+            return await self._judge(review, webhook, headers, sslpeer)
+        with span:
             return await self._judge(review, webhook, headers, sslpeer, span)
 
     async def _judge(
@@ -124,9 +127,9 @@ class AdmissionService:
         webhook: str | None,
         headers: Mapping[str, str],
         sslpeer: Mapping[str, Any] | None,
-        span: Span | None,
+        span: Span | None = None,
     ) -> dict[str, Any]:
-        """Call the handlers for a review, and put the answer together; see :meth:`__call__`."""
+        """Call the handlers of a review, and put the answer together; see :meth:`__call__`."""
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
         cause = self._build_cause(review, resource, headers, sslpeer)
@@ -179,6 +182,22 @@ class AdmissionService:
             if entered is not None:
                 self._gate.leave(entered)
             review_of_the_moment.reset(token)
+
+    def _describe(
+        self, review: Review, webhook: str | None, headers: Mapping[str, str]
+    ) -> Description:
+        """Say what a review is about, for traces."""
+        label, reference = self._tally.find_label(webhook), review.build_reference()
+        attributes = {
+            "webop.review.webhook": label,
+            "webop.review.uid": review.uid,
+            "webop.review.operation": review.operation,
+            "webop.review.dry_run": review.dryrun,
+            "webop.resource": reference["resource"],
+            "k8s.namespace.name": review.namespace,
+            "webop.object.name": reference.get("name"),
+        }
+        return Description(f"review {label}", attributes, kind="SERVER", headers=headers)
 
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler, and return its error if it objects.
@@ -307,21 +326,6 @@ class AdmissionService:
             name=review.name,
             namespace=review.namespace,
         )
-
-
-def _describe(review: Review, webhook: str, headers: Mapping[str, str]) -> Description:
-    """Say what a review is about, for traces."""
-    reference = review.build_reference()
-    attributes = {
-        "webop.review.webhook": webhook,
-        "webop.review.uid": review.uid,
-        "webop.review.operation": review.operation,
-        "webop.review.dry_run": review.dryrun,
-        "webop.resource": reference["resource"],
-        "k8s.namespace.name": review.namespace,
-        "webop.object.name": reference.get("name"),
-    }
-    return Description(f"review {webhook}", attributes, kind="SERVER", headers=headers)
 
 
 @functools.lru_cache(maxsize=1024)

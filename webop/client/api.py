@@ -46,7 +46,7 @@ from webop.errors import (
 )
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
-from webop.tracing import open_span
+from webop.tracing import NOT_TRACED, open_span
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -407,7 +407,7 @@ class Client:
             session = await self._pool.acquire(session)
             began, status = time.monotonic(), None
             try:
-                with open_span(session.describe, call) as span:
+                with open_span(session.describe, call) or NOT_TRACED as span:
                     timeout = call.timeout or options.request_timeout or None
                     async with asyncio.timeout(timeout):
                         answer = await session.send(call, options.connect_timeout)

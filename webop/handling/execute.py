@@ -175,44 +175,45 @@ async def attempt(
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome, failure = time.monotonic(), _CANCELLED, None
-    with open_span(_describe, handler, cause, state, options) as span:
-        try:
-            check_limits(handler, standing)
-            await pass_fence()
-            kwargs = _build_kwargs(handler, cause, state, runtime)
-            if not is_async(handler.fn):
-                pool = choose_pool(handler, options.settings)
-                result = await call_in_thread(handler.fn, kwargs, pool)
-            elif handler.timeout is None:
-                coroutine = handler.fn(**kwargs)
-                del kwargs  # a daemon is awaited for long
-                result = await coroutine
-            else:
-                result = await _call_in_time(handler, kwargs, handler.timeout - standing.runtime)
-            if invocation.subhandlers and not invocation.is_delegated:
-                await execute_children(invocation, invocation.subhandlers)
-        except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
-            failure = _tame(exc)
-            outcome = judge_failure(
-                handler,
-                failure,
-                standing,
-                default_errors=options.default_errors,
-                default_backoff=options.settings.execution.default_backoff,
-            )
-            _log_failure(cause, outcome, failure)
+    span = open_span(_describe, handler, cause, state, options)
+    try:
+        check_limits(handler, standing)
+        await pass_fence()
+        kwargs = _build_kwargs(handler, cause, state, runtime)
+        if not is_async(handler.fn):
+            pool = choose_pool(handler, options.settings)
+            result = await call_in_thread(handler.fn, kwargs, pool)
+        elif handler.timeout is None:
+            coroutine = handler.fn(**kwargs)
+            del kwargs  # a daemon is awaited for long
+            result = await coroutine
         else:
-            outcome = _DONE if result is None else Outcome(final=True, result=result)
-            cause.logger.log(options.success_level, "%s succeeded.", handler)
-        finally:
-            _count(handler, outcome, time.monotonic() - began, options)
-            if span is not None:
-                named = _name_failure(handler, outcome) or "success"
-                is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
-                span.conclude(named, failure if is_wrong else None)
-            current_invocation.reset(token)
-            if owner is not None:
-                owner_of_the_moment.reset(owner)
+            result = await _call_in_time(handler, kwargs, handler.timeout - standing.runtime)
+        if invocation.subhandlers and not invocation.is_delegated:
+            await execute_children(invocation, invocation.subhandlers)
+    except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
+        failure = _tame(exc)
+        outcome = judge_failure(
+            handler,
+            failure,
+            standing,
+            default_errors=options.default_errors,
+            default_backoff=options.settings.execution.default_backoff,
+        )
+        _log_failure(cause, outcome, failure)
+    else:
+        outcome = _DONE if result is None else Outcome(final=True, result=result)
+        cause.logger.log(options.success_level, "%s succeeded.", handler)
+    finally:
+        _count(handler, outcome, time.monotonic() - began, options)
+        if span is not None:
+            named = _name_failure(handler, outcome) or "success"
+            is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+            span.conclude(named, failure if is_wrong else None)
+            span.close()
+        current_invocation.reset(token)
+        if owner is not None:
+            owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome

@@ -41,7 +41,7 @@ from webop.reactor.writing import (
     save,
     save_pending,
 )
-from webop.tracing import Description, open_span
+from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Processor:
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
             elif plan.has_changes:
-                with open_span(_describe, plan) as span:
+                with open_span(_describe, plan) or NOT_TRACED as span:
                     with ctx.room.running_handlers():
                         delay = await handle_change(ctx, obj, work, plan)
                     await save(ctx, obj, Pending(cause.patch, cause.own))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple, TypeVarTuple
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 
-_NOTHING = nullcontext()
+NOT_TRACED = nullcontext()
 _tracing: Tracing | None = None
 
 
@@ -55,16 +55,16 @@ def set_up_tracing() -> None:
         _tracing = find_tracing()
 
 
-def open_span(
-    describe: Callable[[*Ts], Description], *args: *Ts
-) -> AbstractContextManager[Span | None]:
-    """Give a span for a block; None if nothing is traced.
+def open_span(describe: Callable[[*Ts], Description], *args: *Ts) -> Span | None:
+    """Begin a span, which is the current one until it is closed; None if nothing is traced.
+
+    It can be a block: ``with open_span(…) or NOT_TRACED as span``.
 
     Args:
         describe: says what it is about; called only if it is traced.
         args: what it is called with.
     """
-    return _NOTHING if _tracing is None else _tracing.begin(describe(*args)) or _NOTHING
+    return None if _tracing is None else _tracing.begin(describe(*args))
 
 
 def find_current_span() -> SpanContext | None:

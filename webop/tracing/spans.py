@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import Token
 from types import TracebackType
 from typing import Self
 
@@ -19,17 +18,16 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Span:
-    """A span that is the current one within a block, and ends with it."""
+    """A span that is the current one until it is closed, or until the end of a block."""
 
     __slots__ = ("_is_concluded", "_span", "_token")
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
-        self._token: Token[Context]
         self._is_concluded = False
+        self._token = attach(trace.set_span_in_context(span))
 
     def __enter__(self) -> Self:
-        self._token = attach(trace.set_span_in_context(self._span))
         return self
 
     def __exit__(
@@ -38,9 +36,13 @@ class Span:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        detach(self._token)
         if kind is not None and not self._is_concluded:
-            self.fail(_name(kind))
+            self._fail(_name(kind))
+        self.close()
+
+    def close(self) -> None:
+        """End it; what was the current span before it is so again."""
+        detach(self._token)
         self._span.end()
 
     def conclude(self, outcome: str, failure: BaseException | None = None) -> None:
@@ -48,17 +50,16 @@ class Span:
         self._is_concluded = True
         self._span.set_attribute("webop.outcome", outcome)
         if failure is not None:
-            self.fail(_name(type(failure)))
+            self._fail(_name(type(failure)))
 
     def answer(self, status: int) -> None:
         """Say what the answer to a request was."""
         self._is_concluded = True
         self._span.set_attribute("http.response.status_code", status)
         if status >= 400:
-            self.fail(str(status))
+            self._fail(str(status))
 
-    def fail(self, error: str) -> None:
-        """Say that it has failed, and by what type of error."""
+    def _fail(self, error: str) -> None:
         self._span.set_attribute("error.type", error)
         self._span.set_status(trace.StatusCode.ERROR)
 
