@@ -39,6 +39,7 @@ CODE = {
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
     "The handler fn() has a yield": f"{CREATE}def fn(**_): yield 1",
+    "when= must be": (f"async def is_large(**_): ...\n@webop.on.create('pods', when=is_large){FN}"),
     "There is no stable name": (
         "class Fn:\n    def __call__(self, **_): ...\nwebop.on.create('pods')(Fn())"
     ),
