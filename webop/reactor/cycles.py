@@ -58,6 +58,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         window=settings.execution.commit_window,
         commit=commits.add,
         tally=ctx.operator.tally,
+        goes_on=lambda: not obj.keeper.is_stopped,
     )
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
