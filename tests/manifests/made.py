@@ -20,8 +20,11 @@ _EXAMPLES = _ROOT / "examples"
 #: The folders that commands run in, by the files with their output.
 MADE = {
     _ROOT / "manifests" / "operator.yaml": _EXAMPLES / "ephemeral_volume_claims",
-    _EXAMPLES / "access_grants" / "manifests" / "operator.yaml": _EXAMPLES / "access_grants",
     _EXAMPLES / "access_grants" / "Dockerfile": _EXAMPLES / "access_grants",
+    **{
+        _EXAMPLES / name / "manifests" / "operator.yaml": _EXAMPLES / name
+        for name in ("access_grants", "policy_server")
+    },
 }
 
 

@@ -159,3 +159,16 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     await admin.until(is_gone, "the end of the grant")
     assert not await admin.get(f"{bindings}/grant-jane")
+
+
+async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
+    """A pod is refused by the policy of the example."""
+    containers = [{"name": "web", "image": "evil.com/web:1"}]
+    pod = {"metadata": {"name": "web"}, "spec": {"containers": containers}}
+
+    async def is_refused() -> bool:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        answer = await admin.client.post(pods, params={"dryRun": "All"}, json=pod)
+        return "not from an allowed registry" in answer.text
+
+    await admin.until(is_refused, "the refusal of an image")
