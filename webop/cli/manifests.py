@@ -74,8 +74,9 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_kinds("--cluster", "asks_cluster", is_flag=True, help="Ask the cluster of kubectl about kinds.")
 @_kinds(
-    "--rules", metavar="FILE", type=click.Path(path_type=Path),
-    help="A YAML list of RBAC rules for what handlers do themselves, copied with its comments.",
+    "--rules", multiple=True, metavar="RIGHT|FILE",
+    help="What handlers do themselves, such as secrets:get,list or apps/deployments/scale:patch; "
+    "or a file with a YAML list of RBAC rules, copied with its comments; repeatable.",
 )  # fmt: skip
 @_kinds(
     "--env", "variables", multiple=True, metavar="NAME=VALUE", callback=_parse_variables,
@@ -108,6 +109,10 @@ class _RememberingCommand(SectionCommand):
 @_others("--lease", metavar="NAME", help="The Lease of the replica that acts; by default, NAME.")
 @_others("--no-lease", is_flag=True, help="No Lease: a single replica, with gaps in updates.")
 @_others("-P", "--peering", metavar="NAME", help="The peering; by default, there is none.")
+@_others(
+    "--metrics", metavar="NAMESPACE", callback=_check_name,
+    help="Serve metrics to the pods of a namespace, such as that of Prometheus.",
+)  # fmt: skip
 @_webhooks(
     "--service", metavar="NAME", callback=_check_name, help="The name of the Service; else NAME."
 )
@@ -149,11 +154,11 @@ def manifests(
     others; a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
 
     The files are imported, and their startup handlers called. What handlers do with other objects
-    is not known from outside: write it into a file for --rules.
+    is not known from outside: say it in settings.networking.rights, or by --rules.
 
     \b
         webop manifests handlers.py | kubectl apply -f -
-        webop manifests --crd crd.yaml --rules rules.yaml --home operators handlers.py
+        webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - not for --help
