@@ -105,7 +105,7 @@ def test_the_manifests_of_an_operator_agree_with_each_other(folder: Path) -> Non
     for service in services:
         assert service["spec"]["selector"] == labels
         assert service["spec"]["ports"][0]["targetPort"] in ports
-    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    allowed = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
     assert allowed == ({"webhooks"} if services else set())
     assert allowed < ports
     for kind in ("liveness", "readiness"):

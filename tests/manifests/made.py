@@ -23,7 +23,7 @@ MADE = {
     _EXAMPLES / "access_grants" / "Dockerfile": _EXAMPLES / "access_grants",
     **{
         _EXAMPLES / name / "manifests" / "operator.yaml": _EXAMPLES / name
-        for name in ("access_grants", "policy_server")
+        for name in ("access_grants", "policy_server", "secret_replicator")
     },
 }
 

@@ -172,3 +172,43 @@ async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
         return "not from an allowed registry" in answer.text
 
     await admin.until(is_refused, "the refusal of an image")
+
+
+async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Secret is copied, changed, and deleted, while somebody else edits it, and is in its way."""
+    secrets = "/api/v1/namespaces/{}/secrets"
+    names = [f"{namespace}-{number}" for number in range(2)]
+    for name in names:
+        await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    await admin.create(secrets.format(names[1]), {"metadata": {"name": "login"}})
+    source, copy = (f"{secrets.format(place)}/login" for place in (namespace, names[0]))
+    meddling = meddle_once(admin, recorder, source)
+    annotations = {"replicator.example.com/to": f"{namespace}-*"}
+    metadata = {"name": "login", "annotations": annotations}
+    await admin.create(secrets.format(namespace), {"metadata": metadata, "data": {"key": "b25l"}})
+
+    async def is_equal() -> bool:
+        return bool((await admin.get(copy)).get("data") == (await admin.get(source))["data"])
+
+    await admin.until(is_equal, "the copy")
+    await admin.merge(source, {"data": {"key": "dHdv"}})
+    await admin.until(is_equal, "the change of the copy")
+    assert meddling.is_set()
+
+    key = "replicator.example.com/to"
+
+    async def is_told_twice() -> bool:
+        for words in (None, annotations[key]):  # the timer begins anew
+            await admin.merge(source, {"metadata": {"annotations": {key: words}}})
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any("somebody else" in each["message"] and each["count"] > 1 for each in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice about what is in the way")
+    await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
+    await admin.client.delete(source)
+
+    async def is_gone() -> bool:
+        return not await admin.get(source)
+
+    await admin.until(is_gone, "the end of the Secret")
+    assert not await admin.get(copy)

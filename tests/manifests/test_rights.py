@@ -27,6 +27,7 @@ from tests.manifests.stories import (
     play_grants,
     play_in_a_namespace,
     play_policy,
+    play_replication,
 )
 from tests.manifests.test_image import forgetting_modules
 
@@ -55,6 +56,7 @@ _STORIES: dict[str, tuple[Deployed, Path, Story]] = {
         for folder, beside, story in (
             ("access_grants", "manifests/crd.yaml", play_grants),
             ("policy_server", "policy.yaml", play_policy),
+            ("secret_replicator", "secret.yaml", play_replication),
         )
     },
 }
