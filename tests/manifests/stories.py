@@ -212,3 +212,41 @@ async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> 
 
     await admin.until(is_gone, "the end of the Secret")
     assert not await admin.get(copy)
+
+
+async def play_tenants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Tenant gets a database in spite of a Secret in the way, while somebody else edits it."""
+    tenants = f"/apis/example.com/v1/namespaces/{namespace}/tenants"
+    secret = f"/api/v1/namespaces/{namespace}/secrets/acme-database"
+    await admin.create(secret.rpartition("/")[0], {"metadata": {"name": "acme-database"}})
+    meddling = meddle_once(admin, recorder, f"{tenants}/acme")
+    kind = {"apiVersion": "example.com/v1", "kind": "Tenant"}
+    await admin.create(tenants, {**kind, "metadata": {"name": "acme"}, "spec": {}})
+
+    def expect(kind: str, status: str) -> Callable[[], Awaitable[bool]]:
+        async def is_so() -> bool:
+            conditions = (
+                (await admin.get(f"{tenants}/acme")).get("status", {}).get("conditions", ())
+            )
+            return any((one["type"], one["status"]) == (kind, status) for one in conditions)
+
+        return is_so
+
+    await admin.until(expect("Ready", "False"), "the word about the Secret")
+    assert meddling.is_set()
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event["count"] > 1 for event in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+    await admin.client.delete(secret)
+    await admin.until(expect("Healthy", "True"), "the database")
+
+    await admin.client.delete(f"{tenants}/acme")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"{tenants}/acme")
+
+    await admin.until(is_gone, "the end of the Tenant")
+    await admin.client.delete(secret)  # else by the garbage collector, which is not there

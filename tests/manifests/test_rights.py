@@ -8,8 +8,10 @@ the same requests are sent once more (as dry runs): one of them must be forbidde
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from tests.manifests.stories import (
     play_in_a_namespace,
     play_policy,
     play_replication,
+    play_tenants,
 )
 from tests.manifests.test_image import forgetting_modules
 
@@ -55,6 +58,7 @@ _STORIES: dict[str, tuple[Deployed, Path, Story]] = {
         )
         for folder, beside, story in (
             ("access_grants", "manifests/crd.yaml", play_grants),
+            ("database_per_tenant", "manifests/crd.yaml", play_tenants),
             ("policy_server", "policy.yaml", play_policy),
             ("secret_replicator", "secret.yaml", play_replication),
         )
@@ -118,8 +122,26 @@ class Evidence:
 
 
 @pytest.fixture(scope="module")
+def _database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the Tenants of an example have their databases on."""
+    folder = tmp_path_factory.mktemp("databases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(_EXAMPLES / "database_per_tenant")
+        with importlib.import_module("database_server").DatabaseServer(folder) as server:
+            patch.setenv("DATABASE_SERVER", server.url)
+            patch.setenv("CHECK_INTERVAL", "0.3")
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
 def evidences(
-    webop_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+    webop_cluster: LocalCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    _database_server: None,
 ) -> dict[str, Evidence]:
     """The evidence of all examples, collected at the same time."""
 
