@@ -102,6 +102,15 @@ class Processor:
         handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
         await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
+    async def index_newest(self, obj: Tracked) -> None:
+        """Have the newest state of an object in the indexes, whoever else sees to that already."""
+        obj.indexing = obj.indexing or asyncio.Lock()
+        async with obj.indexing:
+            while obj.is_unindexed:
+                obj.is_unindexed = False
+                if obj.raw is not None and not obj.is_gone:
+                    await self.index(obj.raw)
+
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
         if self.has_indexes:
@@ -173,6 +182,8 @@ class Processor:
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
+        if obj.is_unindexed or obj.indexing is not None:
+            await self.index_newest(obj)
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(

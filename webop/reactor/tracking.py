@@ -186,6 +186,7 @@ class Tracked:
         initial: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state has come since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
+        indexing: held while it is put there.
         is_provided: whether the daemons that the newest state asks for were started; those that
             end later are not started again before there is another event.
         work: the state of the work, while there is some.
@@ -200,6 +201,7 @@ class Tracked:
         "epoch",
         "event_type",
         "events",
+        "indexing",
         "initial",
         "is_dirty",
         "is_provided",
@@ -235,6 +237,7 @@ class Tracked:
         self.seen = -1
         self.is_dirty = False
         self.is_unindexed = False
+        self.indexing: asyncio.Lock | None = None
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
