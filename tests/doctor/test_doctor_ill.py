@@ -255,7 +255,14 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     service = {"name": "hooks", "namespace": namespace}
     await configure(site, {"service": service})
     names = ", ".join(map(repr, site.names))
-    code = f"import webop\n@webop.on.create({names})\ndef created(**_): ...\n"
+    code = f"""
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.networking.rights = ["pods/log:get", "nodes:list", "absent.example.com/things:get"]
+@webop.on.create({names})
+def created(**_): ...
+"""
     path = doctor.workshop.write(code)
     account = f"system:serviceaccount:{namespace}:nobody"
     # Without peering, as other tests on this cluster may define its kinds.
@@ -272,9 +279,14 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     assert rules == {
         "patients": f"Add to the Role in {namespace}: {{apiGroups: [{group}], "
         f"resources: [patients], verbs: [{verbs}]}}",
+        "pods/log": f'Add to the Role in {namespace}: {{apiGroups: [""], '
+        "resources: [pods/log], verbs: [get]}",
+        "nodes": 'Add to the ClusterRole: {apiGroups: [""], resources: [nodes], verbs: [list]}',
     }
+    unknown = report.find("things, group=absent.example.com")
+    assert unknown.text == "not in the cluster: the rights to it are not checked"
     warnings = [line.subject for line in report.of("warning", title)]
-    assert warnings == ["patients", "customresourcedefinitions", "events"]
+    assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
 
 
 async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:

@@ -12,12 +12,13 @@ import yaml
 from webop.doctor.permissions import Need
 from webop.errors import ConfigurationError
 from webop.manifests.objects import Plan
+from webop.objects.rights import VERBS, parse_right
 
 Json = dict[str, Any]
 
-_VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete")
 _HANDLED: Final = "The objects that the handlers are for."
 _OWN: Final = "What the handlers do, as in the file of --rules."
+_DECLARED: Final = "What the handlers do, as settings.networking.rights and --rules say."
 _WHY: Final = {
     ("apiextensions.k8s.io", "customresourcedefinitions"): "Which kinds there are, now and later.",
     ("", "namespaces"): "Which of the namespaces there are, now and later.",
@@ -44,7 +45,27 @@ _WHY: Final = {
 }
 
 
-def read_rules(path: Path) -> str:
+def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
+    """Return the rights that are written out in short, and the text of the files of others.
+
+    Raises:
+        ConfigurationError: it is neither; see :func:`parse_right` for the form.
+    """
+    rights, files = list[str](), list[str]()
+    for text in texts:
+        path = Path(text)
+        if path.exists() or path.suffix in {".yaml", ".yml"}:
+            files.append(_read_rules(path))
+            continue
+        try:
+            parse_right(text)
+        except ValueError as exc:
+            raise ConfigurationError(f"--rules: {exc}; or it must be a YAML file.") from exc
+        rights.append(text)
+    return rights, "\n".join(files)
+
+
+def _read_rules(path: Path) -> str:
     """Return the text of a file with a list of rules, comments included.
 
     Raises:
@@ -94,17 +115,20 @@ def build_rights(
 
 def _build_rules(needs: Iterable[Need]) -> str:
     """Return the rules for needs: as few as say the same, with comments."""
-    granted: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
-    for need in needs:
+    granted: dict[tuple[bool, str, str, tuple[str, ...]], set[str]] = {}
+    for need in sorted(needs, key=lambda need: need.is_declared):
         for rule in need.build_rules():
-            names = tuple(rule.get("resourceNames", ()))
-            granted.setdefault((need.group, need.resource, names), set()).update(rule["verbs"])
+            key = need.group, need.resource, tuple(rule.get("resourceNames", ()))
+            # What is derived is not said twice.
+            known = granted.get((False, *key), set()) if need.is_declared else set[str]()
+            granted.setdefault((need.is_declared, *key), set()).update({*rule["verbs"]} - known)
     rules: dict[tuple[Any, ...], list[str]] = {}
-    for (group, resource, names), verbs in granted.items():
-        everything = granted.get((group, "*", ()), set()) | granted.get(("*", "*", ()), set())
+    for (is_declared, group, resource, names), verbs in granted.items():
+        everything = granted.get((False, group, "*", ()), set())
+        everything = everything | granted.get((False, "*", "*", ()), set())
         if resource == "*" or not verbs <= everything:
-            ordered = tuple(verb for verb in _VERBS if verb in verbs)
-            why = _WHY.get((group, resource), _HANDLED)
+            ordered = tuple(verb for verb in VERBS if verb in verbs)
+            why = _DECLARED if is_declared else _WHY.get((group, resource), _HANDLED)
             rules.setdefault((why, group, names, ordered), []).append(resource)
     lines, last = [], ""
     for (why, group, names, verbs), resources in rules.items():

@@ -378,6 +378,8 @@ class Dispatcher:
                 plan = None
             else:
                 if plan is None and not obj.has_pending:
+                    if obj.work is not None:
+                        obj.work.backoff = None  # others have written what was kept
                     self._settle(obj)
                     return
         self._room.enter(is_retry=obj.has_pending)

@@ -95,7 +95,7 @@ class Run:
                 level = self.ctx.room.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
-            obj.wake()  # the worker of the object writes what is kept
+            writing.write_later(self.ctx, obj, exc)
 
     def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do the same for a sync function, which waits for it."""

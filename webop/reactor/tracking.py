@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
 from webop.handling.handlers import Reason
@@ -25,6 +25,9 @@ from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.background import Background
+
+if TYPE_CHECKING:
+    from webop.tracing import SpanContext
 
 Working = Coroutine[Any, Any, Any]
 OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
@@ -94,6 +97,7 @@ class Cycle:
             meanwhile is an update, which is handled after it.
         detour: another state, for which handlers of a creation were called.
         handler_ids: the handlers at the start.
+        trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
     """
@@ -101,6 +105,7 @@ class Cycle:
     reason: Reason
     essence: Any
     handler_ids: frozenset[str]
+    trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
 

@@ -119,9 +119,16 @@ async def save(
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
-    """Write what could not be written before, or wait for who does; errors as in :func:`save`."""
-    if obj.has_pending or (obj.work or NOTHING).is_recording:
-        await save(ctx, obj, Pending(Patch(), Patch()))
+    """Write what could not be written before, unless the object rests; errors as in :func:`save`.
+
+    Whoever writes already comes first; if that fails, the object can have to rest.
+    """
+    work = obj.work or NOTHING
+    if obj.has_pending or work.is_recording:
+        async with work.writing:
+            pass
+        if not obj.find_rest():
+            await save(ctx, obj, Pending(Patch(), Patch()))
 
 
 async def patch(
@@ -266,11 +273,14 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
     return raw if get_uid(raw) == obj.uid else None
 
 
-def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
-    """Return the pause of an object after an error that is not of its handlers; None for no retry.
+def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
+    """Pause the work on an object after an error that is not of its handlers.
 
     The pauses of ``settings.networking`` come first, as for all requests, then those of
     ``settings.batching``, of which the last one repeats.
+
+    Returns:
+        The seconds of the pause; None for no retry.
     """
     networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
     work = obj.open_work()
@@ -280,7 +290,17 @@ def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | No
         phases = Backoff(first, is_endless=False), Backoff(batching.error_delays)
         pauses = chain.from_iterable(iter(phase.next, None) for phase in phases)
         work.backoff = Backoff(pauses, is_endless=False)
-    return choose_pause(work.backoff, exc, is_enforced=networking.enforce_retry_after)
+    delay = choose_pause(work.backoff, exc, is_enforced=networking.enforce_retry_after)
+    if delay is not None and not work.is_denied:
+        work.paused_until = asyncio.get_running_loop().time() + delay
+    return delay
+
+
+def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
+    """Let the worker of an object write what could not be written beside it, after a pause."""
+    if judge(exc) is not Failure.DENIED and obj.has_pending and not obj.find_rest():
+        postpone(ctx, obj, exc)
+    obj.wake()
 
 
 async def _send(

@@ -17,7 +17,16 @@ from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseS
 from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
 from webop.servers.hosting import DefaultLimits
 from webop.settings.environment import apply_environment
-from webop.settings.sections import Delays, Level, PoolSection, Seconds, Section, Server, Threads
+from webop.settings.sections import (
+    Delays,
+    Level,
+    PoolSection,
+    Rights,
+    Seconds,
+    Section,
+    Server,
+    Threads,
+)
 
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -250,6 +259,9 @@ class NetworkingSettings(Section):
     """Whether proxies are taken from the environment."""
     field_manager: str = Field(default="webop", min_length=1, max_length=128)
     """The name by which the API server knows whose fields the client of handlers has written."""
+    rights: Rights = ()
+    """What handlers may do by the client, such as ``["secrets:get,list"]``: granted by
+    ``webop manifests``, checked by ``webop doctor``."""
 
 
 class PersistenceSettings(Section):

@@ -156,8 +156,9 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove all annotations under the prefix."""
         document = self._own(essence)
-        prefix = f"{self.prefix}/"
-        for name in resolve(document, _ANNOTATIONS) or ():
+        prefix, annotations = f"{self.prefix}/", resolve(document, _ANNOTATIONS)
+        # A stored state is what anybody has written who may write the object.
+        for name in annotations if is_mapping(annotations) else ():
             if name.startswith(prefix):
                 document = build_without(document, (*_ANNOTATIONS, name))
         return cast("BodyEssence", document)
