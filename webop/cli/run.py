@@ -123,6 +123,14 @@ _others = build_option("Other operators")
     envvar="WEBOP_RUN_METRICS",
     help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port may be the same.",
 )
+@_probes(
+    "--status",
+    "status_endpoint",
+    metavar="URL",
+    envvar="WEBOP_RUN_STATUS",
+    help="Serve the status page at a URL such as http://localhost:8080/ui. Without this option, it "
+    "is at /ui of the ports of the probes and the metrics if only this machine reaches them.",
+)
 @logging_options
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -141,6 +149,7 @@ def run(
     lease_name: str | None,
     liveness_endpoint: str | None,
     metrics_endpoint: str | None,
+    status_endpoint: str | None,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
@@ -184,6 +193,7 @@ def run(
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 metrics_endpoint=metrics_endpoint,
+                status_endpoint=status_endpoint,
                 registry=controls.registry,
                 settings=settings,
                 stop_flag=controls.stop_flag,

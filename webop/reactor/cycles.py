@@ -60,6 +60,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         window=settings.execution.commit_window,
         commit=commits.add,
         tally=ctx.operator.tally,
+        standing=cycle.standing,
     )
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)

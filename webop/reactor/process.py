@@ -145,7 +145,7 @@ class Processor:
                     await release(ctx, obj)
             else:
                 obj.initial = False
-        work.backoff, work.paused_until, work.trouble = None, 0.0, ""
+        work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
@@ -199,7 +199,7 @@ class Processor:
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
-        known, work.trouble = work.trouble, repr(exc)
+        known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
             self.ctx.room.choose_level("away") if is_away else level,
