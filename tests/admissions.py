@@ -18,12 +18,14 @@ import httpx
 from asgi_lifespan import LifespanManager
 
 import webop
+from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
     from webop.app import AppOptions
 
 Json = dict[str, Any]
 
+WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget")
 KEX = ("kopf.dev", "v1", "kopfexamples")
 USER: Json = {"username": "admin", "uid": "admin", "groups": ["system:masters"]}
 UID = "1ca13837-ad60-4c9e-abb8-86f29d6c0e84"
@@ -70,14 +72,16 @@ def build_review(
     }
 
 
-async def post_review(port: int, spec: Any) -> Json:
-    """Post a review of a widget to a webhook server; its certificate is of no interest here."""
+async def post_review(
+    port: int, spec: Any, path: str = "check", resource: Resource = WIDGETS
+) -> Json:
+    """Post a review to a webhook server, whose certificate is of no interest here."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    widgets = ("tests.webop.dev", "v1", "widgets")
-    review = build_review(build_object(spec), resource=widgets, kind="Widget")
+    kind = (resource.group, resource.version, resource.plural)
+    review = build_review(build_object(spec), resource=kind, kind=resource.kind or "")
     async with httpx.AsyncClient(verify=context, trust_env=False) as http:
-        answer = await http.post(f"https://127.0.0.1:{port}/check", json=review)
+        answer = await http.post(f"https://127.0.0.1:{port}/{path}", json=review)
     response: Json = answer.json()["response"]
     return response
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import socket
 from typing import Any
 
 import pydantic
@@ -10,10 +12,12 @@ import pytest
 
 import webop
 from tests.admissions import post_review
+from tests.docs.pages import DOCS, find_blocks
 from tests.metrics.scraping import find_port
 from tests.metrics.test_app_metrics import operate, wait_listening
 from tests.operating import Objects, RunOperator
 from tests.status.watching import Json, Outage, find, operate_visibly
+from webop.errors import ConfigurationError
 from webop.status.page import Page
 from webop.status.report import LIMIT, Report
 
@@ -123,6 +127,12 @@ async def test_of_many_objects_those_are_listed_that_fail_most_and_the_others_ar
     assert len(report["objects"]["items"]) == LIMIT
 
 
+def test_the_report_in_the_documentation_has_the_shape_of_the_real_one() -> None:
+    blocks = find_blocks(DOCS / "status_page.md")
+    (text,) = (block.code for block in blocks if block.language == "json")
+    assert is_shaped(json.loads(text))
+
+
 # ---- who is answered
 
 
@@ -205,3 +215,14 @@ async def test_an_operator_without_a_cluster_has_a_report_too() -> None:
         report = (await http.get(f"{url}/status.json")).json()
     assert is_shaped(report)
     assert (report["lease"], report["kinds"]["items"]) == (None, [])
+
+
+async def test_a_port_of_the_page_that_is_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"Cannot listen on 127.0.0.1:{port}: .* use"):
+            await webop.operator(
+                registry=webop.OperatorRegistry(),
+                clusterwide=True,
+                status_endpoint=f"http://127.0.0.1:{port}/ui",
+            )

@@ -227,12 +227,12 @@ def _rank(obj: Tracked) -> tuple[int, bool, float]:
 
 
 def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
-    standings = list(obj.standings)
     failures: list[FailureRow] = [
         {"handler": key, "attempts": attempts, "error": error}
-        for standing in standings
+        for standing in obj.standings
         for key, (attempts, error) in standing.failures.items()
     ]
+    cycle = obj.work.cycle if obj.work is not None else None
     loop = asyncio.get_running_loop()
     return {
         "resource": resource,
@@ -241,7 +241,7 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
         "state": obj.phase.name.lower(),
         "since": time.monotonic() - obj.since if obj.since else None,
         "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
-        "running": next((each.running for each in standings if each.running), ""),
+        "running": "" if cycle is None else cycle.standing.running,
         "failures": failures[:_FAILURES_LIMIT],
     }
 

@@ -1,7 +1,7 @@
 // Shows status.json, and asks for it again. Rows are changed in place: whoever reads one, by eye,
 // by keyboard or with a screen reader, stays there. Texts are set as texts: nothing is parsed.
 
-const PERIOD = 2000;
+const PERIOD = 1000;
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const find = (id) => document.getElementById(id);
 
@@ -54,14 +54,16 @@ const TABLES = {
     key: (row) => `${row.resource} ${row.namespace} ${row.name}`,
     fails: (row) => row.failures.length > 0,
     empty: "Nothing is in progress.",
+    sorted: true, // by the operator, they would change places all the time
     columns: [
-      ["Object", (row) => (row.namespace ? `${row.namespace}/${row.name}` : row.name)],
+      ["Object", (row) => row.name],
+      ["Namespace", (row) => plain(row.namespace)],
       ["Kind", (row) => row.resource],
       ["State", (row) => row.state + (row.running ? `: ${row.running}` : "")],
       ["For", (row) => formatTime(row.since), "number"],
-      ["Failed attempts", (row) => plain(Math.max(0, ...row.failures.map((each) => each.attempts))), "number bad"],
+      ["Failed", (row) => plain(Math.max(0, ...row.failures.map((each) => each.attempts))), "number bad"],
       ["Last error", (row) => row.failures.map((each) => `${each.handler || "webop itself"}: ${each.error}`).join(", "), "bad"],
-      ["Next attempt in", (row) => formatTime(row.retry_in), "number"],
+      ["Next in", (row) => formatTime(row.retry_in), "number"],
     ],
   },
   handlers: {
@@ -143,13 +145,14 @@ const makeRow = (columns) => {
   return row;
 };
 
-const showTable = (name, { key, fails, empty, columns }) => {
+const showTable = (name, { key, fails, empty, sorted, columns }) => {
   const { items, left_out: leftOut } = report[name];
   const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const chosen = items.filter((row) => {
     const texts = columns.map(([, text, kind]) => (kind === "drawn" ? "" : text(row))).join(" ").toLowerCase();
     return (!find("failing").checked || fails(row)) && words.every((word) => texts.includes(word));
   });
+  if (sorted) chosen.sort((a, b) => fails(b) - fails(a) || (key(a) < key(b) ? -1 : 1));
   const place = find(name);
   if (!place.children.length) place.append(make("p", "", "empty"), makeTable(columns));
   const [notice, table] = place.children;
@@ -180,8 +183,7 @@ const showTable = (name, { key, fails, empty, columns }) => {
 const showFacts = () => {
   const left = (Date.parse(report.certificate_expires) - Date.parse(report.time)) / 1000;
   const facts = {
-    "Handlers of objects": report.role || (report.acting ? "acting" : "none"),
-    Lease: report.lease && `${report.lease.name}: ${report.lease.is_held ? "held here" : "not held here"}`,
+    Role: report.role || "webhooks only",
     "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "it has expired"),
   };
   const shown = Object.entries(facts).filter(([, text]) => text);
@@ -223,7 +225,7 @@ const show = () => {
 
 const update = async () => {
   try {
-    const answer = await fetch("status.json", { signal: AbortSignal.timeout(10 * PERIOD) });
+    const answer = await fetch("status.json", { signal: AbortSignal.timeout(20 * PERIOD) });
     if (!answer.ok) throw new Error(answer.statusText);
     report = await answer.json();
     lost = "";
