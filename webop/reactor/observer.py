@@ -305,7 +305,6 @@ class Observer:
         logger.debug("%s is served now.", stream)
         if stream.feeds:
             indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
-            stream.is_indexed = not stream.is_resuming and stream.feeds <= indexed.feeds
             indexed.feeds |= stream.feeds
 
         async def run_in_order() -> None:
@@ -349,6 +348,7 @@ class Observer:
                 for uid in entry.uids:
                     feed.forget(uid)
             entry.feeds &= kept
+            entry.complete &= kept
             if not kept:
                 del indexed[origin]
         left = self._operator.cluster_view.left
