@@ -19,8 +19,10 @@ import pytest_asyncio
 
 import webop
 from tests.admissions import post_review
-from tests.operating import Kind, Objects, RunOperator, connect, define_kinds
+from tests.metrics.scraping import find_port
+from tests.operating import Kind, Objects, RunOperator, connect, define_kinds, operate
 from tests.status.watching import Outage, Shown, operate_visibly
+from webop.client.credentials import ConnectionInfo
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -173,6 +175,21 @@ async def test_the_page_says_that_the_operator_is_gone(
     await api.expect(find_row(page, "handlers", "create_database")).to_be_visible()
 
 
+async def test_the_page_says_why_the_operator_is_not_ready(
+    registry: webop.OperatorRegistry, browser: Browser
+) -> None:
+    webop.on.create("widgets", id="create", registry=registry)(lambda **_: None)
+    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_port()}")
+    url = f"http://127.0.0.1:{find_port()}"
+    options: Any = {"liveness_endpoint": f"{url}/healthz", "clusterwide": True, "beside": True}
+    async with operate(nobody, registry, **options):
+        page = await browser.new_page()
+        await page.goto(f"{url}/ui")
+        await api.expect(page.get_by_role("status")).to_have_text("Not ready")
+        said = "the resources of the cluster are not discovered yet"
+        await api.expect(page.get_by_role("list")).to_contain_text(said)
+
+
 @pytest.fixture(scope="module")
 def databases(webop_cluster: LocalCluster) -> Kind:
     """A kind that looks well in the screenshots."""
@@ -234,11 +251,11 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
         for name in ("archive", "broken"):
             await objects.create(name, {})
         for path in ("check_size", "set_tier"):
-            specs = [{"size": size % 11} for size in range(60)]
+            specs = [{"size": size % 11} for size in range(33)]
             posts = [post_review(shown.hook, spec, path, databases.resource) for spec in specs]
             await asyncio.gather(*posts)
         page = await visit(browser, shown, device_scale_factor=0.8)
-        for title, count, denied in (("check_size", "60", "5"), ("set_tier", "60", "")):
+        for title, count, denied in (("check_size", "33", "3"), ("set_tier", "33", "")):
             cells = find_row(page, "webhooks", title).get_by_role("cell")
             await api.expect(cells.nth(0)).to_have_text(count)
             await api.expect(cells.nth(2)).to_have_text(denied)

@@ -236,9 +236,8 @@ def _count(
             tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
     if standing is not None:
         standing.running = ""
-        if outcome.final or failure is None:
-            standing.failures.pop(handler.id, None)
-        else:
+        standing.failures.pop(handler.id, None)
+        if failure is not None and not outcome.final:
             attempts = invocation.state.retries + 1
             standing.failures[handler.id] = attempts, _name_error(failure)
 
@@ -349,7 +348,7 @@ async def execute_children(
     # Also if all are finished: the parent may still fail. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
-        errors = (outcome.exception for outcome in outcomes.values() if outcome.exception)
+        errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
         said = "Some sub-handlers are not finished."
         raise ChildrenRetryError(said, delay=progress.delay) from next(errors, None)
 

@@ -60,6 +60,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         tally=ctx.operator.tally,
         standing=cycle.standing,
     )
+    for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
+        del cycle.standing.failures[key]
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()

@@ -11,7 +11,7 @@ import datetime as dt
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import TypedDict  # that of typing is none for pydantic before 3.12
@@ -22,7 +22,6 @@ from webop.tallies import BOUNDS, Labels
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.handling.handlers import Handler
     from webop.reactor.tracking import Tracked
     from webop.running import Operator
 
@@ -161,7 +160,9 @@ def _list_handlers(operator: Operator) -> list[HandlerRow]:
     tally, registry, now = operator.context.tally, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
-        resources[handler.id, name_type(handler)][_name_resources(handler)] = None
+        selector = handler.selector
+        named = str(selector) if selector and not selector.fn else "as a function says"
+        resources[handler.id, name_type(handler)][named] = None
     rows: list[HandlerRow] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
         error = tally.errors.get(labels)
@@ -177,11 +178,6 @@ def _list_handlers(operator: Operator) -> list[HandlerRow]:
             }
         )
     return rows
-
-
-def _name_resources(handler: Handler) -> str:
-    selector = getattr(handler, "selector", None)
-    return "as a function says" if selector is None or selector.fn else str(selector)
 
 
 def _list_kinds(operator: Operator) -> list[KindRow]:
@@ -252,7 +248,7 @@ def _list_webhooks(operator: Operator) -> list[WebhookRow]:
     rejections = _group(metrics.read_rejections(operator))
     empty = [0.0] * (len(BOUNDS) + 2)
     rows: list[WebhookRow] = []
-    for labels in _merge(in_flight, latencies, rejections):
+    for labels in dict.fromkeys((*in_flight, *latencies, *rejections)):
         *counts, seconds = latencies.get(labels, empty)
         rows.append(
             {
@@ -264,7 +260,3 @@ def _list_webhooks(operator: Operator) -> list[WebhookRow]:
             }
         )
     return rows
-
-
-def _merge(*tables: Iterable[Labels]) -> list[Labels]:
-    return list(dict.fromkeys(labels for table in tables for labels in table))

@@ -183,7 +183,7 @@ const showTable = (name, { key, fails, empty, sorted, columns }) => {
 const showFacts = () => {
   const left = (Date.parse(report.certificate_expires) - Date.parse(report.time)) / 1000;
   const facts = {
-    Role: report.role || "webhooks only",
+    Role: report.role || "no handlers of objects",
     "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "it has expired"),
   };
   const shown = Object.entries(facts).filter(([, text]) => text);
