@@ -106,6 +106,26 @@ async def test_what_webop_cannot_write_is_in_the_report_without_the_text_of_the_
     assert "secret" not in str(report)
 
 
+async def test_what_a_handler_has_failed_with_is_forgotten_when_it_matches_no_more(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    async def fail(**_: Any) -> None:
+        raise webop.TemporaryError("no", delay=3600)
+
+    webop.on.create("widgets", id="steady", registry=registry)(fail)
+    webop.on.create("widgets", id="gone", registry=registry, labels={"x": "y"})(fail)
+    async with operate_visibly(run_operator, objects) as shown:
+
+        def get_failing(report: Json) -> set[str]:
+            row = find(report["objects"], name="orders")
+            return {each["handler"] for each in row.get("failures", ())}
+
+        await objects.create("orders", {}, labels={"x": "y"})
+        await shown.wait(lambda report: get_failing(report) == {"steady", "gone"})
+        await objects.patch("orders", {"metadata": {"labels": {"x": None}}})
+        await shown.wait(lambda report: get_failing(report) == {"steady"})
+
+
 async def test_of_many_objects_those_are_listed_that_fail_most_and_the_others_are_counted(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:
