@@ -221,7 +221,13 @@ class Judge:
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin)
         is_excused = is_crowded or is_disturbed or self.world.peers.is_anybody_known
-        if pause > last.delay + LATENESS and not is_excused:
+        busy = sum(  # with other handlers of the object, one after another
+            other.end - other.begin
+            for other in self.world.calls
+            if other.uid == call.uid and other.plan.kind in STATE_KINDS
+            if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
+        )
+        if pause > last.delay + busy + LATENESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
     def judge_end(self, call: Call) -> None:

@@ -29,9 +29,13 @@ async def call_twice(
     first: str = "create0",
     again: str = "create0",
     cause: str = "create",
+    between: str = "",
     **details: Any,
 ) -> None:
-    """Call a handler, and once more after a pause, or at once while the first call goes on."""
+    """Call a handler, and once more after a pause, or at once while the first call goes on.
+
+    Another handler is called in between, if any, for 5 seconds.
+    """
     await asyncio.sleep(0.5)
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
@@ -44,6 +48,10 @@ async def call_twice(
     if pause is not None:
         await asyncio.sleep(duration)
         scene.end(before, outcome, delay)
+        if between:
+            other = scene.begin(one, between, uid=uid, reason=cause)
+            await asyncio.sleep(5)
+            scene.end(other)
         await asyncio.sleep(pause)
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0

@@ -88,7 +88,7 @@ async def execute(
 
     Returns:
         The earlier outcomes and those of the handlers that were called, by their ids. Others are
-        still due if the window has closed before they got their turn.
+        still due if the window has closed, or the operator stops, before they got their turn.
     """
     outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
@@ -97,6 +97,8 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
+            if outcomes and not options.goes_on():
+                return outcomes
             is_next = outcomes and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
             async with saving or nullcontext(options) as inner:

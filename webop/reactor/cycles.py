@@ -59,6 +59,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commit=commits.add,
         tally=ctx.operator.tally,
         standing=cycle.standing,
+        goes_on=lambda: not obj.keeper.is_stopped,
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
         del cycle.standing.failures[key]

@@ -190,7 +190,7 @@ class Dispatcher:
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
         obj.seen = self.epoch
-        if self._processor.wants_every_event and not self._is_stopped:
+        if self._processor.wants_every_event and not self.is_stopped:
             self._keep_event(obj, event_type, raw)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
@@ -353,7 +353,7 @@ class Dispatcher:
         return not self._gate.is_open or (self.has_indexes and not self.is_complete)
 
     @property
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether no new work may start."""
         return self._is_closing or self._is_paused
 
@@ -389,7 +389,7 @@ class Dispatcher:
     def _begin_waiting(self, obj: Tracked) -> None:
         """Start with an object that has got its place, unless it no longer waits."""
         if obj.phase is Phase.WAITING:
-            if self._is_stopped:
+            if self.is_stopped:
                 obj.phase = Phase.IDLE
             else:
                 self._begin(obj)
@@ -435,7 +435,7 @@ class Dispatcher:
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Work on an object until nothing is left; return when to continue."""
         delay: float | None = 0
-        while (obj.is_dirty or delay == 0) and not self._is_stopped:
+        while (obj.is_dirty or delay == 0) and not self.is_stopped:
             try:
                 if obj.text is not None:  # the state had to be dropped from memory
                     raw = await self._processor.read(obj)
@@ -534,7 +534,7 @@ class Dispatcher:
             self._event_room.wait(self._spy, obj, is_urgent=obj.event_type is not None)
 
     def _spy(self, obj: Tracked) -> None:
-        if obj.events and obj.spying is None and not self._is_stopped:
+        if obj.events and obj.spying is None and not self.is_stopped:
             self._event_room.enter()
             obj.spying = self._spawn(self._show_events(obj), name=obj.uid)
             self._workers.add(obj.spying)
@@ -542,7 +542,7 @@ class Dispatcher:
 
     async def _show_events(self, obj: Tracked) -> None:
         """Call the event handlers for the events of an object, one after another."""
-        while obj.events and not self._is_stopped:
+        while obj.events and not self.is_stopped:
             event_type, text = obj.events.popleft()
             try:
                 raw = self._event_room.unpack(text) if text else await self._processor.read(obj)

@@ -59,7 +59,10 @@ class Processor:
         has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
         self.event_pool: Pool | None = settings.execution if has_sync_events else None
         self._event_options = CallOptions(
-            settings, default_errors=ErrorsMode.IGNORED, tally=ctx.operator.tally
+            settings,
+            default_errors=ErrorsMode.IGNORED,
+            tally=ctx.operator.tally,
+            goes_on=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 

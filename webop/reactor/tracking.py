@@ -34,6 +34,10 @@ class Keeper(Protocol):
     epoch: int
     has_indexes: bool
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing new may start."""
+
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
 
