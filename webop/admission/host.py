@@ -41,10 +41,8 @@ class WebhookHost:
         hosting: what the server is given, and tells.
         manager: keeps the webhook configurations; None if they are not managed.
 
-    Args:
-        operator: the context of the operator.
-        is_hosted: whether an ASGI server runs the app, and serves reviews also without a webhook
-            server of the operator's own.
+    If it is hosted, an ASGI server runs the app, and serves reviews also without a webhook server
+    of the operator's own.
     """
 
     def __init__(self, operator: OperatorContext, *, is_hosted: bool) -> None:

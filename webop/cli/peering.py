@@ -279,7 +279,7 @@ async def _patch(
 ) -> dict[str, Any] | None:
     patch = {"status": {request.identity: record}}
     subresource = "status" if "status" in kind.subresources else None
-    return await client.patch_merge(kind, namespace, request.peering, patch, subresource)
+    return await client.patch(kind, namespace, request.peering, patch, subresource)
 
 
 def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:

@@ -136,7 +136,7 @@ def _build_error(
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
     if status == 403 and not any(words in text for words in _POLICIES):
         message = f"{message.rstrip('.')}. {_advise(attempt)}"
-    if "FieldManagerConflict" in _list_reasons(details):
+    if "FieldManagerConflict" in str(details.get("causes")):
         message = (
             f"{message.rstrip('.')}. Leave these fields to their managers, or take them over by "
             "force=True."
@@ -148,12 +148,6 @@ def _build_error(
         details=details,
         retry_after=_parse_seconds(details.get("retryAfterSeconds"), None),
     )
-
-
-def _list_reasons(details: Mapping[str, Any]) -> list[object]:
-    causes = details.get("causes")
-    causes = causes if isinstance(causes, list) else []
-    return [cause.get("reason") for cause in causes if isinstance(cause, dict)]
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:

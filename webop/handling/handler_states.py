@@ -245,12 +245,7 @@ class Progress(Mapping[str, HandlerState]):
         storage.flush()
 
     def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
-        """Return the states of the handlers and of their sub-handlers.
-
-        Args:
-            body: the object, with the records of the sub-handlers.
-            storage: where these are.
-        """
+        """Return the states of the handlers, and those of their sub-handlers in the body."""
         states = list(self._states.values())
         children = {key for state in states for key in state.subrefs}
         return states + [s for key in sorted(children) if (s := _fetch(storage, key, body))]

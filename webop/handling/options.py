@@ -15,14 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    PlainValidator,
-    ValidationError,
-    create_model,
-)
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from webop.handling.handlers import ErrorsMode, MetaFilterToken
@@ -252,10 +245,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default everywhere.
 
-    Args:
-        owner: what they are options of, for the messages, such as "create handlers".
-        options: what is given.
-        known: the TypedDict of its options.
+    The owner, such as "create handlers", is for the messages.
 
     Raises:
         TypeError: there is no such option, it is of a wrong type, or two exclude or need another.

@@ -33,13 +33,14 @@ from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked
 from webop.reactor.writing import (
     Failure,
-    find_pause,
     judge,
+    postpone,
     put_finalizers,
     read,
     release,
     save,
     save_pending,
+    write_later,
 )
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ class Processor:
         has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
         self.event_pool: Pool | None = settings.execution if has_sync_events else None
         self._event_options = CallOptions(
-            settings, default_errors=ErrorsMode.IGNORED, tally=ctx.operator.tally
+            settings,
+            default_errors=ErrorsMode.IGNORED,
+            tally=ctx.operator.tally,
+            goes_on=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
@@ -107,11 +111,7 @@ class Processor:
         self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do what must be done about the newest state of an object.
-
-        Args:
-            obj: the object.
-            plan: what must be done, if that is known already.
+        """Do what must be done about the newest state of an object, as planned already or not.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.
@@ -124,6 +124,8 @@ class Processor:
             await asyncio.wait({obj.spying}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
+            if rest := obj.find_rest():
+                return rest
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
@@ -145,7 +147,8 @@ class Processor:
                     await release(ctx, obj)
             else:
                 obj.initial = False
-        work.backoff, work.paused_until, work.trouble = None, 0.0, ""
+        if not (obj.has_pending and obj.find_rest()):
+            work.backoff, work.paused_until, work.trouble = None, 0.0, ""
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
@@ -185,7 +188,7 @@ class Processor:
         except (APIError, LoginError) as exc:
             said = "The patch of event handlers is not written yet: %s"
             cause.logger.log(level("events"), said, exc)
-            obj.wake()
+            write_later(self.ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error that is not of its handlers; log it once.
@@ -193,9 +196,7 @@ class Processor:
         Work on the object continues after the pause; until then, only the handlers of raw events
         are called.
         """
-        delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
-        if delay is not None and not work.is_denied:
-            work.paused_until = asyncio.get_running_loop().time() + delay
+        delay, work = postpone(self.ctx, obj, exc), obj.open_work()
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED

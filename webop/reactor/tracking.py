@@ -14,7 +14,7 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +26,9 @@ from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.background import Background
 
+Working = Coroutine[Any, Any, Any]
+OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
+
 
 class Keeper(Protocol):
     """What keeps the object, and starts its worker."""
@@ -33,8 +36,15 @@ class Keeper(Protocol):
     epoch: int
     has_indexes: bool
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no new work may start."""
+
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
+
+    def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
+        """Start a task for an object; react to its end even if it never ran."""
 
 
 class Phase(enum.Enum):

@@ -59,10 +59,6 @@ _OTHERS = re.compile(
 def apply_environment(settings: Section, environment: Mapping[str, str]) -> None:
     """Set the settings that the environment has, and warn of variables that mean nothing.
 
-    Args:
-        settings: all groups.
-        environment: the variables.
-
     Raises:
         ConfigurationError: a value does not fit, or can be given only in code.
     """
