@@ -74,8 +74,9 @@ def test_public_names_that_are_named_exist(page: str) -> None:
     for name in re.findall(
         r"(?<![\w/.])webop\.(?!dev/)([A-Za-z_]+)\b(?!\.(?:py|dev))", TEXTS[page]
     ):
-        is_logger = name == "activities"
-        assert is_logger or name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
+        if name == "activities" or page == "docs/tracing.md":
+            continue  # a logger; attributes of spans
+        assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
 
 
 def read_table_of_settings() -> dict[tuple[str, str], str]:

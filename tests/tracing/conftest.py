@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.docs.pages import DOCS
 from tests.operating import eventually
 from webop.tracing import set_up_tracing
 
@@ -36,6 +37,11 @@ class Spans:
     def text(self) -> str:
         """All that there is of them."""
         return "\n".join(span.to_json() for span in self)
+
+    def list_undocumented(self) -> list[str]:
+        """Return the attributes that users cannot read of."""
+        page = (DOCS / "tracing.md").read_text(encoding="utf-8")
+        return [key for span in self for key in span.attributes or () if f"`{key}`" not in page]
 
     def select(self, name: str, **attributes: Any) -> list[ReadableSpan]:
         """Return those of a name and with some attributes; dots are underscores here."""

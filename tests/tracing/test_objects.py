@@ -85,6 +85,7 @@ async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(
     writes = [span for span in whole if span.name == "PATCH widgets.tests.webop.dev"]
     assert {get_parent(span) for span in writes} >= {get_id(first), get_id(last)}
     assert not [span for span in spans if span.events]
+    assert not spans.list_undocumented()
     assert "secret" not in spans.text
 
 

@@ -74,6 +74,7 @@ async def test_a_review_continues_the_trace_of_the_api_server(
         "webop_object_name": "kex",
         "webop_outcome": "success",
     }
+    assert not spans.list_undocumented()
     assert "secret" not in spans.text
 
 

@@ -91,15 +91,9 @@ class Session:
         if call.params:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
-        headers = self._headers.get(key) or self._build_headers(*key)
+        headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
         answer = await self.transport.send(
-            Request(
-                call.method,
-                target,
-                headers + build_trace_headers(),
-                call.content,
-                connect_timeout,
-            )
+            Request(call.method, target, headers, call.content, connect_timeout)
         )
         if answer.status == 401:
             if self._doubted_since in (None, math.inf):

@@ -109,8 +109,8 @@ class Tracing:
     def build_headers(self) -> bytes:
         """See :func:`webop.tracing.build_trace_headers`.
 
-        Of the flags, only that of the first level of the specification is sent: with any other,
-        API servers ignore the header, as OpenTelemetry for Go did until 2026 (its issue 7635).
+        Of the flags, only "sampled" is sent. Kubernetes 1.36 ignores headers with any other, such
+        as the "random" of newer SDKs (OpenTelemetry for Go, issue 7635).
         """
         current = self.find_current()
         if current is None:
