@@ -46,7 +46,7 @@ DOCUMENTED = {
     *("login_with_kubeconfig", "login_with_service_account"),
     # Admission
     *("WebhookServer", "WebhookK3dServer", "WebhookMinikubeServer", "WebhookClientConfig"),
-    *("HandlerId", "Operation", "UserInfo", "WebhookDockerDesktopServer"),
+    *("HandlerId", "LabelSelector", "Operation", "UserInfo", "WebhookDockerDesktopServer"),
     *("WebhookNgrokTunnel", "WebhookAutoServer", "WebhookAutoTunnel"),
     *("WebhookClientConfigService", "WebhookFn", "WebhookServerProtocol", "Headers", "SSLPeer"),
 }

@@ -130,7 +130,13 @@ class WebhookHost:
                     )
                 where = config.get("url") or config.get("service")
                 log = logger.debug if self._is_listening else logger.info
-                log("Webhooks are served at %s.", where)
+                hint = (
+                    ""
+                    if self.is_managing
+                    else " As settings.admission.managed is not set, they are called only if you "
+                    "write the webhook configurations."
+                )
+                log("Webhooks are served at %s.%s", where, hint)
                 if self.manager is not None:
                     self.manager.announce(config, self.hosting.secret)
                 elif self.hosting.secret is not None:

@@ -414,7 +414,7 @@ def _select(body: Mapping[str, Any]) -> Selector:
     """Return what selects the kind of an object."""
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
-        raise TypeError("An object needs its apiVersion and kind, so that it is known what it is.")
+        raise TypeError("The object must have apiVersion and kind.")
     group, _, version = version.rpartition("/")
     return Selector(group=group, version=version, kind=kind)
 

@@ -52,6 +52,7 @@ from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
 from webop.tallies import add
+from webop.tracing import Description, open_span
 
 _DONE = Outcome(final=True)  # of the most calls by far
 _CANCELLED = Outcome(final=True)
@@ -179,7 +180,8 @@ async def attempt(
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
-    began, outcome = time.monotonic(), _CANCELLED
+    began, outcome, failure = time.monotonic(), _CANCELLED, None
+    span = open_span(_describe, handler, cause, state, options)
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -210,12 +212,32 @@ async def attempt(
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
         _count(handler, outcome, time.monotonic() - began, options)
+        if span is not None:
+            named = _name_failure(handler, outcome) or "success"
+            is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+            span.conclude(named, failure if is_wrong else None)
+            span.close()
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+def _describe(
+    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+) -> Description:
+    """Say what a call is about, for traces."""
+    name = _name(handler, options)
+    attributes: dict[str, str | int | None] = {
+        "webop.handler.id": name,
+        "webop.handler.type": name_type(handler),
+        "webop.retry": state.retries,
+    }
+    if isinstance(cause, ResourceCause):
+        attributes |= cause.identify()
+    return Description(f"handler {name}", attributes)
 
 
 def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:

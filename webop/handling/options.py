@@ -40,6 +40,14 @@ ResourcePart = str | Marker | Callable[..., bool] | None
 
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 
+
+def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
+    """Refuse async functions: nobody awaits them, so whatever they return would be true."""
+    if inspect.iscoroutinefunction(value):
+        raise ValueError("async")
+    return value
+
+
 Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
 Flag = Annotated[bool, must_be("True or False")]
 Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
@@ -48,10 +56,10 @@ Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or
 Subresource = Annotated[
     str, Field(pattern=r"^([-a-z0-9]+|\*)$"), must_be("a name such as 'status', or '*'")
 ]
-Function = Annotated[Callable[..., bool], must_be("a function")]
+Function = Annotated[Callable[..., bool], AfterValidator(_check_sync), must_be("a sync function")]
 Criterion = Annotated[
-    str | MetaFilterToken | Callable[..., bool],
-    must_be("a string, a function, webop.PRESENT or webop.ABSENT"),
+    str | MetaFilterToken | Function,
+    must_be("a string, a sync function, webop.PRESENT or webop.ABSENT"),
 ]
 Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
 FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]

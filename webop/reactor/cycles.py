@@ -23,6 +23,7 @@ from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
 from webop.reactor.tracking import Cycle, Pending, Tracked, Work
+from webop.tracing import find_current_span
 
 logger = logging.getLogger(__name__)
 
@@ -204,4 +205,4 @@ def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cy
             progress.renew(mark)
         elif cause.reason is Reason.CREATE and any(state.is_outdated(mark) for state in states):
             essence = {}
-    return Cycle(cause.reason, essence, frozenset(progress))
+    return Cycle(cause.reason, essence, frozenset(progress), find_current_span())

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
 from webop.handling.handlers import Reason
@@ -25,6 +25,9 @@ from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.background import Background
+
+if TYPE_CHECKING:
+    from webop.tracing import SpanContext
 
 Working = Coroutine[Any, Any, Any]
 OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
@@ -94,6 +97,7 @@ class Cycle:
             meanwhile is an update, which is handled after it.
         detour: another state, for which handlers of a creation were called.
         handler_ids: the handlers at the start.
+        trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
     """
@@ -101,6 +105,7 @@ class Cycle:
     reason: Reason
     essence: Any
     handler_ids: frozenset[str]
+    trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
 
@@ -181,6 +186,7 @@ class Tracked:
         initial: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state has come since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
+        indexing: held while it is put there.
         is_provided: whether the daemons that the newest state asks for were started; those that
             end later are not started again before there is another event.
         work: the state of the work, while there is some.
@@ -195,6 +201,7 @@ class Tracked:
         "epoch",
         "event_type",
         "events",
+        "indexing",
         "initial",
         "is_dirty",
         "is_provided",
@@ -230,6 +237,7 @@ class Tracked:
         self.seen = -1
         self.is_dirty = False
         self.is_unindexed = False
+        self.indexing: asyncio.Lock | None = None
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None

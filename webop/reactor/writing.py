@@ -159,7 +159,9 @@ async def patch(
         dropped: list[str] = []
         merged = _prune(changes, "", dropped)
         what, extra = "; ".join(dropped), ctx.refer_to(obj)
-        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, what, extra=extra)
+        logger.warning(
+            "JSON cannot hold this in the patch of %s, so it is dropped: %s", obj, what, extra=extra
+        )
         return await _patch(ctx, obj, merged, changes.fns, attempts)
 
 
