@@ -194,6 +194,22 @@ def check(**_): ...
     assert "_build_scope" not in command.output
 
 
+async def test_webhooks_that_nobody_calls_as_they_are_not_managed_say_so(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    code = """
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(port=0)
+@webop.on.validate('widgets')
+def check(**_): ...
+"""
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("As settings.admission.managed is not set, they are called only if")
+
+
 @pytest.mark.feature("PRB-01", "CLI-18")
 async def test_a_port_in_use_is_told_by_its_number(
     workshop: Workshop, webop_cluster: LocalCluster

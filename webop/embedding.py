@@ -65,9 +65,7 @@ class EmbeddingOptions(TypedDict, total=False):
 
 @spell_out(clusterwide=False, namespaces=())
 def run(
-    *,
-    loop: asyncio.AbstractEventLoop | None = None,
-    **options: Unpack[EmbeddingOptions],
+    *, loop: asyncio.AbstractEventLoop | None = None, **options: Unpack[EmbeddingOptions]
 ) -> None:
     """Run an operator until it is stopped; returns when it has stopped gracefully.
 

@@ -75,7 +75,7 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
     body = await configure(site, config, [])
     mark = build_mark(body["webhooks"], age=3600)
     patch = {"metadata": {"annotations": {"replica.webop.dev/1": mark.encode()}}}
-    await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+    await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
     report = await doctor.examine("--managed", site.name, "--no-probe")
     assert report.code == 1
     line = report.find("replicas")
@@ -110,7 +110,7 @@ async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
         for webhook in found["webhooks"]:
             webhook["clientConfig"]["caBundle"] = bundle
         patch = {"webhooks": found["webhooks"]}
-        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
         said = await wait_in_force(site)
         report = await doctor.examine("--managed", site.name)
     assert "x509" in said
@@ -192,7 +192,7 @@ async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
             found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
             patch = {"webhooks": found["webhooks"]}
             patch["webhooks"][0]["clientConfig"]["service"] = service
-            await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+            await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
             after = await doctor.examine("--managed", site.name, "--no-probe")
     serials = read_serial(old.cert), read_serial(new)
     (line,) = (line for line in before.of("warning") if line.subject == "certificate")
@@ -327,7 +327,7 @@ async def test_an_unknown_webhook_is_found(
         webhook["name"] = f"unknown.{site.name}"
         webhook["clientConfig"]["url"] += "nown"
         patch = {"webhooks": found["webhooks"]}
-        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
         await wait_in_force(site)
         report = await doctor.examine("--managed", site.name)
     assert report.code == 1

@@ -124,9 +124,7 @@ def _list_declared_needs(visit: Visit) -> Iterator[Need]:
 def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
     """Yield all that the operator must be permitted to do, as far as it is known.
 
-    Args:
-        visit: the operator.
-        has_own_secret: whether the operator writes the Secret with its certificate.
+    A Secret with a certificate that is not its own is only read.
     """
     for name, kind in product(visit.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)

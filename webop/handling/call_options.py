@@ -35,6 +35,7 @@ class CallOptions:
         parents: the states of the handlers that these are parts of; they are stored before any of
             these is called.
         success_level: the logging level of successes.
+        goes_on: tells whether another handler may be called after the first one.
         tally: where the calls are counted.
     """
 
@@ -46,4 +47,5 @@ class CallOptions:
     flush: Callable[[], Awaitable[bool]] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
+    goes_on: Callable[[], bool] = lambda: True
     tally: CallTally = field(default_factory=CallTally)

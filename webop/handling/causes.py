@@ -70,6 +70,16 @@ class ResourceCause(Cause):
     body: Body
     patch: Patch
 
+    def identify(self) -> dict[str, str | None]:
+        """Return which object it is about, for traces: nothing of what is in it."""
+        get = self.body.meta.raw.get
+        return {
+            "webop.resource": self.resource.plural_name,
+            "k8s.namespace.name": get("namespace"),
+            "webop.object.name": get("name"),
+            "webop.object.uid": get("uid"),
+        }
+
     def _build_kwargs(self) -> dict[str, Any]:
         body = self.body
         meta = body.meta

@@ -16,10 +16,14 @@ Origin = tuple[str, str, str | None]
 
 @dataclass(slots=True)
 class Indexed:
-    """The objects of one origin that are in indexes, and the feeds that put them there."""
+    """The objects of one origin that are in indexes, and the feeds that put them there.
+
+    A feed is complete when the indexes have got all objects by it.
+    """
 
     uids: set[str] = field(default_factory=set)
     feeds: set[Feed] = field(default_factory=set)
+    complete: set[Feed] = field(default_factory=set)
 
 
 class ClusterView:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
@@ -25,7 +25,7 @@ from webop.errors import (
     PermanentError,
     TemporaryError,
 )
-from webop.handling.call_options import CallOptions, Commit
+from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import pass_fence
@@ -52,6 +52,7 @@ from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
 from webop.tallies import add
+from webop.tracing import Description, open_span
 
 _DONE = Outcome(final=True)  # of the most calls by far
 _CANCELLED = Outcome(final=True)
@@ -88,7 +89,7 @@ async def execute(
 
     Returns:
         The earlier outcomes and those of the handlers that were called, by their ids. Others are
-        still due if the window has closed before they got their turn.
+        still due if the window has closed, or the operator stops, before they got their turn.
     """
     outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
@@ -97,52 +98,34 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            if outcomes and options.commit is not None:
-                known = {**options.parents, **{key: progress[key] for key in outcomes}}
-                save = _prepare_commit(options.commit, options.flush, cause, known, outcomes)
-                async with _deferred(save, closes) as flush:
-                    inner = replace(options, flush=flush)
-                    outcome = await attempt(handler, cause, progress[handler.id], inner)
-            else:
-                outcome = await attempt(handler, cause, progress[handler.id], options)
-            progress.record(handler, outcome)
-            outcomes[handler.id] = outcome
+            if outcomes and not options.goes_on():
+                return outcomes
+            is_next = outcomes and options.commit is not None
+            saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
+            async with saving or nullcontext(options) as inner:
+                outcome = await attempt(handler, cause, progress[handler.id], inner)
+                progress.record(handler, outcome)
+                outcomes[handler.id] = outcome
         if asyncio.get_running_loop().time() >= closes:
             break
     return outcomes
 
 
-def _prepare_commit(
-    commit: Commit,
-    flush: Callable[[], Awaitable[bool]] | None,
-    cause: Cause,
-    known: Mapping[str, HandlerState],
-    outcomes: Mapping[str, Outcome],
-) -> Callable[[], Awaitable[bool]]:
-    """Return a function that stores the present state, whatever the next handler does."""
-    wanted, own = Patch(), Patch()
-    if isinstance(cause, ChangeCause):
-        wanted = Patch(clone(cause.patch), fns=cause.patch.fns)
-        own = Patch(clone(cause.own))
-    deliver_results(outcomes, wanted)
-
-    async def save() -> bool:
-        if flush is not None:
-            await flush()
-        return await commit(known, wanted, own)
-
-    return save
-
-
 @asynccontextmanager
-async def _deferred(
-    save: Callable[[], Awaitable[bool]], moment: float
-) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
-    """Save at the given moment of the loop's clock, unless the block ends before it.
+async def _saving(
+    cause: Cause,
+    progress: Progress,
+    options: CallOptions,
+    outcomes: Mapping[str, Outcome],
+    moment: float,
+) -> AsyncIterator[CallOptions]:
+    """Store what is finished at the given moment of the loop's clock, unless the block ends before.
 
-    If the block is cancelled, or calls what it gets, what is not saved yet is saved at once.
+    If the block is cancelled, or calls ``flush`` of what it gets, it is stored at once. What the
+    block has added is stored, too, if the end of the commit is not waited for.
     """
     started: list[asyncio.Future[bool]] = []
+    save, count = _prepare_commit(cause, progress, options, outcomes), len(outcomes)
 
     def start() -> asyncio.Future[bool]:
         if started and started[0].done() and not started[0].result():
@@ -153,14 +136,38 @@ async def _deferred(
 
     alarm = asyncio.get_running_loop().call_at(moment, start)
     try:
-        yield start
+        yield replace(options, flush=start)
     except asyncio.CancelledError:
         start()
         raise
     finally:
         alarm.cancel()
-        if started:
-            await started[0]
+        try:
+            if started:
+                await started[0]
+        except asyncio.CancelledError:
+            if len(outcomes) > count:
+                await _prepare_commit(cause, progress, options, outcomes)()
+            raise
+
+
+def _prepare_commit(
+    cause: Cause, progress: Progress, options: CallOptions, outcomes: Mapping[str, Outcome]
+) -> Callable[[], Awaitable[bool]]:
+    """Return a function that stores the present state, whatever the next handler does."""
+    known = {**options.parents, **{key: progress[key] for key in outcomes}}
+    wanted, own = Patch(), Patch()
+    if isinstance(cause, ChangeCause):
+        wanted = Patch(clone(cause.patch), fns=cause.patch.fns)
+        own = Patch(clone(cause.own))
+    deliver_results(outcomes, wanted)
+
+    async def save() -> bool:
+        if options.flush is not None:
+            await options.flush()
+        return options.commit is None or await options.commit(known, wanted, own)
+
+    return save
 
 
 async def attempt(
@@ -173,7 +180,8 @@ async def attempt(
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
-    began, outcome = time.monotonic(), _CANCELLED
+    began, outcome, failure = time.monotonic(), _CANCELLED, None
+    span = open_span(_describe, handler, cause, state, options)
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -204,12 +212,32 @@ async def attempt(
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
         _count(handler, outcome, time.monotonic() - began, options)
+        if span is not None:
+            named = _name_failure(handler, outcome) or "success"
+            is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+            span.conclude(named, failure if is_wrong else None)
+            span.close()
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+def _describe(
+    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+) -> Description:
+    """Say what a call is about, for traces."""
+    name = _name(handler, options)
+    attributes: dict[str, str | int | None] = {
+        "webop.handler.id": name,
+        "webop.handler.type": name_type(handler),
+        "webop.retry": state.retries,
+    }
+    if isinstance(cause, ResourceCause):
+        attributes |= cause.identify()
+    return Description(f"handler {name}", attributes)
 
 
 def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:

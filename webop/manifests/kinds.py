@@ -169,11 +169,12 @@ def find_kinds(
                 raise ConfigurationError(f"{user}: {selector} is ambiguous: {names}.")
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
+            if assumed not in kinds:  # once for all handlers of it
+                doubts[
+                    f"{user}: the definition of {assumed} is not known. It is taken for a kind "
+                    "with namespaces and a status subresource. To be sure, name its file by --crd."
+                ] = None
             kinds.add(assumed)
-            doubts[
-                f"{user}: the definition of {assumed} is not known. It is taken for a kind with "
-                "namespaces and a status subresource. To be sure, name its file by --crd."
-            ] = None
         elif is_complete:
             why = "is not in the cluster" if selector.is_specific else "is for nothing there"
             raise ConfigurationError(f"{user}: {selector} {why}.{selector.suggest(known)}")

@@ -109,7 +109,8 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     settings.networking.rights = texts = [*settings.networking.rights, *texts]
     rights = map(parse_right, texts)
     kinds, doubts = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
-    visit.resources = {*kinds, *_list_peerings(visit)}
+    peerings = () if settings.peering.standalone else build_kinds(clusterwide=not visit.namespaces)
+    visit.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
@@ -233,12 +234,6 @@ def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
         raise ConfigurationError(
             f"{option} is {wanted!r}, but the startup handlers set {set_to!r}."
         )
-
-
-def _list_peerings(visit: Visit) -> Collection[Resource]:
-    if visit.settings.peering.standalone:
-        return ()
-    return [kind for kind in build_kinds(clusterwide=not visit.namespaces) if "kopf" in kind.group]
 
 
 def _build_webhooks(

@@ -100,12 +100,8 @@ def build_rights(
 ) -> Iterator[str]:
     """Yield the roles that the service account needs, and bindings to them, as YAML.
 
-    Args:
-        plan: what is deployed.
-        needs: what the operator must be permitted to do.
-        namespaces: where the operator works; empty for everywhere.
-        handled: the kinds that the handlers are for.
-        own: rules for what the handlers do, where they are called: the text of a file.
+    Without namespaces, they are for the whole cluster. Where handlers are called, the own rules are
+    added, the text of a file.
     """
     served = namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}

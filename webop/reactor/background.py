@@ -84,12 +84,7 @@ class BackgroundTask:
     3. Then it is abandoned, and the object is released. Without the timeout, the operator waits for
        it, and logs this every ``cancellation_polling`` seconds.
 
-    Args:
-        background: what it is a part of.
-        handler: the daemon or timer.
-        settings: ``settings.background``.
-        name: of the object, for the log.
-        on_end: called with the reasons and the task when the object no longer has it.
+    When the object no longer has it, ``on_end`` is called with the reasons and the task.
     """
 
     __slots__ = (

@@ -8,7 +8,7 @@ store goes into ``cause.own``, what the handlers want changed into ``cause.patch
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
@@ -23,6 +23,7 @@ from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
 from webop.reactor.tracking import Cycle, Pending, Tracked, Work
+from webop.tracing import find_current_span
 
 logger = logging.getLogger(__name__)
 
@@ -50,21 +51,20 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     cycle = work.cycle = _adjust_cycle(plan, progress, storage)
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     has_changed = cause.reason is Reason.CREATE and cause.new != cycle.essence
-    seen = None
-    if cause.reason in (Reason.CREATE, Reason.UPDATE):
-        seen = Snapshot(cause.new) if has_changed else essence
-    commits = _Commits(ctx, obj, seen)
+    seen = Snapshot(cause.new) if has_changed else essence
+    commits = _Commits(ctx, obj, seen if cause.reason in (Reason.CREATE, Reason.UPDATE) else None)
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
         commit=commits.add,
         tally=ctx.operator.tally,
+        goes_on=lambda: not obj.keeper.is_stopped,
     )
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
-    if has_changed and outcomes and seen is not None:
+    if has_changed and outcomes:
         cycle.detour = seen.restore()
     deliver_results(outcomes, cause.patch)
     commits.subtract_from(cause.patch)
@@ -83,8 +83,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
             obj.initial = False
     else:
-        if seen is not None:
-            progress.mark(outcomes, build_mark(seen.restore()))
+        commits.mark(progress, outcomes)
         progress.store(body=body, patch=cause.own, storage=storage)
     return progress.delay
 
@@ -116,7 +115,7 @@ class _Commits:
         self._ctx = ctx
         self._obj = obj
         self._seen = seen
-        self._written: list[Patch] = []
+        self._written: list[Patch] = []  # or kept, to be written before anything else
 
     async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
         """Store what is finished until now; if this fails, it is kept, and stored later."""
@@ -124,8 +123,7 @@ class _Commits:
         wanted, own = Patch(wanted), Patch(own)  # what is pending must stay as it is
         self.subtract_from(wanted)
         progress = Progress(dict(states))
-        if self._seen is not None:
-            progress.mark(states, build_mark(self._seen.restore()))
+        self.mark(progress, states)
         storage = ctx.operator.settings.persistence.progress_storage
         progress.store(body=Body(obj.get_freshest() or {}), patch=own, storage=storage)
         self._written.append(Patch(merge_patches(wanted, own), fns=wanted.fns))
@@ -136,6 +134,11 @@ class _Commits:
             logger.debug(said, obj, exc, extra=extra)
             return False
         return True
+
+    def mark(self, progress: Progress, keys: Iterable[str]) -> None:
+        """Note in the progress of these handlers which state they were called for."""
+        if self._seen is not None:
+            progress.mark(keys, build_mark(self._seen.restore()))
 
     def subtract_from(self, patch: Patch) -> None:
         """Remove from a patch what is written; users may have changed the object since then."""
@@ -202,4 +205,4 @@ def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cy
             progress.renew(mark)
         elif cause.reason is Reason.CREATE and any(state.is_outdated(mark) for state in states):
             essence = {}
-    return Cycle(cause.reason, essence, frozenset(progress))
+    return Cycle(cause.reason, essence, frozenset(progress), find_current_span())

@@ -62,13 +62,6 @@ class Observer:
     has another subresource or another preferred version now, or other selectors match it) ends
     before the next one begins: handlers finish within ``settings.batching.exit_timeout`` or are
     cancelled, daemons stop as when the operator stops.
-
-    Args:
-        operator: the context of the operator.
-        client: the client of the API server.
-        scope: which namespaces are served.
-        group: the task group for the streams and for the work on objects.
-        total: shared by the rooms of all kinds; that of the former observer, if there was one.
     """
 
     def __init__(
@@ -305,7 +298,6 @@ class Observer:
         logger.debug("%s is served now.", stream)
         if stream.feeds:
             indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
-            stream.is_indexed = not stream.is_resuming and stream.feeds <= indexed.feeds
             indexed.feeds |= stream.feeds
 
         async def run_in_order() -> None:
@@ -349,6 +341,7 @@ class Observer:
                 for uid in entry.uids:
                     feed.forget(uid)
             entry.feeds &= kept
+            entry.complete &= kept
             if not kept:
                 del indexed[origin]
         left = self._operator.cluster_view.left

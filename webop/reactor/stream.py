@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from functools import partial
 
 from webop.client.events import get_uid
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.handling.cancellation import WorkerGroup
-from webop.handling.cluster_view import Origin
+from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
@@ -32,18 +33,12 @@ class Stream:
     replaces them one by one, and removes the rest at the end of its listing. So an index never
     has gaps.
 
-    Args:
-        ctx: the context of the work.
-        namespace: where the objects are; None for the whole cluster.
-        selectors: those of the handlers.
-        gate: opens when handlers may run.
-        is_resuming: whether the objects of the first listing are older than the operator.
+    Handlers wait for the gate.
 
     Attributes:
         origin: the kind and the namespace: streams of equal origin have the same objects.
         status: how the watch is doing.
-        is_resuming: the same, until the first listing has ended.
-        is_indexed: whether its indexes have its objects, maybe from the stream before.
+        is_resuming: whether the objects are older than the operator, until they are listed.
         is_stopped: whether the observer has stopped it while the operator continues.
         is_alone: whether no other version of its objects is served: then it continues the stream of
             whatever version there was before.
@@ -70,7 +65,6 @@ class Stream:
         self.origin: Origin = (ctx.resource.group, ctx.resource.plural, namespace)
         self.status = WatchStatus()
         self.is_resuming = is_resuming
-        self.is_indexed = False
         self.is_stopped = False
         self.is_alone = False
         self._gate = gate
@@ -93,7 +87,7 @@ class Stream:
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         group = WorkerGroup()
-        spawn = partial(pausing.spawn, group)
+        spawn = partial(pausing.spawn, group, contextvars.copy_context())
         self.dispatcher = dispatcher = Dispatcher(
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,
@@ -104,7 +98,9 @@ class Stream:
         )
         version = self.ctx.resource.version
         other = next(iter(left), version) if self.is_alone else version
-        dispatcher.is_complete = self.is_indexed
+        if self.feeds:
+            complete = self.ctx.operator.cluster_view.indexed[self.origin].complete
+            dispatcher.is_complete = not self.is_resuming and self.feeds <= complete
         dispatcher.former = left.pop(version if version in left else other, {})
         try:
             with pausing.subscribed(dispatcher.switch):
@@ -129,10 +125,9 @@ class Stream:
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
         operator = self.ctx.operator
-        indexed: set[str] = set()
         unseen: set[str] = set()
-        if self.feeds:
-            indexed = operator.cluster_view.indexed[self.origin].uids
+        entry = operator.cluster_view.indexed[self.origin] if self.feeds else Indexed()
+        indexed = entry.uids
         items = watch(
             self.ctx.client,
             self.ctx.resource,
@@ -159,5 +154,6 @@ class Stream:
                     operator.indices.discard_all(unseen)
                     indexed -= unseen
                     dispatcher.finish_listing()
-                    self.is_resuming, self.is_indexed = False, True
+                    entry.complete |= self.feeds
+                    self.is_resuming = False
                     self._gate.arrive(self.key)

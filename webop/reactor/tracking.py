@@ -14,9 +14,9 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
 from webop.handling.handlers import Reason
@@ -26,6 +26,12 @@ from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.background import Background
 
+if TYPE_CHECKING:
+    from webop.tracing import SpanContext
+
+Working = Coroutine[Any, Any, Any]
+OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
+
 
 class Keeper(Protocol):
     """What keeps the object, and starts its worker."""
@@ -33,8 +39,15 @@ class Keeper(Protocol):
     epoch: int
     has_indexes: bool
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no new work may start."""
+
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
+
+    def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
+        """Start a task for an object; react to its end even if it never ran."""
 
 
 class Phase(enum.Enum):
@@ -84,6 +97,7 @@ class Cycle:
             meanwhile is an update, which is handled after it.
         detour: another state, for which handlers of a creation were called.
         handler_ids: the handlers at the start.
+        trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
     """
@@ -91,6 +105,7 @@ class Cycle:
     reason: Reason
     essence: Any
     handler_ids: frozenset[str]
+    trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
 
