@@ -84,7 +84,7 @@ OPERATOR = [
     *("lifecycle", "indexers", "registry", "settings", "memories", "insights", "identity"),
     *("standalone", "priority", "peering_name", "liveness_endpoint", "clusterwide"),
     *("namespaces", "namespace", "stop_flag", "ready_flag", "vault", "memo"),
-    "metrics_endpoint",  # webop's own
+    *("metrics_endpoint", "status_endpoint"),  # webop's own
 ]
 PARAMETERS = {
     "configure": ["debug", "verbose", "quiet", "log_format", "log_prefix", "log_refkey"],

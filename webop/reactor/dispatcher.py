@@ -124,6 +124,15 @@ class Dispatcher:
         """See :func:`webop.reactor.tracking.measure_phases`."""
         return measure_phases(self._objects.values())
 
+    def list_busy(self) -> list[Tracked]:
+        """Return the objects that something is being done about, or has failed."""
+        return [
+            obj
+            for obj in self._objects.values()
+            if obj.phase is not Phase.IDLE
+            or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
+        ]
+
     def begin_listing(self) -> None:
         """Begin a listing, which shows all objects that exist."""
         self.epoch += 1

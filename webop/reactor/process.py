@@ -154,7 +154,7 @@ class Processor:
             else:
                 obj.initial = False
         if not (obj.has_pending and obj.find_rest()):
-            work.backoff, work.paused_until, work.trouble = None, 0.0, ""
+            work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
 
     async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
@@ -220,7 +220,7 @@ class Processor:
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
-        known, work.trouble = work.trouble, repr(exc)
+        known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
             self.ctx.room.choose_level("away") if is_away else level,

@@ -14,11 +14,12 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
+from webop.handling.call_options import Standing
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
@@ -96,6 +97,7 @@ class Cycle:
             when the cycle ends. A creation keeps the state at its start: a change that comes
             meanwhile is an update, which is handled after it.
         detour: another state, for which handlers of a creation were called.
+        standing: how the handlers are doing.
         handler_ids: the handlers at the start.
         trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
@@ -108,6 +110,7 @@ class Cycle:
     trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
+    standing: Standing = field(default_factory=Standing)
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class Work:
             handlers: nobody must call them again meanwhile.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
-        trouble: the last of these errors: it is logged once.
+        trouble: the type and the text of the last of these errors: it is logged once.
     """
 
     cycle: Cycle | None = None
@@ -134,7 +137,7 @@ class Work:
     is_recording: bool = False
     backoff: Backoff | None = None
     paused_until: float = 0.0
-    trouble: str = ""
+    trouble: tuple[str, str] = ("", "")
 
     @property
     def is_released(self) -> bool:
@@ -302,6 +305,18 @@ class Tracked:
     def has_background(self) -> bool:
         """Whether daemons or timers run for it, or have not ended yet."""
         return self.background is not None and bool(self.background.tasks)
+
+    @property
+    def standings(self) -> Iterator[Standing]:
+        """How its handlers are doing; what webop itself fails with has no id."""
+        if self.work is not None:
+            if self.work.cycle is not None:
+                yield self.work.cycle.standing
+            if error := self.work.trouble[0]:
+                attempts = 1 if self.work.backoff is None else self.work.backoff.failures
+                yield Standing(failures={"": (attempts, error)})
+        if self.background is not None:
+            yield self.background.standing
 
     @property
     def has_pending(self) -> bool:
