@@ -240,6 +240,12 @@ def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
     assert made.get_verbs("kopfpeerings", "Role") == ["list", "watch", "patch"]
 
 
+def test_rules_for_handled_secrets_are_not_explained_by_certificates(make: Maker) -> None:
+    made = make('@webop.on.create("secrets")\ndef greet(**_): ...\n')
+    rule = '  - apiGroups: [""]\n    resources: [secrets]\n    verbs: [get, list, watch, patch]'
+    assert f"  # The objects that the handlers are for.\n{rule}" in made.text
+
+
 def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) -> None:
     rules = make.folder / "rules.yaml"
     rules.write_text('# Because.\n- apiGroups: [""]\n  resources: [nodes]\n  verbs: [get]\n')
