@@ -164,6 +164,12 @@ def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
     assert "http://" in output
 
 
+def test_the_endpoint_of_the_status_page_must_be_http(tmp_path: Path) -> None:
+    url = "https://localhost:8081/ui"
+    output = fail("-A", f"--status={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    assert f"The status endpoint '{url}' must be an http:// URL" in output
+
+
 def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
     url = "http://0.0.0.0:80809/healthz"
     output = fail("-A", f"--liveness={url}", write(tmp_path, HANDLERS), folder=tmp_path)

@@ -44,6 +44,7 @@ from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 from webop.tallies import Timings
+from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -149,8 +150,10 @@ class Operator:
     async def _live(self) -> None:
         """Run the startup handlers, serve, run the cleanup handlers."""
         restore_loggers()  # the modules of the operator may have configured logging,
+        set_up_tracing()  # and tracing,
         await run_activity(self.context, Activity.STARTUP)
         restore_loggers()  # or its startup handlers
+        set_up_tracing()
         self.client.options = self.context.settings.networking
         try:
             self.webhooks.begin()

@@ -431,6 +431,7 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         _PODS
         + _WEBHOOK
         + _SERVER
+        + "    settings.networking.rights = ['pods/log:get', 'core/nodes:list']\n"
         + "@webop.on.event(category='api-extensions')\ndef all(**_): ...\n"
     )
     config = str(webop_cluster.kubeconfig)
@@ -453,6 +454,8 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         )
     permissions = report.stdout.partition("Permissions of ")[2]
     assert "granted" in permissions
+    assert "pods/log" in permissions
+    assert "nodes" in permissions
     assert "not granted" not in permissions
 
 

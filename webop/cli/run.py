@@ -126,6 +126,14 @@ _handlers, _scope, _others, _probes = map(
     envvar="WEBOP_RUN_METRICS",
     help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port may be the same.",
 )
+@_probes(
+    "--status",
+    "status_endpoint",
+    metavar="URL",
+    envvar="WEBOP_RUN_STATUS",
+    help="Serve the status page at a URL such as http://localhost:8080/ui. Without this option, it "
+    "is at /ui of the ports of the probes and the metrics if only this machine reaches them.",
+)
 @logging_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context

@@ -28,6 +28,7 @@ from webop.client.transport import build_transport
 from webop.errors import APIConnectionError, APINotFoundError, APIServerError, APIUnauthorizedError
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
+from webop.tracing import NOT_TRACED, open_span
 
 if TYPE_CHECKING:
     from webop.client.credentials import Vault
@@ -339,11 +340,14 @@ class Client:
             session = await self._pool.acquire(session)
             began, status = time.monotonic(), None
             try:
-                timeout = call.timeout or options.request_timeout or None
-                async with asyncio.timeout(timeout):
-                    answer = await session.send(call, options.connect_timeout)
-                    status = answer.status
-                    content = await read_content(answer)
+                with open_span(session.describe, call) or NOT_TRACED as span:
+                    timeout = call.timeout or options.request_timeout or None
+                    async with asyncio.timeout(timeout):
+                        answer = await session.send(call, options.connect_timeout)
+                        status = answer.status
+                        content = await read_content(answer)
+                    if span is not None:
+                        span.answer(status)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
                 return decode(content, lambda: call.attempt) if content else None

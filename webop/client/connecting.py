@@ -18,6 +18,7 @@ from webop.client.credentials import Vault
 from webop.client.logins import describe_failure, get_default_logins
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
+from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]
     Raises:
         LoginError: there are no credentials, or they are refused.
     """
+    set_up_tracing()
     async with connect_command((1.0, 2.0, 4.0, 8.0)) as requests:
         before = current_client.get()
         client = AsyncClient(requests, get_manager=lambda: field_manager)

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 from webop.client.credentials import check_proxy, find_server_problem, quote_url
 from webop.client.transport import Answer, Request, Transport
 from webop.errors import LoginError
+from webop.tracing import Description, build_trace_headers
 from webop.version import __version__
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Session:
         self.is_refused = False
         self._vault = vault
         self._base = url.path.rstrip("/")
+        self._address, self._port = url.hostname, url.port
         self._headers: dict[tuple[str, str | None], bytes] = {}
         # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
         # infinity for "no answer yet", None if the last answer was another one.
@@ -91,7 +93,13 @@ class Session:
         key = (call.accept, None if call.content is None else call.content_type)
         headers = self._headers.get(key) or self._build_headers(*key)
         answer = await self.transport.send(
-            Request(call.method, target, headers, call.content, connect_timeout)
+            Request(
+                call.method,
+                target,
+                headers + build_trace_headers(),
+                call.content,
+                connect_timeout,
+            )
         )
         if answer.status == 401:
             if self._doubted_since in (None, math.inf):
@@ -103,6 +111,21 @@ class Session:
             self.is_refused = False
             self._vault.confirm()
         return answer
+
+    def describe(self, call: Call) -> Description:
+        """Say what a request is, for traces, by the conventions of OpenTelemetry for HTTP."""
+        attempt = call.attempt
+        attributes = {
+            "http.request.method": call.method,
+            "server.address": self._address,
+            "server.port": self._port,
+            "webop.verb": attempt.verb,
+            "webop.resource": attempt.resource,
+            "k8s.namespace.name": attempt.namespace,
+            "webop.object.name": attempt.name,
+        }
+        name = f"{call.method} {attempt.resource}"
+        return Description(name, attributes, kind="CLIENT", is_inner=True)
 
     def _build_headers(self, accept: str, content_type: str | None) -> bytes:
         values = {

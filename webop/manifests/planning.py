@@ -145,7 +145,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         scraper=request.metrics,
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
-    roles = build_rights(plan, list_needs(visit), request.namespaces, own)
+    roles = build_rights(plan, list_needs(visit), request.namespaces, visit.handled, own)
     made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, doubts)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import yaml
 from webop.doctor.permissions import Need
 from webop.errors import ConfigurationError
 from webop.manifests.objects import Plan
+from webop.objects.resources import Resource
 from webop.objects.rights import VERBS, parse_right
 
 Json = dict[str, Any]
@@ -91,7 +92,11 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 
 
 def build_rights(
-    plan: Plan, needs: Iterable[Need], namespaces: tuple[str, ...], own: str = ""
+    plan: Plan,
+    needs: Iterable[Need],
+    namespaces: tuple[str, ...],
+    handled: Iterable[Resource],
+    own: str = "",
 ) -> Iterator[str]:
     """Yield the roles that the service account needs, and bindings to them, as YAML.
 
@@ -103,9 +108,10 @@ def build_rights(
     for need in needs:
         for place in need.namespaces or ("",):
             places.setdefault(place, []).append(need)
+    kinds = {(resource.group, resource.plural) for resource in handled}
     for place, found in places.items():
         is_served = place in served
-        rules = _build_rules(found)
+        rules = _build_rules(found, kinds if is_served else ())
         if own and is_served:
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
         suffix = "" if is_served or not place else "-replicas" if place == plan.home else "-events"
@@ -113,7 +119,7 @@ def build_rights(
             yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
 
 
-def _build_rules(needs: Iterable[Need]) -> str:
+def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) -> str:
     """Return the rules for needs: as few as say the same, with comments."""
     granted: dict[tuple[bool, str, str, tuple[str, ...]], set[str]] = {}
     for need in sorted(needs, key=lambda need: need.is_declared):
@@ -128,7 +134,9 @@ def _build_rules(needs: Iterable[Need]) -> str:
         everything = everything | granted.get((False, "*", "*", ()), set())
         if resource == "*" or not verbs <= everything:
             ordered = tuple(verb for verb in VERBS if verb in verbs)
-            why = _DECLARED if is_declared else _WHY.get((group, resource), _HANDLED)
+            is_handled = (group, resource) in handled and not names
+            why = _HANDLED if is_handled else _WHY.get((group, resource), _HANDLED)
+            why = _DECLARED if is_declared else why
             rules.setdefault((why, group, names, ordered), []).append(resource)
     lines, last = [], ""
     for (why, group, names, verbs), resources in rules.items():

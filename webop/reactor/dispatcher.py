@@ -41,6 +41,9 @@ class ObjectProcessor(EventProcessor, Protocol):
     async def index(self, raw: dict[str, Any]) -> None:
         """Update the indexes with a state of an object."""
 
+    async def index_newest(self, obj: Tracked) -> None:
+        """Have the newest state of an object in the indexes."""
+
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
 
@@ -120,6 +123,15 @@ class Dispatcher:
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
         return measure_phases(self._objects.values())
+
+    def list_busy(self) -> list[Tracked]:
+        """Return the objects that something is being done about, or has failed."""
+        return [
+            obj
+            for obj in self._objects.values()
+            if obj.phase is not Phase.IDLE
+            or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
+        ]
 
     def begin_listing(self) -> None:
         """Begin a listing, which shows all objects that exist."""
@@ -394,10 +406,7 @@ class Dispatcher:
 
     async def _index(self, obj: Tracked) -> float:
         """Update the indexes with the newest state, before any other work on it."""
-        while obj.is_unindexed:
-            obj.is_unindexed = False
-            if obj.raw is not None and not obj.is_gone:
-                await self._processor.index(obj.raw)
+        await self._processor.index_newest(obj)
         obj.is_dirty = True  # it is not handled yet
         return 0
 
@@ -461,7 +470,7 @@ class Dispatcher:
         """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
         obj.phase = Phase.IDLE
         obj.since = 0.0
-        obj.raw = None
+        obj.raw = obj.indexing = None
         self._room.drop(obj.text)
         obj.text = None
         obj.is_dirty = False

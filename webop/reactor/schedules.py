@@ -144,6 +144,7 @@ def start_in_background(
         operator.settings,
         success_level=logging.DEBUG if is_timer else logging.INFO,
         tally=operator.tally,
+        standing=background.standing,
     )
     run = Run(ctx, obj, background, handler, stopper, cause, options)
     loop = asyncio.get_running_loop()

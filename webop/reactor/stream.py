@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from functools import partial
 
 from webop.client.events import get_uid
@@ -86,7 +87,7 @@ class Stream:
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         group = WorkerGroup()
-        spawn = partial(pausing.spawn, group)
+        spawn = partial(pausing.spawn, group, contextvars.copy_context())
         self.dispatcher = dispatcher = Dispatcher(
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,
