@@ -23,7 +23,7 @@ from webop.doctor.permissions import list_needs
 from webop.doctor.visit import Visit, call_startup
 from webop.errors import ConfigurationError
 from webop.handling.checks import read_parameters
-from webop.handling.handlers import ResourceHandler, WebhookType
+from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
 from webop.manifests.objects import PROBES_PORT, Plan
@@ -110,10 +110,14 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     settings.networking.rights = texts = [*settings.networking.rights, *texts]
     rights = map(parse_right, texts)
     kinds, doubts = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
-    clients = [one for one in (*watched, *webhooks) if _takes_client(one)]
+    clients = [
+        str(one)
+        for one in (*watched, *webhooks)
+        if any(item.name == "client" for item in read_parameters(one.fn) or ())
+    ]
     if clients and not (texts or own):
         doubts.append(
-            f"{', '.join(map(str, clients))}: what is done by the client is not known. Say it in "
+            f"{', '.join(clients)}: what is done by the client is not known. Say it in "
             "settings.networking.rights, or by --rules."
         )
     peerings = () if settings.peering.standalone else build_kinds(clusterwide=not visit.namespaces)
@@ -156,10 +160,6 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         doubts += more
         made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
     return made
-
-
-def _takes_client(handler: ResourceHandler) -> bool:
-    return any(item.name == "client" for item in read_parameters(handler.fn) or ())
 
 
 async def _prepare(
