@@ -282,6 +282,13 @@ def configure(settings, **_):
     assert made.get_verbs("nodes") == ["get"]
 
 
+def test_handlers_that_take_the_client_with_no_rights_for_it_draw_a_warning(make: Maker) -> None:
+    code = "@webop.on.create('pods')\ndef fn(client, **_): ...\n" + _PODS.replace("fn(", "other(")
+    warning = "Handler 'fn': what is done by the client is not known."
+    assert make(code).warnings.count(warning) == 1
+    assert warning not in make(code, "--rules", "secrets:get").warnings
+
+
 def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: Maker) -> None:
     made = make(_PODS, "--rules", "example.com/dogs:get")
     assert made.get_verbs("dogs") == ["get"]
