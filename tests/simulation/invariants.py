@@ -216,7 +216,7 @@ class Judge:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin)
-        is_excused = is_crowded or is_disturbed or self.world.peers.is_anybody_known
+        is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
         busy = sum(  # with other handlers of the object, one after another
             other.end - other.begin
             for other in self.world.calls

@@ -50,11 +50,18 @@ class Target:
         message = f'Operation cannot be fulfilled on {self.kind.resource} "{self.name}": {problem}'
         return Refusal(409, "Conflict", message, self.build_details(kind=kind))
 
-    def refuse_invalid(self, fault: str, *, kind: str | None = None, name: str = "") -> Refusal:
+    def refuse_invalid(self, *faults: str, kind: str | None = None, name: str = "") -> Refusal:
         """Return the refusal of an object that is not as it must be."""
         kind = kind or self.kind.kind
-        message = f'{kind} "{name or self.name}" is invalid: {fault}'
-        return Refusal(422, "Invalid", message, self.build_details(kind=kind, name=name))
+        text = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
+        message = f'{kind} "{name or self.name}" is invalid: {text}'
+        parts = [fault.partition(": ") for fault in faults]
+        causes = [
+            {"reason": "FieldValueInvalid", "message": said, "field": field}
+            for field, _, said in parts
+        ]
+        details = {**self.build_details(kind=kind, name=name), "causes": causes}
+        return Refusal(422, "Invalid", message, details)
 
     def describe(self, verb: str, options: Json, name: str) -> Operation:
         """Describe it for webhooks."""

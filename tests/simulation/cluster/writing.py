@@ -226,7 +226,7 @@ class Writer:
         kind.fill_in(new)
         faults = list(metadatas.find_changes_refused(metadata, before))
         if faults:
-            raise target.refuse_invalid(f"{faults}")
+            raise target.refuse_invalid(*faults)
         _check(target, new)
         metadata["resourceVersion"] = before["resourceVersion"]
         new["apiVersion"] = old["apiVersion"]
@@ -376,7 +376,7 @@ def _check(target: Target, new: Json) -> None:
     elif fault := kind.find_fault(new):
         faults.append(fault)
     if faults:
-        raise target.refuse_invalid(f"{faults}", kind=new["kind"], name=target.name)
+        raise target.refuse_invalid(*faults, kind=new["kind"], name=target.name)
 
 
 def _check_version(target: Target, new: Json, old: Json) -> None:
