@@ -85,10 +85,6 @@ class OperatorOptions:
 class Operator:
     """An operator: what it is made of, what it does, how it is doing.
 
-    Args:
-        options: how it is to be run.
-        on_ready: called when the startup is done.
-
     Raises:
         ConfigurationError: a handler cannot be called as it is declared.
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.credentials import check_proxy, find_server_problem, quote_url
-from webop.client.transport import Answer, Request, Transport, adapt
+from webop.client.transport import Answer, Request, Transport
 from webop.errors import LoginError
 from webop.tracing import Description, build_trace_headers
 from webop.version import __version__
@@ -41,25 +41,15 @@ class NetworkOptions(Protocol):
     All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
     """
 
-    @property
-    def request_timeout(self) -> float | None:
-        """The limit for a whole regular request with its response."""
-
-    @property
-    def connect_timeout(self) -> float | None:
-        """The limit for the TCP handshake; within the limit of the request anyway."""
+    request_timeout: float | None  # the limit for a whole regular request with its response
+    connect_timeout: float | None  # the same for the TCP handshake in it
 
     @property
     def error_backoffs(self) -> float | Iterable[float]:
         """The pauses between the attempts: one attempt more than pauses."""
 
-    @property
-    def enforce_retry_after(self) -> bool:
-        """Whether the pause that the server asks for counts also when it is a shorter one."""
-
-    @property
-    def trust_env(self) -> bool:
-        """Whether proxies are taken from the environment; read when a connection is opened."""
+    enforce_retry_after: bool  # whether the server's pause counts also when it is a shorter one
+    trust_env: bool  # whether new connections take proxies from the environment
 
 
 class Session:
@@ -233,9 +223,7 @@ class SessionPool:
         try:
             _check(info)
             trusts_env = info.trust_env or self.options.trust_env
-            transport = adapt(
-                self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
-            )
+            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
         except LoginError as exc:
             return await self._vault.invalidate(info, error=exc)
         self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)

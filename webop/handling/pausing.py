@@ -58,10 +58,7 @@ class Pausing:
     ) -> None:
         """Start no new work on objects from now on; running work can finish.
 
-        Args:
-            who: who pauses; a second reason of the same one replaces the first.
-            why: in words, for people.
-            reason: why daemons must stop.
+        Of one who pauses twice, the second reason replaces the first.
         """
         was_active = self.is_active
         self._reasons[who] = why

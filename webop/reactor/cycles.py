@@ -59,7 +59,11 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         window=settings.execution.commit_window,
         commit=commits.add,
         tally=ctx.operator.tally,
+        standing=cycle.standing,
+        goes_on=lambda: not obj.keeper.is_stopped,
     )
+    for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
+        del cycle.standing.failures[key]
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
