@@ -98,8 +98,11 @@ async def test_what_is_saved_runs_at_once_unless_it_cannot_be_imported(
         await objects.create("three")
         await command.wait_for("three is created by 3")
         assert command.output.count("one is created by") == 1
-        os.kill(int(list_processes(command)[-1]), signal.SIGINT)  # as Ctrl-C in a terminal does
-        assert await command.stop(signal.SIGINT) == 0
+        # As Ctrl-C in a terminal does.
+        command.process.send_signal(signal.SIGINT)
+        os.kill(int(list_processes(command)[-1]), signal.SIGINT)
+        assert await command.wait_for_exit() == 0
+    assert "The operator has ended" not in command.output
     assert "three is left by 3" in command.output
     assert "Traceback" not in command.output
     await wait_for_end(command)

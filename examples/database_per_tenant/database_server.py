@@ -17,6 +17,7 @@ import json
 import re
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,7 +56,7 @@ class DatabaseServer(ThreadingHTTPServer):
             case "GET", "":
                 return 200, {"bytes": file.stat().st_size}
             case "POST", "archive":
-                file.rename(self.archive / file.name)
+                file.rename(self.archive / f"{name}-{time.time_ns()}.sqlite")
                 password.unlink()
             case "DELETE", "":
                 file.unlink()
@@ -94,4 +95,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    DatabaseServer(Path("databases"), port=8080).serve_forever()
+    DatabaseServer(Path("databases"), port=8090).serve_forever()

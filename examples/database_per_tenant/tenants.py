@@ -16,7 +16,7 @@ from databases import DatabaseError, Databases, NoDatabaseError
 import webop
 
 TENANTS = ("example.com", "v1", "tenants")
-SERVER = os.environ.get("DATABASE_SERVER", "http://database-server:8080")
+SERVER = os.environ.get("DATABASE_SERVER", "http://database-server:8090")
 INTERVAL = float(os.environ.get("CHECK_INTERVAL", "10"))  # seconds
 
 
@@ -60,27 +60,25 @@ async def provision(
     patch.status["database"] = name
 
 
-@webop.daemon(*TENANTS)
+@webop.daemon(*TENANTS, field="status.database", value=webop.PRESENT)
 async def watch_health(
-    meta: webop.Meta,
     status: webop.Status,
     patch: webop.Patch,
     memo: webop.Memo,
     stopped: webop.DaemonStopped,
     **_: Any,
 ) -> None:
-    """Say in a condition whether the database works, as long as there is one."""
+    """Say in a condition whether the database works, from the moment that there is one."""
     while not stopped:
-        if "database" in status:
-            try:
-                await memo.databases.check(status["database"])
-            except NoDatabaseError as exc:
-                patch.status.set_condition("Healthy", False, reason="Lost", message=str(exc))
-            except DatabaseError as exc:
-                patch.status.set_condition("Healthy", None, reason="NoAnswer", message=str(exc))
-            else:
-                patch.status.set_condition("Healthy", True, reason="Answers")
-            await patch.apply()
+        try:
+            await memo.databases.check(status["database"])
+        except NoDatabaseError as exc:
+            patch.status.set_condition("Healthy", False, reason="Lost", message=str(exc))
+        except DatabaseError as exc:
+            patch.status.set_condition("Healthy", None, reason="NoAnswer", message=str(exc))
+        else:
+            patch.status.set_condition("Healthy", True, reason="Answers")
+        await patch.apply()
         await stopped.wait(INTERVAL)
 
 

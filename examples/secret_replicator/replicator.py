@@ -18,7 +18,7 @@ from copying import FROM, TO, Secret, build_copy, choose_source, read_secret
 
 import webop
 
-Namespaces = webop.Index[str, webop.Labels]
+Namespaces = webop.Index[str, dict[str, str]]
 Secrets = webop.Index[str, Secret]
 
 
@@ -40,9 +40,9 @@ def configure(settings: webop.OperatorSettings, **_: Any) -> None:
 
 
 @webop.index("namespaces")
-def namespaces(name: str, meta: webop.Meta, **_: Any) -> dict[str, webop.Labels]:
+def namespaces(name: str, meta: webop.Meta, **_: Any) -> dict[str, dict[str, str]]:
     """The labels of the namespaces, as long as something can be created there."""
-    return {} if meta.deletion_timestamp else {name: meta.labels}
+    return {} if meta.deletion_timestamp else {name: dict(meta.labels)}
 
 
 @webop.index("secrets")

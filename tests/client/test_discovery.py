@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -188,6 +189,25 @@ async def test_all_is_known_about_all_resources(answers: Mapping[str, object]) -
     expected = frozenset({PODS, KEX_V1, KEX_BETA})
     assert resources == expected
     assert get_all_fields(resources) == get_all_fields(expected)
+
+
+@pytest.mark.parametrize("form", ["aggregated", "stale", "classic"])
+async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(form: str) -> None:
+    """Not if another version does not answer, which may have the kind."""
+    answers: dict[str, Any] = copy.deepcopy(CLASSIC if form == "classic" else AGGREGATED)
+    if form == "classic":
+        item = {"name": "elders", "kind": "Elder", "namespaced": False}
+        answers["/apis/kopf.dev/v1beta1"]["resources"].append(item)
+    else:
+        first, second = answers["/apis"]["items"][0]["versions"]
+        second["resources"].append({**second["resources"][0], "resource": "elders"})
+        first["freshness"] = "Stale" if form == "stale" else "Current"
+    async with Server(answers).connect() as client:
+        found = await discover(client)
+    preferred = {one for one in found.resources if one.preferred}
+    assert ("elders" in {one.plural for one in preferred}) is (form != "stale")
+    assert KEX_V1 in preferred
+    assert KEX_BETA not in preferred
 
 
 async def test_new_servers_are_asked_twice_only() -> None:

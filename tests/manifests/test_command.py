@@ -240,6 +240,12 @@ def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
     assert made.get_verbs("kopfpeerings", "Role") == ["list", "watch", "patch"]
 
 
+def test_rules_for_handled_secrets_are_not_explained_by_certificates(make: Maker) -> None:
+    made = make('@webop.on.create("secrets")\ndef greet(**_): ...\n')
+    rule = '  - apiGroups: [""]\n    resources: [secrets]\n    verbs: [get, list, watch, patch]'
+    assert f"  # The objects that the handlers are for.\n{rule}" in made.text
+
+
 def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) -> None:
     rules = make.folder / "rules.yaml"
     rules.write_text('# Because.\n- apiGroups: [""]\n  resources: [nodes]\n  verbs: [get]\n')
@@ -274,6 +280,13 @@ def configure(settings, **_):
     # Dogs and nodes have no namespace.
     assert made.get_verbs("dogs/status") == ["patch"]
     assert made.get_verbs("nodes") == ["get"]
+
+
+def test_handlers_that_take_the_client_with_no_rights_for_it_draw_a_warning(make: Maker) -> None:
+    code = "@webop.on.create('pods')\ndef fn(client, **_): ...\n" + _PODS.replace("fn(", "other(")
+    warning = "Handler 'fn': what is done by the client is not known."
+    assert make(code).warnings.count(warning) == 1
+    assert warning not in make(code, "--rules", "secrets:get").warnings
 
 
 def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: Maker) -> None:
@@ -424,6 +437,7 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         _PODS
         + _WEBHOOK
         + _SERVER
+        + "    settings.networking.rights = ['pods/log:get', 'core/nodes:list']\n"
         + "@webop.on.event(category='api-extensions')\ndef all(**_): ...\n"
     )
     config = str(webop_cluster.kubeconfig)
@@ -446,6 +460,8 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         )
     permissions = report.stdout.partition("Permissions of ")[2]
     assert "granted" in permissions
+    assert "pods/log" in permissions
+    assert "nodes" in permissions
     assert "not granted" not in permissions
 
 

@@ -43,6 +43,7 @@ async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_delete
     async def handle(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 
+    caplog.set_level("DEBUG", "webop.client.decoding")  # it is a warning once a minute only
     depths = {"deep": 600, "deeper": 5000}
     for name, depth in depths.items():
         await create_deep(info, objects, name, depth)

@@ -127,10 +127,12 @@ class _Supervisor:
         before = dict(_look(self._folders))
         self._loading = _Child()
         has_changed = False
-        while not self._is_stopping:
+        while True:
             started = time.monotonic()
             files = dict(_look(self._folders))
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
+            if self._is_stopping:
+                break  # the child has had the same Ctrl-C, and may have ended already
             if files != before:
                 changed = sorted(name for name, _ in {*files.items()} ^ {*before.items()})
                 logger.info("%s has changed. Loading the handlers.", os.path.relpath(changed[0]))

@@ -39,7 +39,9 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     """
     try:
         data = orjson.loads(text)
-        if text.count(b"{") + text.count(b"[") > _WRITABLE:
+        opened = text.count(b"{") + text.count(b"[")
+        # What is empty is no level on the way to anything; managed fields are full of that.
+        if opened > _WRITABLE and opened - text.count(b"{}") - text.count(b"[]") >= _WRITABLE:
             orjson.dumps(data)  # the quickest way to find out how deep it is
     except orjson.JSONDecodeError as exc:
         if "depth limit" not in str(exc):

@@ -6,7 +6,8 @@ against the result (chapter "Resource specification").
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from webop.client.calls import Call
@@ -56,8 +57,22 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
     roots = [path for path, is_needed in needed.items() if is_needed]
     found = await run_together(_scan_root(client, path, groups, made) for path in roots)
-    made.resources = frozenset(resource for resources in found for resource in resources)
+    made.resources = frozenset(_prefer(list(chain.from_iterable(found)), made.broken))
     return made
+
+
+def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
+    """Prefer a version of each kind: of those that the preferred version of the group lacks, too.
+
+    Not if a version does not answer: it can be the one that has the kind.
+    """
+    best: dict[tuple[str, str], Resource] = {}
+    for one in sorted(resources, key=lambda each: not each.preferred):
+        best.setdefault((one.group, one.plural), one)
+    doubtful = {group for group, _ in broken}
+    for one in resources:
+        is_best = one is best[one.group, one.plural] and one.group not in doubtful
+        yield replace(one, preferred=True) if is_best and not one.preferred else one
 
 
 async def _scan_root(

@@ -104,7 +104,7 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
         value = text
     if value is None or isinstance(value, dict):
         return value
-    logger.warning("The state in %s is not readable and is ignored: %.100r", place, text)
+    logger.warning("The state in %s is not readable and is ignored.", place)  # no word of a Secret
     return None
 
 
