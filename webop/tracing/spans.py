@@ -15,6 +15,7 @@ from webop.version import __version__
 
 # The API server knows no other; those of the user would take baggage as well.
 _PROPAGATOR = TraceContextTextMapPropagator()
+_FIELDS = _PROPAGATOR.fields
 
 
 class Span:
@@ -85,7 +86,9 @@ class Tracing:
 
     def _find_caller(self, headers: Mapping[str, str]) -> Context | None:
         """Return the context of the caller; None if the current one continues it already."""
-        carrier = {name.lower(): value for name, value in headers.items()}
+        carrier = {key.lower(): headers[key] for key in headers if key.lower() in _FIELDS}
+        if not carrier:
+            return None
         context = _PROPAGATOR.extract(carrier)
         caller = trace.get_current_span(context).get_span_context()
         current = trace.get_current_span().get_span_context()
