@@ -109,7 +109,7 @@ class AdmissionService:
         review = parse_review(request)
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         if self._operator.client is not None:
-            self._operator.client.enter(is_dry=review.dryrun)
+            self._operator.client.enter_review(is_dry=review.dryrun)
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
         cause = self._build_cause(review, resource, {} if headers is None else headers, sslpeer)

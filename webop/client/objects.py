@@ -15,12 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from webop.client import current_client
 from webop.client.api import PAGE_SIZE
-from webop.client.calls import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Call, encode_body
+from webop.client.calls import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Call,
+    encode_body,
+    encode_yaml,
+    strip_object,
+)
 from webop.client.exec_plugins import login_is_over
-from webop.client.following import follow
+from webop.client.following import describe, follow, meets
 from webop.client.kinds import KindName, Kinds
-from webop.errors import APINotFoundError, APITimeoutError, LoginError
-from webop.objects.conditions import find_condition, is_outdated
+from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
@@ -33,8 +41,9 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# Of all requests of handlers: at most 16 of them are in flight (see webop.client.lanes).
-_LANE = "handlers"
+# At most 16 requests of handlers are in flight (see webop.client.lanes). Those of reviews do not
+# wait for them: it can be just these reviews that the API server must have before it answers them.
+_LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
 
 
 class _Target(NamedTuple):
@@ -89,6 +98,7 @@ class AsyncClient:
         creation can end in a conflict with itself.
 
     Attributes:
+        lane: with which other requests its own share a limit.
         is_dry: whether it is for the review of a dry run.
 
     Args:
@@ -109,16 +119,21 @@ class AsyncClient:
         self._on_use = on_use
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._reviewing: dict[bool, AsyncClient] = {}
+        self.lane = _LANE
         self.is_dry = False
 
-    def enter(self, *, is_dry: bool = False) -> None:
-        """Become the client of the current context, for handlers of dry runs maybe."""
+    def enter(self) -> None:
+        """Become the client of the current context."""
         self._loop = asyncio.get_running_loop()
-        client = self
-        if is_dry:
-            client = copy.copy(self)
-            client.is_dry = True
-        current_client.set(client)
+        current_client.set(self)
+
+    def enter_review(self, *, is_dry: bool) -> None:
+        """Have the handlers of a review find the client that is for reviews."""
+        if (client := self._reviewing.get(is_dry)) is None:
+            client = self._reviewing[is_dry] = copy.copy(self)
+            client.lane, client.is_dry = _LANE_OF_REVIEWS, is_dry
+        client.enter()
 
     @property
     def sync(self) -> SyncClient:
@@ -140,7 +155,7 @@ class AsyncClient:
         Raises:
             APINotFoundError: there is none.
         """
-        return _strip(await self._send("GET", _Target(kind, namespace, name, subresource)))
+        return strip_object(await self._send("GET", _Target(kind, namespace, name, subresource)))
 
     async def list(
         self,
@@ -162,11 +177,18 @@ class AsyncClient:
         _check(resource, namespace)
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
-        pages = self._requests.list_pages(
-            resource, namespace, PAGE_SIZE, selection=selection, lane=_LANE
-        )
+
+        async def read(limit: int) -> Objs:
+            pages = self._requests.list_pages(
+                resource, namespace, limit, selection=selection, lane=self.lane
+            )
+            return [strip_object(item) async for page in pages for item in page.items]
+
         with self._noticing_absence():
-            return [_strip(item) async for page in pages for item in page.items]
+            try:
+                return await read(PAGE_SIZE)
+            except APIGoneError:  # the pages have expired meanwhile: all of them at once
+                return await read(0)
 
     async def create(
         self,
@@ -194,7 +216,7 @@ class AsyncClient:
         """
         place = namespace or _get(body, "namespace")
         target = _Target(kind or _select(body), place, name, subresource)
-        return _strip(await self._send("POST", target, body=body))
+        return strip_object(await self._send("POST", target, body=body))
 
     async def apply(
         self,
@@ -228,7 +250,7 @@ class AsyncClient:
         if field_manager is not None:
             params["fieldManager"] = field_manager
         target = _Target(_select(body), place, name, subresource)
-        return _strip(
+        return strip_object(
             await self._send("PATCH", target, params=params, body=body, content_type=APPLY_PATCH)
         )
 
@@ -258,7 +280,7 @@ class AsyncClient:
         body = patch if is_merge else list(patch)
         content_type = MERGE_PATCH if is_merge else JSON_PATCH
         target = _Target(kind, namespace, name, subresource)
-        return _strip(await self._send("PATCH", target, body=body, content_type=content_type))
+        return strip_object(await self._send("PATCH", target, body=body, content_type=content_type))
 
     async def delete(
         self,
@@ -328,7 +350,13 @@ class AsyncClient:
         def holds(obj: Obj | None) -> object:
             if obj is None:
                 return False
-            return _meets(obj, condition) if isinstance(condition, str) else condition(obj)
+            if isinstance(condition, str):
+                return meets(obj, condition)
+            result = condition(obj)
+            if asyncio.iscoroutine(result):
+                result.close()
+                raise TypeError("The condition of wait_for() must not be an async function.")
+            return result
 
         wish = condition if isinstance(condition, str) else "as expected"
         found = await self._wait(kind, name, namespace, timeout, holds, wish)
@@ -358,25 +386,27 @@ class AsyncClient:
         is_over: Callable[[Obj | None], object],
         wish: str,
     ) -> Obj | None:
-        resource = await self._find(kind)
-        _check(resource, namespace, name)
+        what = f"{kind} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
+        is_known = False
         deadline = asyncio.timeout(timeout)
-        states = follow(self._requests, resource, namespace, name, lane=_LANE)
         try:
-            async with deadline, aclosing(states):
-                with self._noticing_absence():
-                    async for obj in states:
-                        if is_over(obj):
-                            return obj and _strip(obj)
+            async with deadline:
+                resource = await self._find(kind)
+                _check(resource, namespace, name)
+                states = follow(self._requests, resource, namespace, name, lane=self.lane)
+                async with aclosing(states):
+                    with self._noticing_absence():
+                        async for state in states:
+                            obj = None if state is None else strip_object(state)
+                            is_known = True
+                            if is_over(obj):
+                                return obj
         except TimeoutError:
             if not deadline.expired():
                 raise
-        where = f" in namespace {namespace!r}" if namespace and resource.namespaced else ""
-        raise APITimeoutError(
-            f"{resource.name} {name!r}{where} is not {wish} after {timeout:g} s: "
-            f"{_describe(obj, wish)}."
-        )
+        how = describe(obj, wish) if is_known else "the API server has not answered"
+        raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     async def _find(self, kind: KindName | Selector) -> Resource:
         """Return the resource of a name, when the operator is about to log in.
@@ -414,9 +444,10 @@ class AsyncClient:
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
             query |= {"dryRun": "All"} if self.is_dry else {}
-        content = None if body is None else encode_body(body)
+        encode = encode_yaml if content_type == APPLY_PATCH else encode_body
+        content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, lane=_LANE)
+        call = Call(method, path, query or None, content, content_type, lane=self.lane)
         with self._noticing_absence():
             answer: Obj = await self._requests.perform(call)
         return answer
@@ -462,28 +493,3 @@ def _join(selector: Mapping[str, str] | str | None) -> str:
     if isinstance(selector, Mapping):
         return ",".join(f"{key}={value}" for key, value in selector.items())
     return selector or ""
-
-
-def _strip(obj: Obj) -> Obj:
-    """Drop what nobody reads, and what cannot be applied again."""
-    obj.get("metadata", {}).pop("managedFields", None)
-    return obj
-
-
-def _meets(obj: Obj, wish: str) -> bool:
-    name, _, status = wish.partition("=")
-    condition = find_condition(obj, name) or {}
-    expected = (status or "True").lower()
-    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
-
-
-def _describe(obj: Obj | None, wish: str) -> str:
-    """Say how far an object is from what is waited for."""
-    if obj is None:
-        return "there is no such object"
-    condition = find_condition(obj, wish.partition("=")[0])
-    if condition is None:
-        return f"the last state seen has the resource version {obj['metadata']['resourceVersion']}"
-    why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-    age = ", about a former generation" if is_outdated(obj, condition) else ""
-    return f"the condition is {condition.get('status')}{age} ({why})"
