@@ -125,7 +125,7 @@ async def test_a_condition_is_set_although_a_function_of_another_handler_fails(
 
     async with run_operator():
         await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.wait("one", has("Late", "Fine"), timeout=10)
     conditions = body["status"]["conditions"]
     assert [condition["type"] for condition in conditions] == ["Early", "Late"]
     assert body["spec"] == {}

@@ -84,8 +84,9 @@ class AsyncClient:
     "apps/v1/deployments", ("apps", "v1", "deployments"), or the argument ``resource`` of a handler.
 
     Guarantees:
-        - Network errors and 5xx are retried as ``settings.networking`` says.
-        - At most 16 requests of handlers are in flight; others wait for their turn.
+        - Network errors, 5xx, and 429 with a pause are retried as ``settings.networking`` says.
+        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait for their
+          turn.
         - In reviews of dry runs, nothing is stored: the API server is asked for a dry run, too.
 
     All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
