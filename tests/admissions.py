@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
@@ -17,12 +18,14 @@ import httpx
 from asgi_lifespan import LifespanManager
 
 import webop
+from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
     from webop.app import AppOptions
 
 Json = dict[str, Any]
 
+WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget")
 KEX = ("kopf.dev", "v1", "kopfexamples")
 USER: Json = {"username": "admin", "uid": "admin", "groups": ["system:masters"]}
 UID = "1ca13837-ad60-4c9e-abb8-86f29d6c0e84"
@@ -67,6 +70,20 @@ def build_review(
             **request,
         },
     }
+
+
+async def post_review(
+    port: int, spec: Any, path: str = "check", resource: Resource = WIDGETS
+) -> Json:
+    """Post a review to a webhook server, whose certificate is of no interest here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    kind = (resource.group, resource.version, resource.plural)
+    review = build_review(build_object(spec), resource=kind, kind=resource.kind or "")
+    async with httpx.AsyncClient(verify=context, trust_env=False) as http:
+        answer = await http.post(f"https://127.0.0.1:{port}/{path}", json=review)
+    response: Json = answer.json()["response"]
+    return response
 
 
 def read_patch(response: Mapping[str, Any]) -> list[Json]:

@@ -121,7 +121,7 @@ class Meeting:
         """Write, or remove, the record of somebody."""
         patch = {"status": {identity: record}}
         subresource = "status" if self.has_status else None
-        await self.client.patch_merge(self.resource, self.namespace, self.name, patch, subresource)
+        await self.client.patch(self.resource, self.namespace, self.name, patch, subresource)
 
     async def wait(self, condition: Callable[[Json], Any], what: str = "the condition") -> Json:
         """Wait until the records are as they should be, and return them."""

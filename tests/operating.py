@@ -200,9 +200,7 @@ class Objects:
 
     async def patch(self, name: str, patch: Json, subresource: str | None = None) -> Json:
         """Apply a merge patch."""
-        patched = await self.client.patch_merge(
-            self.resource, self.namespace, name, patch, subresource
-        )
+        patched = await self.client.patch(self.resource, self.namespace, name, patch, subresource)
         assert patched is not None, f"{name} is gone"
         return patched
 

@@ -85,3 +85,16 @@ def test_ci_says_in_one_line_that_there_is_no_newer_python(machine: Machine) -> 
     lines = machine.run()
     assert "make test PYTHON=python3" in lines
     assert lines[-1] == "CI: this machine has no newer Python: only Python 3.11.7 was tested"
+
+
+def test_ci_installs_a_browser_if_there_is_none_and_says_if_it_cannot(machine: Machine) -> None:
+    absent = "CI: there is no Chromium; installing it"
+    failed = "CI: Chromium cannot be installed: the status page is not tried in a browser"
+    lines = machine.run()
+    assert [absent, failed] == [line for line in lines if "Chromium" in line]
+    assert any(line.startswith("make test ") for line in lines)
+    machine.put("bin/apt-get", 'echo "$*" >>asked')
+    assert failed not in machine.run()
+    assert "install -y" in (machine.root / "asked").read_text()
+    machine.put("bin/chromium", "exit 1")
+    assert not [line for line in machine.run() if "Chromium" in line]

@@ -164,6 +164,12 @@ def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
     assert "http://" in output
 
 
+def test_the_endpoint_of_the_status_page_must_be_http(tmp_path: Path) -> None:
+    url = "https://localhost:8081/ui"
+    output = fail("-A", f"--status={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    assert f"The status endpoint '{url}' must be an http:// URL" in output
+
+
 def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
     url = "http://0.0.0.0:80809/healthz"
     output = fail("-A", f"--liveness={url}", write(tmp_path, HANDLERS), folder=tmp_path)
@@ -192,6 +198,22 @@ def check(**_): ...
     assert "Add --all-namespaces (-A)" in command.output
     assert "FutureWarning" not in command.output
     assert "_build_scope" not in command.output
+
+
+async def test_webhooks_that_nobody_calls_as_they_are_not_managed_say_so(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    code = """
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(port=0)
+@webop.on.validate('widgets')
+def check(**_): ...
+"""
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("As settings.admission.managed is not set, they are called only if")
 
 
 @pytest.mark.feature("PRB-01", "CLI-18")

@@ -46,7 +46,7 @@ DOCUMENTED = {
     *("login_with_kubeconfig", "login_with_service_account"),
     # Admission
     *("WebhookServer", "WebhookK3dServer", "WebhookMinikubeServer", "WebhookClientConfig"),
-    *("HandlerId", "Operation", "UserInfo", "WebhookDockerDesktopServer"),
+    *("HandlerId", "LabelSelector", "Operation", "UserInfo", "WebhookDockerDesktopServer"),
     *("WebhookNgrokTunnel", "WebhookAutoServer", "WebhookAutoTunnel"),
     *("WebhookClientConfigService", "WebhookFn", "WebhookServerProtocol", "Headers", "SSLPeer"),
 }
@@ -84,7 +84,7 @@ OPERATOR = [
     *("lifecycle", "indexers", "registry", "settings", "memories", "insights", "identity"),
     *("standalone", "priority", "peering_name", "liveness_endpoint", "clusterwide"),
     *("namespaces", "namespace", "stop_flag", "ready_flag", "vault", "memo"),
-    "metrics_endpoint",  # webop's own
+    *("metrics_endpoint", "status_endpoint"),  # webop's own
 ]
 PARAMETERS = {
     "configure": ["debug", "verbose", "quiet", "log_format", "log_prefix", "log_refkey"],

@@ -160,6 +160,9 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("networking", "error_backoffs", (1, -2)),
         ("networking", "error_backoffs", -1),
         ("admission", "server", "localhost:9443"),
+        ("networking", "rights", ["secrets"]),
+        ("networking", "rights", "secrets:get, list"),
+        ("networking", "rights", 5),
         ("posting", "levle", 5),
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
@@ -233,6 +236,12 @@ def test_a_setting_or_a_group_that_does_not_exist_is_told_when_it_is_read(
         ("WEBOP_EXECUTION__MAX_WORKERS", "3", "execution.max_workers", 3),
         ("WEBOP_PERSISTENCE__FINALIZER", "a/b", "persistence.finalizer", "a/b"),
         ("WEBOP_LEADERSHIP__LEASE_NAME", "mine", "leadership.lease_name", "mine"),
+        (
+            "WEBOP_NETWORKING__RIGHTS",
+            "secrets:get,list core/pods/log:get",
+            "networking.rights",
+            ("secrets:get,list", "core/pods/log:get"),
+        ),
         ("WEBOP_posting__level", "30", "posting.level", 30),
         ("WEBOP_POSTING__ENABLED", " false ", "posting.enabled", False),
     ],

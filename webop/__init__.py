@@ -58,6 +58,7 @@ from webop.handling.stopping import (
 )
 from webop.handling.stores import Memo
 from webop.handling.subhandlers import execute
+from webop.handling.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
 from webop.objects.body import (
@@ -207,6 +208,7 @@ __all__ = [
     "HandlerTimeoutError",
     "Headers",
     "Index",
+    "LabelSelector",
     "Labels",
     "LocalObjectLogger",
     "LogFormat",

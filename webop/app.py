@@ -4,7 +4,8 @@
 ``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
 ``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /metrics`` is for
-Prometheus; ``GET /`` says what is served.
+Prometheus; ``GET /`` says what is served. The status page is not served here, only on the port of
+the probes.
 
 In an app of the user's own, :class:`OperatorApp` is mounted as any other ASGI app. Frameworks do
 not run the lifespans of what is mounted, so the outer app runs :meth:`OperatorApp.lifespan`.
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import orjson
 from starlette.applications import Starlette
@@ -45,9 +46,13 @@ from webop.servers.http.answers import RETRY, build_refusal
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
+from webop.status.page import HEADERS, Page
+from webop.status.report import build_report
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # After a scrape, as a multiple of its time: whoever scrapes all the time gets a tenth of the CPU.
 _SCRAPE_PAUSE = 9
@@ -102,6 +107,7 @@ class OperatorApp:
             own, and serves no reviews, only the probes.
         health_path: where the results of the probe handlers are.
         metrics_path: where the metrics are; None for nowhere.
+        page: where the status page is; None for nowhere.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class OperatorApp:
         operator: Operator | None = None,
         health_path: str = "/healthz",
         metrics_path: str | None = "/metrics",
+        page: Page | None = None,
     ) -> None:
         self._build = build
         self.operator = operator
@@ -127,6 +134,9 @@ class OperatorApp:
         )
         if metrics_path is not None:
             self._starlette.add_route(metrics_path, self._report_metrics, methods=["GET"])
+        self._page = page
+        for path in (page.report_path, *page.files) if page else ():
+            self._starlette.add_route(path, self._show_page, methods=["GET"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or live through the lifespan (ASGI 3)."""
@@ -283,13 +293,32 @@ class OperatorApp:
         """Expose what is known of the operator; also before it starts, and after its end."""
         from webop.metrics.exposition import expose  # noqa: PLC0415 - not everybody asks for it
 
+        accept = ", ".join(request.headers.getlist("accept"))
+        content, kind = await self._take_turn(lambda: expose(self.operator, accept))
+        return Response(content, headers={"content-type": kind})
+
+    async def _show_page(self, request: Request) -> Response:
+        """Return a file of the status page, or the report that the page shows."""
+        page, operator, path = self._page, self.operator, request.scope["path"]
+        if page is None or operator is None:
+            return Response(status_code=404)
+        if reason := page.refuse(request.headers.get("host", "")):
+            return Response(reason, 403, media_type="text/plain")
+        if path != page.report_path:
+            content, kind = page.read(path)
+            return Response(content, headers={**HEADERS, "content-type": kind})
+        report = await self._take_turn(lambda: build_report(operator))
+        return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
+
+    async def _take_turn(self, build: Callable[[], T]) -> T:
+        """Build what takes time when it is due: whoever asks for it all the time must wait."""
         while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
             await asyncio.sleep(pause)
         began = time.monotonic()
-        content, kind = expose(self.operator, ", ".join(request.headers.getlist("accept")))
+        built = build()
         ended = time.monotonic()
         self._scraped_until = ended + _SCRAPE_PAUSE * (ended - began)
-        return Response(content, headers={"content-type": kind})
+        return built
 
     async def _report_liveness(self, _: Request) -> Response:
         """Tell whether the operator runs: it does also when the API server is away."""

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypedDict, Unpack
@@ -29,6 +30,7 @@ from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, listening_to_signals
+from webop.status.page import Page, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +63,12 @@ class EmbeddingOptions(TypedDict, total=False):
     vault: Vault | None
     memo: Any
     metrics_endpoint: str | None
+    status_endpoint: str | None
 
 
 @spell_out(clusterwide=False, namespaces=())
 def run(
-    *,
-    loop: asyncio.AbstractEventLoop | None = None,
-    **options: Unpack[EmbeddingOptions],
+    *, loop: asyncio.AbstractEventLoop | None = None, **options: Unpack[EmbeddingOptions]
 ) -> None:
     """Run an operator until it is stopped; returns when it has stopped gracefully.
 
@@ -149,8 +150,8 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
 
     Raises:
         TypeError: there is no such option.
-        ConfigurationError: both all namespaces and some are asked for, or the endpoint of the
-            probes or of the metrics is not an HTTP URL, or both have the same.
+        ConfigurationError: both all namespaces and some are asked for, or an endpoint is not an
+            HTTP URL, or two have the same.
     """
     check_names("operators", options, EmbeddingOptions)
     vault = options.get("vault")
@@ -172,7 +173,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
         vault=vault,
         scope=_build_scope(options),
         identity=options.get("identity"),
-        services=_build_services(options.get("liveness_endpoint"), options.get("metrics_endpoint")),
+        services=_build_services(options),
     )
 
 
@@ -191,21 +192,28 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     return Scope(clusterwide or not patterns, patterns)
 
 
-def _build_services(liveness: str | None, metrics: str | None) -> list[Any]:
-    """Return what serves the probes (PRB-01) and the metrics: one listener if the port is one."""
-    paths: dict[tuple[str, int], dict[str, str | None]] = {}
-    if liveness:
-        address, path = _parse_endpoint("liveness", liveness, "http://0.0.0.0:8080/healthz")
-        paths[address] = {"health_path": path or "/"}
-    if metrics:
-        address, path = _parse_endpoint("metrics", metrics, "http://0.0.0.0:8080/metrics")
-        shared = paths.setdefault(address, {})
-        shared["metrics_path"] = path or "/metrics"
-        if shared["metrics_path"] == shared.get("health_path"):
-            raise ConfigurationError(
-                f"The metrics endpoint {metrics!r} must have another path than the liveness one."
-            )
-    return [_build_service(*key, {"metrics_path": None, **value}) for key, value in paths.items()]
+def _build_services(options: EmbeddingOptions) -> list[Any]:
+    """Return what serves the probes (PRB-01), metrics and the page: a listener for each port.
+
+    The page is at any port that only this machine reaches, and where it is asked for.
+    """
+    endpoints = (
+        ("liveness", options.get("liveness_endpoint"), "http://0.0.0.0:8080/healthz", "/"),
+        ("metrics", options.get("metrics_endpoint"), "http://0.0.0.0:8080/metrics", "/metrics"),
+        ("status", options.get("status_endpoint"), "http://localhost:8080/ui", "/ui"),
+    )
+    listeners: defaultdict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    for title, url, example, default in endpoints:
+        if url:
+            address, path = _parse_endpoint(title, url, example)
+            path = (path.rstrip("/") if title == "status" else path) or default
+            for other, taken in listeners[address].items():
+                if path == taken:
+                    raise ConfigurationError(
+                        f"The {title} endpoint {url!r} must have another path than the {other} one."
+                    )
+            listeners[address][title] = path
+    return [_build_service(*address, paths) for address, paths in listeners.items()]
 
 
 def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int], str]:
@@ -224,13 +232,20 @@ def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int]
     return (parts.hostname or "localhost", 80 if port is None else port), parts.path
 
 
-def _build_service(host: str, port: int, paths: Mapping[str, Any]) -> Any:
+def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is what serves it
         from webop.servers.http.listener import Listener  # noqa: PLC0415
 
-        async with Listener(OperatorApp(operator=made, **paths), host, port):
+        page = paths.get("status", "/ui" if is_loopback(host) else None)
+        app = OperatorApp(
+            operator=made,
+            health_path=paths.get("liveness", "/healthz"),
+            metrics_path=paths.get("metrics"),
+            page=None if page is None else Page(page, host),
+        )
+        async with Listener(app, host, port):
             yield
 
     return serve

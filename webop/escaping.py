@@ -38,9 +38,7 @@ _SECRETS = (
 def escape(text: str, *, keep: str = "") -> str:
     r"""Replace control characters with escapes, such as ``\n`` and ``\u001b``, as JSON does.
 
-    Args:
-        text: what to show; also a JSON document, which means the same afterwards.
-        keep: control characters that may stay.
+    A JSON document means the same afterwards.
     """
     if text.isprintable():  # as most texts are
         return text
@@ -57,10 +55,6 @@ def hide_secrets(text: str, known: str | None = None) -> str:
 
     A short secret in a sentence, such as "hunter2 is wrong", looks like any other word: it is
     hidden only if it is known.
-
-    Args:
-        text: what to show.
-        known: a secret that it may have in it.
     """
     text = text[:_HIDING_LIMIT]
     if known:

@@ -59,18 +59,11 @@ class Search:
 
 
 async def find_held(
-    client: Client,
-    resources: Iterable[Resource],
-    namespaces: Collection[str],
-    finalizer: str,
+    client: Client, resources: Iterable[Resource], namespaces: Collection[str], finalizer: str
 ) -> Search:
     """Find all objects with a finalizer, those that are being deleted first, the oldest first.
 
-    Args:
-        client: the client of the API server.
-        resources: the kinds to search; of several versions of one, only the last.
-        namespaces: where; empty for everywhere, cluster-scoped objects included.
-        finalizer: its name.
+    Without namespaces, it searches everywhere; of several versions of a kind, the last one.
     """
     search, gate = Search(), asyncio.Semaphore(_AT_ONCE)
 
@@ -120,12 +113,7 @@ async def _list_held(
 async def release(client: Client, one: Held, finalizer: str, *, everything: bool, dry: bool) -> str:
     """Remove a finalizer from an object, whatever else changes in it; return what has happened.
 
-    Args:
-        client: the client of the API server.
-        one: the object.
-        finalizer: the name of the finalizer.
-        everything: also if the object is not being deleted.
-        dry: whether the API server must not store it.
+    Objects that are not being deleted keep it, unless everything is released.
 
     Raises:
         APIError: the finalizer is still there.

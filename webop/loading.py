@@ -22,10 +22,7 @@ def load_handlers(
 ) -> OperatorRegistry:
     """Import files and modules, and return the registry that has their handlers now.
 
-    Args:
-        paths: of the files, as they are.
-        modules: their names.
-        registry: where the handlers go; by default to the default registry. It becomes that.
+    The handlers go to the registry, which becomes the default one; without it, to the default one.
 
     Raises:
         ConfigurationError: one of them is not there, or fails on import.

@@ -55,11 +55,8 @@ class LoginKeeper:
         4. With nothing to try, the API calls fail, and so does the operator. The same if all that
            the login brings is refused, again and again; there are pauses between these logins.
 
-    Args:
-        context: the operator, with its login handlers.
-        vault: what to fill.
-        is_patient: whether to go on trying where others would give up: an operator that serves
-            admission without a cluster, too.
+    A patient one goes on trying where others would give up: an operator that serves admission
+    without a cluster, too.
 
     Attributes:
         vault: the same.
@@ -178,10 +175,7 @@ class LoginKeeper:
         # A server that has accepted the operator before may have been wrong to refuse it.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            harvest.infos,
-            reason=harvest.explain(),
-            kind=harvest.kind,
-            is_pardoning=is_pardoning,
+            harvest.infos, reason=harvest.explain(), kind=harvest.kind, is_pardoning=is_pardoning
         )
         if self.vault.is_empty():
             raise self.vault.build_error()

@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 class OwnThreads(Executor):
-    """A new thread for each call; none of them keeps the process from ending.
-
-    Args:
-        name: what the threads are called.
-    """
+    """A new thread for each call; none of them keeps the process from ending."""
 
     def __init__(self, name: str) -> None:
         self._name = name

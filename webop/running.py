@@ -44,6 +44,7 @@ from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
 from webop.settings import OperatorSettings
 from webop.tallies import Timings
+from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +84,6 @@ class OperatorOptions:
 
 class Operator:
     """An operator: what it is made of, what it does, how it is doing.
-
-    Args:
-        options: how it is to be run.
-        on_ready: called when the startup is done.
 
     Raises:
         ConfigurationError: a handler cannot be called as it is declared.
@@ -153,8 +150,10 @@ class Operator:
     async def _live(self) -> None:
         """Run the startup handlers, serve, run the cleanup handlers."""
         restore_loggers()  # the modules of the operator may have configured logging,
+        set_up_tracing()  # and tracing,
         await run_activity(self.context, Activity.STARTUP)
         restore_loggers()  # or its startup handlers
+        set_up_tracing()
         self.client.options = self.context.settings.networking
         try:
             self.webhooks.begin()

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 import webop
+from tests.client.mocks import answer_by
 from tests.operating import eventually
 from webop.admission.managed.management import ConfigurationManager
 from webop.admission.managed.marks import PREFIX, Mark, decode_mark
@@ -144,10 +145,8 @@ async def manage(
         setattr(settings.admission, name, value)
     operator = Operator(OperatorOptions(registry=registry, settings=settings))
     info = webop.ConnectionInfo(server="http://api", default_namespace="mine")
-    factory = lambda _: httpx.MockTransport(server.handle)  # noqa: E731
-    async with Client(
-        webop.Vault({"x": info}), settings.networking, transport_factory=factory
-    ) as client:
+    vault, factory = webop.Vault({"x": info}), answer_by(server.handle)
+    async with Client(vault, settings.networking, transport_factory=factory) as client:
         manager = ConfigurationManager(operator.context, client)
         task = asyncio.create_task(manager.run())
         operator.context.cluster_view.update([KEX])

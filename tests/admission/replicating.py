@@ -133,7 +133,7 @@ class Crew:
         annotations = found["metadata"]["annotations"]
         gone = {key: None for key in annotations if key.startswith(PREFIX)}
         patch = {"metadata": {"annotations": gone}, "webhooks": []}
-        await self.site.client.patch_merge(KINDS[which], None, self.site.name, patch)
+        await self.site.client.patch(KINDS[which], None, self.site.name, patch)
 
     async def is_allowed(self, name: str) -> bool:
         """Tell whether an object passes."""

@@ -94,7 +94,7 @@ async def test_the_permissions_to_create_and_to_patch_are_enough(
 async def test_an_empty_patch_reads_and_changes_nothing(crew: Crew, site: Site) -> None:
     await crew.start("x")
     before = await site.client.get(KINDS[VALIDATING], None, site.name)
-    read = await site.client.patch_merge(KINDS[VALIDATING], None, site.name, {})
+    read = await site.client.patch(KINDS[VALIDATING], None, site.name, {})
     assert read == before == await site.client.get(KINDS[VALIDATING], None, site.name)
 
 

@@ -23,7 +23,7 @@ class TwoConfigurations:
         self.clusters = {kind: Cluster() for kind in WebhookType}
         self.before_read: dict[WebhookType, list[Callable[[], None]]] = {}
 
-    async def patch_merge(self, resource: Any, _: None, name: str, patch: Json) -> Json | None:
+    async def patch(self, resource: Any, _: None, name: str, patch: Json) -> Json | None:
         is_validating = resource.plural.startswith("validating")
         kind = WebhookType.VALIDATING if is_validating else WebhookType.MUTATING
         if not patch and self.before_read.get(kind):

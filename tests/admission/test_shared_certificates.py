@@ -224,7 +224,7 @@ async def test_no_creation_fails_while_the_certificates_of_two_replicas_are_rota
         seen = relay.accepted
         await site.client.delete(SECRETS, site.objects.namespace, SECRET)
         second = await wait_for_rotation(site, first)
-        await site.client.patch_merge(
+        await site.client.patch(
             SECRETS,
             site.objects.namespace,
             SECRET,
@@ -366,7 +366,7 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
 
         async with replicate(access, **options) as replica:
             patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
-            await client.patch_merge(SECRETS, webop_namespace, SECRET, patch)
+            await client.patch(SECRETS, webop_namespace, SECRET, patch)
             await until(is_rotated, "the rotation")
             await until_bundle(replica.get_bundle, 2)
             await until_bundle(replica.get_bundle, 1)

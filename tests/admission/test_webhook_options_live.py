@@ -155,7 +155,7 @@ async def test_objects_in_other_namespaces_are_left_out(place: Place) -> None:
     client, own = place.site.client, place.site.objects.namespace
     other = f"{own}-other"
     await client.create(NAMESPACES, None, {"metadata": {"name": other}})
-    await client.patch_merge(NAMESPACES, None, own, {"metadata": {"labels": {"checked": "yes"}}})
+    await client.patch(NAMESPACES, None, own, {"metadata": {"labels": {"checked": "yes"}}})
     place.declare(namespace_selector={"checked": "yes"})
     await place.apply()
     await place.wait_in_force()
@@ -254,4 +254,4 @@ async def test_webhooks_are_not_asked_about_webhooks(place: Place) -> None:
     await place.site.client.create(kind, None, configuration)
     await place.wait_in_force()
     patch = {"metadata": {"labels": {"a": "b"}}}
-    assert await place.site.client.patch_merge(kind, None, place.site.name, patch)
+    assert await place.site.client.patch(kind, None, place.site.name, patch)

@@ -1,7 +1,7 @@
 """A cluster with one kind of objects, in memory, that can be made to fail in any way.
 
 It keeps a history as etcd does, and serves lists in pages and watches. It is served either by
-``httpx.MockTransport`` (see :meth:`FakeCluster.connect`) or by real sockets (fake_server.py).
+``tests.client.mocks`` (see :meth:`FakeCluster.connect`) or by real sockets (fake_server.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import httpx
 import orjson
 
+from tests.client.mocks import answer_by
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.watch import (
@@ -138,7 +139,7 @@ class FakeCluster:
         return Client(
             vault or Vault({"test": info}),
             networking or Networking(),
-            transport_factory=lambda _: httpx.MockTransport(self.handle),
+            transport_factory=answer_by(self.handle),
         )
 
     async def handle(self, request: httpx.Request) -> httpx.Response:

@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from tests.client.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
+from tests.client.mocks import HTTPXTransport, answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.calls import Call
@@ -48,7 +49,7 @@ def connect(
     return Client(
         vault or Vault({"x": ConnectionInfo(server="https://host:6443/base/", token="secret")}),
         options or Networking(),
-        transport_factory=lambda _: httpx.MockTransport(handler),
+        transport_factory=answer_by(handler),
     )
 
 
@@ -274,7 +275,7 @@ async def test_the_timeouts_of_requests() -> None:
 
     vault = Vault({"x": ConnectionInfo(server="https://host")})
     options = Networking(request_timeout=30, connect_timeout=3)
-    client = Client(vault, options, transport_factory=lambda _: httpx.MockTransport(hang))
+    client = Client(vault, options, transport_factory=answer_by(hang))
     for timeout, expected in ((None, 30), (5, 5)):
         begin = asyncio.get_running_loop().time()
         with pytest.raises(APIConnectionError, match="no answer in time"):
@@ -393,11 +394,12 @@ async def test_connections_of_outdated_credentials_are_closed_after_their_last_r
     events: list[str] = []
     started, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(httpx.AsyncBaseTransport):
+    class Transport(HTTPXTransport):
         def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
             self.token = info.token
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def answer(self, request: httpx.Request) -> httpx.Response:
             if request.url.path == "/slow":
                 started.set()
                 await proceed.wait()
@@ -428,11 +430,12 @@ async def test_no_request_is_sent_through_connections_that_were_closed_before_it
     late: list[str] = []
     closing, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(httpx.AsyncBaseTransport):
+    class Transport(HTTPXTransport):
         def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
             self.token = info.token
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def answer(self, request: httpx.Request) -> httpx.Response:
             if self.token in closed:
                 late.append(f"{self.token} {request.url.path}")
             return httpx.Response(200, content=b"{}")
@@ -492,21 +495,21 @@ Verb = Callable[[Client], Any]
             "application/json",
         ),
         (
-            lambda c: c.patch_merge(CRON, "ns", "x", {"a": None}),
+            lambda c: c.patch(CRON, "ns", "x", {"a": None}),
             "PATCH",
             "/namespaces/ns/cronjobs/x",
             {"a": None},
             "application/merge-patch+json",
         ),
         (
-            lambda c: c.patch_merge(CRON, "ns", "x", {"status": {}}, "status"),
+            lambda c: c.patch(CRON, "ns", "x", {"status": {}}, "status"),
             "PATCH",
             "/namespaces/ns/cronjobs/x/status",
             {"status": {}},
             "application/merge-patch+json",
         ),
         (
-            lambda c: c.patch_json(CRON, "ns", "x", ({"op": "remove", "path": "/a"},)),
+            lambda c: c.patch(CRON, "ns", "x", ({"op": "remove", "path": "/a"},)),
             "PATCH",
             "/namespaces/ns/cronjobs/x",
             [{"op": "remove", "path": "/a"}],
@@ -538,8 +541,8 @@ async def test_cluster_scoped_resources_have_no_namespace_in_the_path() -> None:
     "ask",
     [
         lambda c, **options: c.get(CRON, "ns", "x", **options),
-        lambda c, **options: c.patch_merge(CRON, "ns", "x", {}, **options),
-        lambda c, **options: c.patch_json(CRON, "ns", "x", [], **options),
+        lambda c, **options: c.patch(CRON, "ns", "x", {}, **options),
+        lambda c, **options: c.patch(CRON, "ns", "x", [], **options),
     ],
 )
 async def test_answers_come_without_managed_fields_if_these_are_not_wanted(
@@ -555,7 +558,7 @@ async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried
     server = Recorder(503)
     async with connect(server, Networking(error_backoffs=[0, 0])) as client:
         with pytest.raises(APIServerError):
-            await client.patch_merge(CRON, "ns", "x", {}, is_retried=False, is_queued=True)
+            await client.patch(CRON, "ns", "x", {}, is_retried=False, is_queued=True)
     assert len(server.requests) == 1
 
 
@@ -564,15 +567,15 @@ async def test_patching_an_object_that_is_gone_is_no_error() -> None:
     gone = {"kind": "Status", "reason": "NotFound", "details": {"name": "x", "kind": "cronjobs"}}
     server = Recorder(httpx.Response(404, content=orjson.dumps(gone)))
     async with connect(server) as client:
-        assert await client.patch_merge(CRON, "ns", "x", {}) is None
-        assert await client.patch_json(CRON, "ns", "x", []) is None
+        assert await client.patch(CRON, "ns", "x", {}) is None
+        assert await client.patch(CRON, "ns", "x", []) is None
 
 
 async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
     server = Recorder(httpx.Response(404, content=b"404 page not found\n"))
     async with connect(server) as client:
         with pytest.raises(APINotFoundError, match="page not found"):
-            await client.patch_merge(CRON, "ns", "x", {}, "status")
+            await client.patch(CRON, "ns", "x", {}, "status")
 
 
 async def test_a_list_is_read_page_by_page() -> None:
@@ -627,7 +630,7 @@ def test_the_client_accepts_any_mapping_as_a_patch() -> None:
     async def run() -> bytes:
         server = Recorder({})
         async with connect(server) as client:
-            await client.patch_merge(CRON, "ns", "x", patch)
+            await client.patch(CRON, "ns", "x", patch)
         return server.request.content
 
     assert asyncio.run(run()) == b'{"a":{}}'

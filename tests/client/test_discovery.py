@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.client.fake_cluster import Networking
+from tests.client.mocks import answer_by
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
@@ -164,7 +165,7 @@ class Server:
         return Client(
             Vault({"x": ConnectionInfo(server="https://host")}),
             Networking(error_backoffs=[0.01]),
-            transport_factory=lambda _: httpx.MockTransport(self),
+            transport_factory=answer_by(self),
         )
 
 
@@ -236,8 +237,8 @@ async def test_a_broken_group_is_reported_and_does_not_affect_others(
 
 
 async def test_a_broken_server_is_an_error() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(500))
+    broken = answer_by(lambda _: httpx.Response(500))
     vault = Vault({"x": ConnectionInfo(server="https://host")})
-    async with Client(vault, Networking(), transport_factory=lambda _: transport) as client:
+    async with Client(vault, Networking(), transport_factory=broken) as client:
         with pytest.raises(APIServerError):
             await discover(client)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.client.fake_cluster import Networking
+from tests.client.mocks import answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
@@ -54,7 +55,7 @@ class SlowServer:
         return Client(
             Vault({"x": ConnectionInfo(server="https://host")}),
             networking or Networking(),
-            transport_factory=lambda _: httpx.MockTransport(self.handle),
+            transport_factory=answer_by(self.handle),
         )
 
 
@@ -67,9 +68,7 @@ class Burst:
 
     def patch(self, kind: Resource, count: int) -> list[asyncio.Task[Any]]:
         tasks = [
-            asyncio.create_task(
-                self.client.patch_merge(kind, "ns", f"{number}", {}, is_queued=True)
-            )
+            asyncio.create_task(self.client.patch(kind, "ns", f"{number}", {}, is_queued=True))
             for number in range(count)
         ]
         self.tasks += tasks
@@ -100,7 +99,7 @@ async def test_a_lease_is_renewed_at_once_in_the_middle_of_a_burst() -> None:
         burst.patch(ONE, 2000)
         await asyncio.sleep(0.1)
         begin = asyncio.get_running_loop().time()
-        await burst.client.patch_merge(LEASES, "ns", "lease", {})
+        await burst.client.patch(LEASES, "ns", "lease", {})
         assert asyncio.get_running_loop().time() - begin < 1
 
 

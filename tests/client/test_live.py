@@ -117,11 +117,11 @@ async def test_an_object_lives_through_all_verbs(
             await client.create(MAPS, webop_namespace, build_map("x"))
         assert e.value.reason == "AlreadyExists"
 
-        merged = await client.patch_merge(MAPS, webop_namespace, "x", {"data": {"a": None}})
+        merged = await client.patch(MAPS, webop_namespace, "x", {"data": {"a": None}})
         assert merged is not None
         assert "data" not in merged
         ops = [{"op": "add", "path": "/data", "value": {"b": "2"}}]
-        patched = await client.patch_json(MAPS, webop_namespace, "x", ops)
+        patched = await client.patch(MAPS, webop_namespace, "x", ops)
         assert patched is not None
         assert await client.get(MAPS, webop_namespace, "x") == patched
 
@@ -139,14 +139,14 @@ async def test_patches_tell_what_is_gone_from_what_never_was(
     webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     async with connect(webop_cluster) as client:
-        assert await client.patch_merge(MAPS, webop_namespace, "absent", {"data": {}}) is None
-        assert await client.patch_json(MAPS, webop_namespace, "absent", []) is None
+        assert await client.patch(MAPS, webop_namespace, "absent", {"data": {}}) is None
+        assert await client.patch(MAPS, webop_namespace, "absent", []) is None
         await client.create(MAPS, webop_namespace, build_map("x"))
         with pytest.raises(APINotFoundError):
-            await client.patch_merge(MAPS, webop_namespace, "x", {}, "status")
+            await client.patch(MAPS, webop_namespace, "x", {}, "status")
         absent = Resource("webop.test", "v1", "absents", namespaced=True)
         with pytest.raises(APINotFoundError):
-            await client.patch_merge(absent, webop_namespace, "x", {})
+            await client.patch(absent, webop_namespace, "x", {})
 
 
 async def test_the_test_of_a_json_patch_is_told_from_other_errors(
@@ -156,7 +156,7 @@ async def test_the_test_of_a_json_patch_is_told_from_other_errors(
         await client.create(MAPS, webop_namespace, build_map("x"))
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
         with pytest.raises(APIUnprocessableError):
-            await client.patch_json(MAPS, webop_namespace, "x", [test])
+            await client.patch(MAPS, webop_namespace, "x", [test])
 
 
 @pytest.mark.feature("D-56")
@@ -168,7 +168,7 @@ async def test_forbidden_requests_say_what_to_grant(
     assert info is not None
     async with Client(Vault({"x": info}), NETWORKING) as client:
         with pytest.raises(APIForbiddenError, match='User "nobody" cannot patch') as e:
-            await client.patch_merge(MAPS, "default", "x", {})
+            await client.patch(MAPS, "default", "x", {})
         assert "Grant the verb 'patch' on 'configmaps' of the API group ''" in str(e.value)
         with pytest.raises(APIForbiddenError, match="Grant the verb 'watch' on 'configmaps'"):
             async with client.stream("/api/v1/configmaps", {"watch": "true"}):
@@ -270,7 +270,7 @@ async def test_a_watch_sees_what_is_and_what_comes(
         async with following(client, MAPS, webop_namespace, is_streaming) as mirror:
             await mirror.wait_for(lambda: "before" in mirror.objects)
             await client.create(MAPS, webop_namespace, build_map("large", x="y" * 900_000))
-            await client.patch_merge(MAPS, webop_namespace, "before", {"data": {"a": "1"}})
+            await client.patch(MAPS, webop_namespace, "before", {"data": {"a": "1"}})
             await client.delete(MAPS, webop_namespace, "before")
             await mirror.wait_for(lambda: "before" in mirror.deleted)
         events = [item for item in mirror.items if isinstance(item, tuple)]
@@ -298,7 +298,7 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
             deleting = asyncio.create_task(client.delete(MAPS, webop_namespace, "deleted"))
             await asyncio.to_thread(webop_cluster.restart_apiserver)
             await deleting
-            await client.patch_merge(MAPS, webop_namespace, "changed", {"data": {"a": "1"}})
+            await client.patch(MAPS, webop_namespace, "changed", {"data": {"a": "1"}})
             await client.create(MAPS, webop_namespace, build_map("created"))
             expected = await fetch_versions(client, MAPS, webop_namespace)
             await mirror.wait_for(lambda: mirror.versions == expected)
@@ -336,12 +336,12 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             transport_factory=lambda info: _GatedTransport(info, gate),
         )
         async with watching, following(watching, MAPS, webop_namespace, is_streaming) as mirror:
-            await client.patch_merge(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
+            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
             await mirror.wait_for(lambda: len(mirror.items) >= 4)
             gate.clear()
             await asyncio.to_thread(webop_cluster.restart_apiserver)
             await client.delete(MAPS, webop_namespace, "deleted")
-            await client.patch_merge(MAPS, webop_namespace, "kept", {"data": {"a": "2"}})
+            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "2"}})
             await asyncio.to_thread(webop_cluster.restart_apiserver)
             assert not mirror.deleted
             gate.set()
@@ -399,9 +399,9 @@ async def test_both_ways_of_listing_bring_the_same_objects(
                 following(counting, MAPS, crowded, is_streaming) as mirror,
             ):
                 await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-                await client.patch_merge(MAPS, crowded, "x0000", {"data": {"a": "1"}})
+                await client.patch(MAPS, crowded, "x0000", {"data": {"a": "1"}})
                 await mirror.wait_for(lambda: len(mirror.items) == len(CROWD) + 3)
-                await client.patch_merge(MAPS, crowded, "x0000", {"data": {"a": None}})
+                await client.patch(MAPS, crowded, "x0000", {"data": {"a": None}})
                 assert not counting.paging_groups
             found.append({k: v for k, v in mirror.objects.items() if k != "x0000"})
             queries.append(sent)
@@ -442,12 +442,12 @@ async def test_changes_do_not_wait_for_the_end_of_a_long_list(
             while total < 600:
                 await read()
             for number in range(100):  # until the second stream is there
-                await client.patch_merge(MAPS, crowded, "x1199", {"data": {"a": f"{number}"}})
+                await client.patch(MAPS, crowded, "x1199", {"data": {"a": f"{number}"}})
                 await read()
                 if "x1199" in seen:
                     break
-            await client.patch_merge(MAPS, crowded, "x1150", changed)
-            await client.patch_merge(MAPS, crowded, "x0001", changed)
+            await client.patch(MAPS, crowded, "x1150", changed)
+            await client.patch(MAPS, crowded, "x0001", changed)
             await client.delete(MAPS, crowded, "x1151")
             await client.create(MAPS, crowded, build_map("x1152a"))
             await slowly_read_until("x0001", [None, "MODIFIED"])
@@ -459,7 +459,7 @@ async def test_changes_do_not_wait_for_the_end_of_a_long_list(
                 pass
             assert seen.pop("x1152a") == ["ADDED"]
             assert seen.keys() - {"kube-root-ca.crt"} == set(CROWD)
-            await client.patch_merge(MAPS, crowded, "x0002", changed)
+            await client.patch(MAPS, crowded, "x0002", changed)
             await slowly_read_until("x0002", [None, "MODIFIED"])
         await client.create(MAPS, crowded, build_map("x1151"))
         await client.delete(MAPS, crowded, "x1152a")

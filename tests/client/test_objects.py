@@ -252,7 +252,7 @@ async def test_applying_keeps_what_others_have_set_and_says_whose_fields_are_in_
     assert "patch configmaps 'one'" in text
     assert 'conflict with "webop"' in text
     assert ".data.shared" in text
-    assert text.endswith("or take them over by force=True.")
+    assert "or take them over by force=True." in text
     taken = await client.apply(
         build_map("one", here, shared="3"), field_manager="others", force=True
     )
@@ -289,6 +289,48 @@ async def test_what_is_not_permitted_says_what_to_grant(
     assert "Grant the verb 'create' on 'configmaps' of the API group ''" in str(caught.value)
     with pytest.raises(webop.APIForbiddenError, match="Grant the verb 'list' on 'configmaps'"):
         await pauper.wait_for("configmaps", "one", "Ready", namespace=webop_namespace)
+
+
+async def test_an_object_of_an_owner_that_may_not_be_blocked_says_that_finalizers_are_to_be_granted(
+    pauper: AsyncClient, handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    """The API server answers 403, although the account has the verb that was asked for."""
+    rbac, role = "rbac.authorization.k8s.io", {"name": "maps"}
+    await handlers_client.create(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": role,
+            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}],
+        },
+        namespace=webop_namespace,
+    )
+    await handlers_client.create(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": role,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", **role},
+            "subjects": [{"kind": "ServiceAccount", "name": "pauper"}],
+        },
+        namespace=webop_namespace,
+    )
+    child = build_map("child", webop_namespace)
+    owner = await handlers_client.create(build_account("owner"), namespace=webop_namespace)
+    webop.append_owner_reference(child, owner=owner)
+
+    async def create() -> str:
+        with pytest.raises(webop.APIForbiddenError) as caught:
+            await pauper.create(child)
+        return str(caught.value)
+
+    advice = "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind"
+    async with asyncio.timeout(10):
+        while "blockOwnerDeletion" not in (text := await create()):  # the role takes a moment
+            assert "Grant the verb 'create' on 'configmaps'" in text
+            await asyncio.sleep(0.05)
+    assert advice in text
+    assert "Grant the verb 'create'" not in text
 
 
 async def test_conditions_are_waited_for_from_before_the_object_is_there_until_it_is_gone(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,7 +235,7 @@ class Candidate:
         while True:
             await pausing.wait_until_active()
             turn = pausing.turn
-            pausing.spawn(group, self._act(turn), name="work")
+            pausing.spawn(group, copy_context(), self._act(turn), name="work")
             while pausing.turn == turn:
                 await asyncio.sleep(0.1)
 

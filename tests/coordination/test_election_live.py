@@ -305,7 +305,7 @@ async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
         await eventually(lambda: running == ["begun"], "a daemon")
         lease = await client.get(LEASES, objects.namespace, "lead")
         spec = {**lease["spec"], "holderIdentity": "thief"}
-        await client.patch_merge(LEASES, objects.namespace, "lead", {"spec": spec})
+        await client.patch(LEASES, objects.namespace, "lead", {"spec": spec})
         await eventually(lambda: running == ["begun", "ended"], "the end of the daemon")
         await eventually(lambda: running == ["begun", "ended", "begun"], "the next turn")
     assert running[-1] == "ended"

@@ -136,6 +136,8 @@ def _format_default(section: Section, name: str) -> str:
         return "Python's own"
     if isinstance(value, concurrent.futures.Executor):
         return "a thread pool"
+    if value == ():
+        return ""
     if isinstance(value, tuple):
         shown = ", ".join(map(str, value[:_MANY]))
         return f"`{shown}`" if len(value) <= _MANY else f"`{shown}, … {value[-1]}`"

@@ -20,8 +20,9 @@ PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
 FAILURE = "… failed with an exception and will try again in 60 seconds: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
+WARNING = "coroutine 'AsyncClient.apply' was never awaited"
 FAILURES = [row.removeprefix(FAILURE) for row in ROWS if row.startswith(FAILURE)]
-MESSAGES = [row for row in ROWS if not row.startswith(FAILURE)]
+MESSAGES = [row for row in ROWS if not row.startswith((FAILURE, WARNING))]
 
 CREATE = "@webop.on.create('pods')\n"
 STARTUP = "@webop.on.startup()\ndef configure(settings, **_):\n    settings."
@@ -37,6 +38,8 @@ CODE = {
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
+    "The handler fn() has a yield": f"{CREATE}def fn(**_): yield 1",
+    "when= must be": (f"async def is_large(**_): ...\n@webop.on.create('pods', when=is_large){FN}"),
     "There is no stable name": (
         "class Fn:\n    def __call__(self, **_): ...\nwebop.on.create('pods')(Fn())"
     ),
@@ -62,6 +65,7 @@ CALLS = {
     "'size'": "spec['size']",
     "'Spec'": "spec['size'] = 1",
     "'StatusPatch'": "patch.status.phase = 'Ready'",
+    "'coroutine'": "client.get('pods', 'one')['spec']",
     "patch.apply()": "patch.apply()",
 }
 RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")
@@ -107,7 +111,10 @@ async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(
     for number, message in enumerate(FAILURES):
         line = find_code(message, CALLS)
         code += f"@webop.on.create('configmaps', id='fn{number}')\n"
-        code += f"def fn(spec, patch, **_):\n    {line}\n"
+        is_async = "async " if "client" in line else ""
+        code += f"{is_async}def fn(spec, patch, client, **_):\n    {line}\n"
+    code += "@webop.on.create('configmaps', id='lost')\n"
+    code += "async def fn(client, **_):\n    client.apply({})\n"
     path = workshop.write(code)
     kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start("-n", webop_namespace, path, KUBECONFIG=kubeconfig) as command:
@@ -115,3 +122,6 @@ async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(
         await asyncio.to_thread(webop_cluster.apply, config, namespace=webop_namespace)
         for number, message in enumerate(FAILURES):
             await command.wait_for(f"Handler 'fn{number}'{FAILURE[1:]}{message}")
+        await command.wait_for("Handler 'lost' succeeded")
+    assert WARNING in ROWS
+    assert re.search(rf"py\.warnings +\[WARNING \].*{re.escape(WARNING)}", command.output)

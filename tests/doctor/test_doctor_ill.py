@@ -75,7 +75,7 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
     body = await configure(site, config, [])
     mark = build_mark(body["webhooks"], age=3600)
     patch = {"metadata": {"annotations": {"replica.webop.dev/1": mark.encode()}}}
-    await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+    await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
     report = await doctor.examine("--managed", site.name, "--no-probe")
     assert report.code == 1
     line = report.find("replicas")
@@ -110,7 +110,7 @@ async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
         for webhook in found["webhooks"]:
             webhook["clientConfig"]["caBundle"] = bundle
         patch = {"webhooks": found["webhooks"]}
-        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
         said = await wait_in_force(site)
         report = await doctor.examine("--managed", site.name)
     assert "x509" in said
@@ -192,7 +192,7 @@ async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
             found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
             patch = {"webhooks": found["webhooks"]}
             patch["webhooks"][0]["clientConfig"]["service"] = service
-            await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+            await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
             after = await doctor.examine("--managed", site.name, "--no-probe")
     serials = read_serial(old.cert), read_serial(new)
     (line,) = (line for line in before.of("warning") if line.subject == "certificate")
@@ -255,7 +255,14 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     service = {"name": "hooks", "namespace": namespace}
     await configure(site, {"service": service})
     names = ", ".join(map(repr, site.names))
-    code = f"import webop\n@webop.on.create({names})\ndef created(**_): ...\n"
+    code = f"""
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.networking.rights = ["pods/log:get", "nodes:list", "absent.example.com/things:get"]
+@webop.on.create({names})
+def created(**_): ...
+"""
     path = doctor.workshop.write(code)
     account = f"system:serviceaccount:{namespace}:nobody"
     # Without peering, as other tests on this cluster may define its kinds.
@@ -272,9 +279,14 @@ async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     assert rules == {
         "patients": f"Add to the Role in {namespace}: {{apiGroups: [{group}], "
         f"resources: [patients], verbs: [{verbs}]}}",
+        "pods/log": f'Add to the Role in {namespace}: {{apiGroups: [""], '
+        "resources: [pods/log], verbs: [get]}",
+        "nodes": 'Add to the ClusterRole: {apiGroups: [""], resources: [nodes], verbs: [list]}',
     }
+    unknown = report.find("things, group=absent.example.com")
+    assert unknown.text == "not in the cluster: the rights to it are not checked"
     warnings = [line.subject for line in report.of("warning", title)]
-    assert warnings == ["patients", "customresourcedefinitions", "events"]
+    assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
 
 
 async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:
@@ -315,7 +327,7 @@ async def test_an_unknown_webhook_is_found(
         webhook["name"] = f"unknown.{site.name}"
         webhook["clientConfig"]["url"] += "nown"
         patch = {"webhooks": found["webhooks"]}
-        await site.client.patch_merge(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
         await wait_in_force(site)
         report = await doctor.examine("--managed", site.name)
     assert report.code == 1

@@ -82,6 +82,16 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     }
 
 
+def test_a_service_that_is_not_named_has_the_name_of_the_account() -> None:
+    """So it is in the manifests; without it, the doctor asked about "-webhook-certs"."""
+    registry = webop.OperatorRegistry()
+    webop.on.validate("pods", registry=registry)(lambda **_: None)
+    visit = build_visit(registry, PODS)
+    visit.settings.admission.server = webop.WebhookServiceServer()
+    visit.account = "system:serviceaccount:ns:operator"
+    assert visit.secret == ("ns", "operator-webhook-certs")
+
+
 def test_a_role_without_the_status_is_found_as_results_are_written_there() -> None:
     registry = webop.OperatorRegistry()
     group = "example.com"

@@ -223,7 +223,7 @@ class Case:
                 return False
             if "tls.crt" not in (body.get("data") or {}):
                 return False
-            return await self.client.patch_merge(SECRETS, self.place, SECRET, wish) is not None
+            return await self.client.patch(SECRETS, self.place, SECRET, wish) is not None
 
         await until(is_asked, "the Secret")
 

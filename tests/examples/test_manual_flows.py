@@ -53,13 +53,13 @@ def declare_tutorial(registry: webop.OperatorRegistry, client: Client) -> None:
     @webop.on.update("widgets", registry=registry, field="spec.size")
     async def update_fn(new: str, status: webop.Status, namespace: str, **_: Any) -> None:
         patch = {"metadata": {"annotations": {"wanted-size": new}}}  # unbound claims do not grow
-        await client.patch_merge(CLAIMS, namespace, status["create_fn"]["pvc-name"], patch)
+        await client.patch(CLAIMS, namespace, status["create_fn"]["pvc-name"], patch)
 
     @webop.on.update("widgets", registry=registry, field="metadata.labels")
     async def relabel(diff: webop.Diff, status: webop.Status, namespace: str, **_: Any) -> None:
         labels = {field[0]: new for _op, field, _old, new in diff}
         patch = {"metadata": {"labels": labels}}
-        await client.patch_merge(CLAIMS, namespace, status["create_fn"]["pvc-name"], patch)
+        await client.patch(CLAIMS, namespace, status["create_fn"]["pvc-name"], patch)
 
 
 @pytest.mark.feature("TRB-04", "TRB-05", "RST-01", "HIE-03", "EVT-16", "D-33")
@@ -82,7 +82,7 @@ async def test_the_tutorial_works_from_the_creation_to_the_owner_reference(
         assert (owner["kind"], owner["uid"]) == ("Widget", body["metadata"]["uid"])
 
         own = {"metadata": {"labels": {"of-others": "kept"}}}
-        await client.patch_merge(CLAIMS, objects.namespace, "my-claim", own)
+        await client.patch(CLAIMS, objects.namespace, "my-claim", own)
         labels = {"application": None, "owner": "me"}
         await objects.patch("my-claim", {"metadata": {"labels": labels}, "spec": {"size": "2G"}})
         await objects.wait_handled("my-claim")

@@ -6,7 +6,7 @@ import functools
 import logging
 import types
 import unittest.mock
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -92,6 +92,18 @@ def test_a_handler_whose_arguments_cannot_be_given_by_name_is_told_at_import() -
 
     with pytest.raises(TypeError, match=r"fn\(\) takes 'spec' by position only"):
         webop.on.create("kex")(fn)
+
+
+def test_a_handler_with_a_yield_which_no_call_would_run_is_told_at_import() -> None:
+    def fn(**_: Any) -> Iterator[int]:
+        yield 1
+
+    async def async_fn(**_: Any) -> AsyncIterator[int]:
+        yield 1
+
+    for one in (fn, async_fn):
+        with pytest.raises(TypeError, match=r"fn\(\) has a yield"):
+            webop.on.create("kex")(one)
 
 
 class Worker:

@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
+from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,7 +59,7 @@ def pausing() -> Pausing:
 async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Have something done behind the fence, and see that it ends in time."""
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        pausing.spawn(group, coroutine, name="work")
+        pausing.spawn(group, copy_context(), coroutine, name="work")
         await asyncio.sleep(0.05)
         assert pausing.fence is not None
         pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late

@@ -16,6 +16,7 @@ import pytest
 
 import webop
 from tests.client.fake_cluster import Networking
+from tests.client.mocks import answer_by
 from tests.client.plugins import PluginFolder, is_running
 from tests.operating import eventually
 from webop.client.api import Client
@@ -208,8 +209,7 @@ async def test_credentials_are_tried_by_nothing_but_the_calls_themselves(
 
     calls = provide(registry, build_info("old"), build_info("new"))
     keeper = build_keeper(registry)
-    transport = httpx.MockTransport(answer)
-    client = Client(keeper.vault, Networking(), transport_factory=lambda _: transport)
+    client = Client(keeper.vault, Networking(), transport_factory=answer_by(answer))
     async with client, keeping(keeper):
         await keeper.logged_in.wait()
         assert (calls, seen) == ([0], [])
@@ -367,8 +367,8 @@ class Server:
     def __init__(self, keeper: LoginKeeper, *good: str) -> None:
         self.good = set(good)
         self.refused = 0
-        transport = httpx.MockTransport(self._answer)
-        self.client = Client(keeper.vault, Networking(), transport_factory=lambda _: transport)
+        factory = answer_by(self._answer)
+        self.client = Client(keeper.vault, Networking(), transport_factory=factory)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good

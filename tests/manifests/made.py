@@ -17,11 +17,13 @@ from tests.cli.invoking import invoke
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "examples"
 
+_SHOWN = ("access_grants", "policy_server", "secret_replicator", "database_per_tenant")
+
 #: The folders that commands run in, by the files with their output.
 MADE = {
     _ROOT / "manifests" / "operator.yaml": _EXAMPLES / "ephemeral_volume_claims",
-    _EXAMPLES / "access_grants" / "manifests" / "operator.yaml": _EXAMPLES / "access_grants",
     _EXAMPLES / "access_grants" / "Dockerfile": _EXAMPLES / "access_grants",
+    **{_EXAMPLES / name / "manifests" / "operator.yaml": _EXAMPLES / name for name in _SHOWN},
 }
 
 

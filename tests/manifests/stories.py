@@ -159,3 +159,94 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     await admin.until(is_gone, "the end of the grant")
     assert not await admin.get(f"{bindings}/grant-jane")
+
+
+async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
+    """A pod is refused by the policy of the example."""
+    containers = [{"name": "web", "image": "evil.com/web:1"}]
+    pod = {"metadata": {"name": "web"}, "spec": {"containers": containers}}
+
+    async def is_refused() -> bool:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        answer = await admin.client.post(pods, params={"dryRun": "All"}, json=pod)
+        return "not from an allowed registry" in answer.text
+
+    await admin.until(is_refused, "the refusal of an image")
+
+
+async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Secret is copied, changed, and deleted, while somebody else edits it, and is in its way."""
+    secrets = "/api/v1/namespaces/{}/secrets"
+    names = [f"{namespace}-{number}" for number in range(2)]
+    for name in names:
+        await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    await admin.create(secrets.format(names[1]), {"metadata": {"name": "login"}})
+    source, copy = (f"{secrets.format(place)}/login" for place in (namespace, names[0]))
+    meddling = meddle_once(admin, recorder, source)
+    annotations = {"replicator.example.com/to": f"{namespace}-*"}
+    metadata = {"name": "login", "annotations": annotations}
+    await admin.create(secrets.format(namespace), {"metadata": metadata, "data": {"key": "b25l"}})
+
+    async def is_equal() -> bool:
+        return bool((await admin.get(copy)).get("data") == (await admin.get(source))["data"])
+
+    await admin.until(is_equal, "the copy")
+    await admin.merge(source, {"data": {"key": "dHdv"}})
+    await admin.until(is_equal, "the change of the copy")
+    assert meddling.is_set()
+
+    key = "replicator.example.com/to"
+
+    async def is_told_twice() -> bool:
+        for words in (None, annotations[key]):  # the timer begins anew
+            await admin.merge(source, {"metadata": {"annotations": {key: words}}})
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any("somebody else" in each["message"] and each["count"] > 1 for each in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice about what is in the way")
+    await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
+    await admin.client.delete(source)
+
+    async def is_gone() -> bool:
+        return not await admin.get(source)
+
+    await admin.until(is_gone, "the end of the Secret")
+    assert not await admin.get(copy)
+
+
+async def play_tenants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Tenant gets a database in spite of a Secret in the way, while somebody else edits it."""
+    tenants = f"/apis/example.com/v1/namespaces/{namespace}/tenants"
+    secret = f"/api/v1/namespaces/{namespace}/secrets/acme-database"
+    await admin.create(secret.rpartition("/")[0], {"metadata": {"name": "acme-database"}})
+    meddling = meddle_once(admin, recorder, f"{tenants}/acme")
+    kind = {"apiVersion": "example.com/v1", "kind": "Tenant"}
+    await admin.create(tenants, {**kind, "metadata": {"name": "acme"}, "spec": {}})
+
+    def expect(kind: str, status: str) -> Callable[[], Awaitable[bool]]:
+        async def is_so() -> bool:
+            conditions = (
+                (await admin.get(f"{tenants}/acme")).get("status", {}).get("conditions", ())
+            )
+            return any((one["type"], one["status"]) == (kind, status) for one in conditions)
+
+        return is_so
+
+    await admin.until(expect("Ready", "False"), "the word about the Secret")
+    assert meddling.is_set()
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event["count"] > 1 for event in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+    await admin.client.delete(secret)
+    await admin.until(expect("Healthy", "True"), "the database")
+
+    await admin.client.delete(f"{tenants}/acme")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"{tenants}/acme")
+
+    await admin.until(is_gone, "the end of the Tenant")
+    await admin.client.delete(secret)  # else by the garbage collector, which is not there

@@ -263,6 +263,50 @@ def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) 
     assert "must be a YAML list of RBAC rules" in make.fail(_PODS, "--rules", str(rules))
 
 
+def test_what_handlers_say_that_they_do_is_granted_where_they_do_it(make: Maker) -> None:
+    crd = make.folder / "crd.yaml"
+    crd.write_text(_CRD)
+    settings = """
+@webop.on.startup()
+def configure(settings, **_):
+    settings.networking.rights = ["core/secrets:get,list", "pods:delete,patch", "woof/status:patch"]
+"""
+    rules = ["--rules=apps/deployments/scale:patch", "--rules=secrets:create", "--rules=no:get"]
+    made = make(_PODS + settings, "--crd", str(crd), "-n", "team-a", *rules)
+    assert made.warnings == ""
+    role = next(one for one in made.find_all("Role") if one["metadata"]["namespace"] == "team-a")
+    assert [rule for rule in role["rules"] if rule["resources"] == ["pods"]] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+    ]
+    for rule in (
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "create"]},
+        {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
+    ):
+        assert rule in role["rules"]
+    # Dogs and nodes have no namespace.
+    assert made.get_verbs("dogs/status") == ["patch"]
+    assert made.get_verbs("nodes") == ["get"]
+
+
+def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: Maker) -> None:
+    made = make(_PODS, "--rules", "example.com/dogs:get")
+    assert made.get_verbs("dogs") == ["get"]
+    assert "The right 'example.com/dogs:get': the definition of dogs" in made.warnings
+
+
+def test_metrics_are_served_to_the_namespace_that_asks_for_them(make: Maker) -> None:
+    for handlers in (_PODS, _WEBHOOK + _SERVER):
+        made = make(handlers, "--metrics", "monitoring")
+        assert "--metrics=http://0.0.0.0:8080/metrics" in made.container["args"]
+        pod = made.find("Deployment")["spec"]["template"]["metadata"]
+        assert pod["annotations"]["prometheus.io/port"] == "8080"
+        rule = made.find("NetworkPolicy")["spec"]["ingress"][-1]
+        assert rule["ports"] == [{"protocol": "TCP", "port": "probes"}]
+        labels = {"kubernetes.io/metadata.name": "monitoring"}
+        assert rule["from"] == [{"namespaceSelector": {"matchLabels": labels}}]
+
+
 def test_variables_are_those_of_the_container_and_no_others(make: Maker) -> None:
     handlers = f"""
 {_WEBHOOK}
@@ -325,17 +369,20 @@ def test_definitions_tell_what_short_names_mean(make: Maker) -> None:
 
 
 def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> None:
-    made = make("@webop.on.create('example.com', 'v1', 'dogs')\ndef fn(**_): ...\n")
+    decorators = (
+        "@webop.on.create('example.com', 'v1', 'dogs')\n@webop.daemon('dogs.v1.example.com')\n"
+    )
+    made = make(f"{decorators}def fn(**_): ...\n")
     assert made.get_verbs("dogs") == ["get", "list", "watch", "patch"]
     assert made.get_verbs("dogs/status") == ["patch"]
-    assert "the definition of dogs.v1.example.com is not known" in made.warnings
+    assert made.warnings.count("the definition of dogs.v1.example.com is not known") == 1
 
 
 @pytest.mark.parametrize("name", ["'woof'", "'example.com', 'v1', 'dog'", "'dogs'", "kind='Dog'"])
 def test_kinds_that_only_a_cluster_knows_are_asked_for(make: Maker, name: str) -> None:
     message = make.fail(f"@webop.on.create({name})\ndef bark(**_): ...\n")
     assert message.startswith("Handler 'bark': there is no built-in kind ")
-    assert "write group, version and plural in the decorator" in message
+    assert "write its group and plural" in message
     assert "--crd" in message
     assert "--cluster" in message
 
@@ -390,6 +437,7 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         _PODS
         + _WEBHOOK
         + _SERVER
+        + "    settings.networking.rights = ['pods/log:get', 'core/nodes:list']\n"
         + "@webop.on.event(category='api-extensions')\ndef all(**_): ...\n"
     )
     config = str(webop_cluster.kubeconfig)
@@ -412,6 +460,8 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
         )
     permissions = report.stdout.partition("Permissions of ")[2]
     assert "granted" in permissions
+    assert "pods/log" in permissions
+    assert "nodes" in permissions
     assert "not granted" not in permissions
 
 
@@ -517,6 +567,9 @@ def test_webhooks_that_no_service_leads_to_are_refused(make: Maker, server: str,
         (("--managed", "other"), "--managed is 'other', but the startup handlers set 'mine'."),
         (("--crd", "nowhere.yaml"), "Cannot read definitions from 'nowhere.yaml'"),
         (("--rules", "nowhere.yaml"), "Cannot read rules from 'nowhere.yaml'"),
+        (("--rules", "secrets"), "'secrets' must be [GROUP/]KIND[/SUBRESOURCE]:VERB,VERB"),
+        (("--rules", "secrets:read"), "'read' is none of get, list, watch,"),
+        (("--rules", "woof:get"), "The right 'woof:get': there is no built-in kind woof."),
         (("--cluster",), "Cannot log in to the cluster"),
     ],
 )

@@ -380,6 +380,13 @@ async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
             },
             "must have another path than the liveness one",
         ),
+        (
+            {
+                "status_endpoint": "http://localhost:8080/metrics/",
+                "metrics_endpoint": "http://localhost:8080/metrics",
+            },
+            "must have another path than the metrics one",
+        ),
     ],
 )
 async def test_a_wrong_endpoint_is_named(endpoints: Any, said: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 import webop
-from tests.admissions import build_object, build_review
+from tests.admissions import post_review
 from tests.docs.pages import ROOT
 from tests.metrics.scraping import OPENMETRICS, Scrape, find_port, scrape, scrape_until
 from tests.operating import Objects, RunOperator, build_settings
@@ -94,7 +93,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
         await objects.create("two", {"secret": "secret-c"}, labels=labels)
         await objects.create("three", {}, labels={"long": "yes"})
         for spec in ({}, {"field": 1}):
-            await post_review(hook, spec)
+            assert (await post_review(hook, spec))["allowed"] is not bool(spec)
 
         def is_done(found: Scrape) -> object:
             ticks = found.get("webop_handler_calls_total", handler="tick", outcome="success")
@@ -191,17 +190,6 @@ async def test_a_replica_that_stands_by_is_scraped_as_such(
     assert found.get("leader_election_master_status", name="taken") == 0
     assert "leader_election_master_status" in found.names
     assert found.get("webop_acting") == 0
-
-
-async def post_review(port: int, spec: Any) -> None:
-    """Post a review as an API server does; the certificate is of no interest here."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    widgets = ("tests.webop.dev", "v1", "widgets")
-    review = build_review(build_object(spec), resource=widgets, kind="Widget")
-    async with httpx.AsyncClient(verify=context, trust_env=False) as http:
-        answer = await http.post(f"https://127.0.0.1:{port}/check", json=review)
-    assert answer.json()["response"]["allowed"] is not bool(spec)
 
 
 def read_used_names() -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,17 +21,12 @@ from tests.operating import (
     get_connection,
     operate,
 )
-from tests.reactor.proxy import Proxy, intercept
+from tests.reactor.proxy import Proxy
 from tests.reactor.timeline import Timeline
 from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
 
 
 def set_conditions(body: webop.RawBody) -> None:
@@ -138,12 +132,6 @@ async def test_functions_that_come_too_late_are_carried_over_to_the_next_iterati
     assert body["status"] == {"merged": "yes"}
     assert beginnings[:4] == [(False, 0), (True, 1), (False, 0), (False, 0)]
     assert tries == 2
-
-
-@pytest.fixture
-async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(webop_cluster.server) as proxy:
-        yield proxy
 
 
 @pytest.mark.feature("DMN-27", "TMR-20", "CFG-52")

@@ -212,3 +212,28 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"
+
+
+async def test_at_a_stop_the_handlers_that_wait_for_a_running_one_are_left_to_the_next_operator(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+        await released.wait()
+
+    @webop.on.create("widgets", registry=registry, id="second")
+    async def second(**kwargs: Any) -> None:
+        calls.note("second", kwargs)
+
+    async with run_operator(build_settings(batching={"exit_timeout": 30})):
+        await objects.create("a")
+        await calls.wait("a", "first")
+        asyncio.get_running_loop().call_later(0.1, released.set)  # while the operator stops
+    assert calls.handlers("a") == ["first"]
+    assert "first" in get_progress(await objects.get("a"))
+    async with run_operator():
+        await objects.wait_handled("a")
+    assert calls.handlers("a") == ["first", "second"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,19 +14,6 @@ from tests.operating import FINALIZER, Objects, RunOperator
 from tests.reactor.timeline import Timeline
 
 Why = webop.DaemonStoppingReason
-
-
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """Lets a thread go that hangs; at the end of the test at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.mark.feature("DMN-09", "DMN-16", "D-39")

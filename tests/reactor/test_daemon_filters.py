@@ -17,11 +17,6 @@ def has_finalizer(body: dict[str, Any]) -> bool:
     return FINALIZER in body["metadata"].get("finalizers", ())
 
 
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
 @pytest.mark.feature("DMN-28", "DMN-31")
 @pytest.mark.parametrize(
     ("options", "matching", "other"),

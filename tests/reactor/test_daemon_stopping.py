@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +21,7 @@ from tests.operating import (
     get_connection,
     operate,
 )
-from tests.reactor.proxy import Proxy, intercept
+from tests.reactor.proxy import Proxy
 from tests.reactor.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -34,22 +34,9 @@ _PATIENCE = 30.0  # seconds; of stubborn daemons in tests that fail
 
 
 @pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
-@pytest.fixture
 def flags() -> dict[str, webop.DaemonStopped]:
     """The flags of daemons by the names of their objects."""
     return {}
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """Lets stubborn daemons go; at the end of the test at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.fixture
@@ -335,12 +322,6 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
         await objects.wait_gone("one")
         await timeline.wait("ended 1")
         await eventually(lambda: flags["one"].is_set(Why.DONE))
-
-
-@pytest.fixture
-async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(webop_cluster.server) as proxy:
-        yield proxy
 
 
 @pytest.mark.feature("DMN-03", "CON-05", "EVT-10")

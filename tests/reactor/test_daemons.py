@@ -25,11 +25,6 @@ def has_finalizer(body: dict[str, Any]) -> bool:
     return FINALIZER in body["metadata"].get("finalizers", ())
 
 
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
 @pytest.mark.feature("DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_daemon_lives_as_long_as_its_object(

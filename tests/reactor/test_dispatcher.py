@@ -62,6 +62,11 @@ class Processor:
         await asyncio.sleep(0)
         self.indexed.append(raw["metadata"]["uid"])
 
+    async def index_newest(self, obj: Tracked) -> None:
+        obj.is_unindexed = False
+        if obj.raw is not None:
+            await self.index(obj.raw)
+
     def withdraw(self, obj: Tracked) -> None:
         self.withdrawn.append(obj.uid)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ from tests.operating import (
     get_connection,
     get_progress,
 )
-from tests.reactor.proxy import Proxy, intercept
+from tests.reactor.proxy import Proxy
 from webop.client.credentials import ConnectionInfo
 
 if TYPE_CHECKING:
@@ -29,12 +28,6 @@ QUICK: dict[str, dict[str, Any]] = {
     "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
     "batching": {"error_delays": [0.1]},
 }
-
-
-@pytest.fixture
-async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(webop_cluster.server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

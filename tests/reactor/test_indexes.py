@@ -142,6 +142,33 @@ async def test_indexes_are_filled_before_any_handler_runs(
     assert early == {}
 
 
+@pytest.mark.parametrize("handler", ["event", "update"])
+async def test_a_handler_finds_in_the_index_what_its_event_says(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, handler: str
+) -> None:
+    found: dict[str, list[str]] = {}
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def note(
+        name: str, spec: webop.Spec, colours: webop.Index[str, str], event: Any = None, **_: Any
+    ) -> None:
+        if handler == ("update" if event is None else "event"):
+            found.setdefault(spec["colour"], list(colours.get(name, ())))
+
+    @webop.index("widgets", registry=registry, id="colours")
+    async def index(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
+        await asyncio.sleep(0.05)
+        return {name: spec["colour"]}
+
+    await objects.create("a", {"colour": "red"})
+    async with run_operator():
+        await objects.wait_handled("a")
+        await objects.patch("a", {"spec": {"colour": "green"}})
+        await eventually(lambda: "green" in found)
+    assert found["green"] == ["green"]
+
+
 @pytest.mark.feature("IDX-14", "IDX-15", "DMN-25", "MEM-04")
 async def test_what_vanished_while_the_watch_was_down_leaves_the_index_and_its_daemons_stop(
     registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, calls: Calls

@@ -53,7 +53,7 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
     async with operate(info, registry, namespaces=[geese.namespace]):
         await geese.create("before")
         await geese.wait_handled("before")
-        await client.patch_merge(CRDS, None, kind.crd_name, {"spec": {"names": names}})
+        await client.patch(CRDS, None, kind.crd_name, {"spec": {"names": names}})
         number = 0
         while not calls.of(f"after-{number}", "attached"):
             number += 1

@@ -135,7 +135,9 @@ async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_on
             await asyncio.sleep(0.1)  # in which the newer one could be written
         return httpx.Response(503)
 
-    settings = build_settings(networking={"error_backoffs": [0.1]})
+    settings = build_settings(
+        networking={"error_backoffs": [0.1]}, batching={"error_delays": [0.1]}
+    )
     async with relay(webop_cluster) as relayed:
         relayed.meddle = meddle
         async with operate(

@@ -257,7 +257,7 @@ async def test_versions_that_are_added_to_a_kind_are_served(
             versions = crd["spec"]["versions"]
             versions = [*versions, {**versions[0], "name": version, "storage": False}]
             patch = {"spec": {"versions": versions}}
-            await client.patch_merge(CRDS, None, arrivals.crd_name, patch)
+            await client.patch(CRDS, None, arrivals.crd_name, patch)
             await eventually(lambda version=version: version in served, version)  # type: ignore[misc]
 
 
@@ -286,7 +286,7 @@ async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
         await objects.wait_handled("before")
         crd = await client.get(CRDS, None, arrivals.crd_name)
         version = {**crd["spec"]["versions"][0], "subresources": {"status": {}}}
-        await client.patch_merge(CRDS, None, arrivals.crd_name, {"spec": {"versions": [version]}})
+        await client.patch(CRDS, None, arrivals.crd_name, {"spec": {"versions": [version]}})
         body = {}
         for number in range(1000):
             await objects.create(f"after-{number}")

@@ -13,7 +13,15 @@ import pytest
 
 import webop
 from tests.meeting import Boss, Meeting, build_record, provide_peerings
-from tests.operating import FINALIZER, Calls, Objects, RunOperator, build_settings, eventually
+from tests.operating import (
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+)
 from tests.reactor.timeline import Timeline
 from webop.client.api import Client
 from webop.handling.stopping import AsyncDaemonStopped
@@ -44,11 +52,6 @@ async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixtur
 def run_peer(run_operator: RunOperator) -> RunOperator:
     """Runs an operator that listens to the boss."""
     return partial(run_operator, standalone=False, identity="me")
-
-
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
 
 
 @pytest.fixture
@@ -428,3 +431,37 @@ async def test_events_are_shown_again_after_a_pause_that_was_shorter_than_a_hand
         await eventually(lambda: "last" in [call["step"] for call in calls])
         released.set()
         await objects.wait_handled("one")
+
+
+async def test_in_a_pause_the_handlers_that_wait_for_a_running_one_are_not_called(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    def declare(decorator: Callable[..., Any], handler: str) -> None:
+        async def fn(**kwargs: Any) -> None:
+            calls.note(handler, kwargs)
+            if handler.endswith("1"):
+                await released.wait()
+
+        decorator("widgets", registry=registry, id=handler)(fn)
+
+    for handler in ("create1", "create2"):
+        declare(webop.on.create, handler)
+    for handler in ("event1", "event2"):
+        declare(webop.on.event, handler)
+    async with run_peer():
+        await objects.create("one")
+        await calls.wait("one", "create1")
+        await calls.wait("one", "event1")
+        await boss.pause()
+        released.set()
+        await objects.wait("one", lambda raw: "create1" in get_progress(raw))
+        assert not {"create2", "event2"} & {*calls.handlers("one")}
+        await boss.resume()
+        await objects.wait_handled("one")
+    assert calls.handlers("one").count("create1") == calls.handlers("one").count("create2") == 1

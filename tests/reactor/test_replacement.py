@@ -60,7 +60,7 @@ def lose_status(version: Json) -> list[Json]:
 async def has_status(objects: Objects, name: str) -> bool:
     """Tell whether the API server serves the status of an object that exists."""
     where = objects.kind.resource, objects.namespace, name
-    return await objects.client.patch_merge(*where, {"status": {}}, "status") is not None
+    return await objects.client.patch(*where, {"status": {}}, "status") is not None
 
 
 def prefer_next_version(version: Json) -> list[Json]:
@@ -73,7 +73,7 @@ async def change_kind(objects: Objects, change: Change = gain_status) -> None:
     client, name = objects.client, objects.kind.crd_name
     crd = await client.get(CRDS, None, name)
     versions = change(crd["spec"]["versions"][0])
-    await client.patch_merge(CRDS, None, name, {"spec": {"versions": versions}})
+    await client.patch(CRDS, None, name, {"spec": {"versions": versions}})
 
 
 async def replace_watch(
@@ -209,20 +209,27 @@ async def test_a_handler_that_swallows_its_cancellation_holds_up_nothing_but_its
     assert set(crowd.most.values()) == {1}
 
 
+@pytest.fixture
+def ended(registry: webop.OperatorRegistry, ducks: Objects, calls: Calls) -> asyncio.Event:
+    """Set when a handler of creations may end, with a result."""
+    event = asyncio.Event()
+
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    async def created(**kwargs: Any) -> str:
+        calls.note("created", kwargs)
+        await event.wait()
+        return "done"
+
+    return event
+
+
 async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     ducks: Objects,
     calls: Calls,
+    ended: asyncio.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = asyncio.Event()
-
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-        await ended.wait()
-
     settings = build_settings(batching={"exit_timeout": 30})
     async with run_operator(settings):
         await ducks.create("one")
@@ -236,20 +243,12 @@ async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes
 
 
 async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint_goes(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     ducks: Objects,
     calls: Calls,
+    ended: asyncio.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = asyncio.Event()
-
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
-    async def created(**kwargs: Any) -> str:
-        calls.note("created", kwargs)
-        await ended.wait()
-        return "done"
-
     await change_kind(ducks)
     async with run_operator(build_settings(batching={"exit_timeout": 30})):
         await ducks.create("one")
@@ -320,7 +319,7 @@ async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a
     async with run_operator():
         await eventually(lambda: len(found) == 3, "the handlers are called")
         change = {"spec": {"names": {"categories": [category]}}}
-        await ducks.client.patch_merge(CRDS, None, ducks.kind.crd_name, change)
+        await ducks.client.patch(CRDS, None, ducks.kind.crd_name, change)
         await eventually(lambda: len(found) == 6, "the watch is replaced")
     assert found == [set()] * 3 + [names] * 3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,19 +13,6 @@ import pytest
 import webop
 from tests.operating import Calls, Objects, RunOperator, build_settings, eventually
 from tests.reactor.timeline import Timeline
-
-
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """Lets threads go that hang; at the end of the test at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.mark.feature("DMN-02", "CFG-26", "HND-04")

@@ -15,11 +15,6 @@ from tests.reactor.timeline import Timeline
 LATE = 0.35  # seconds; how late a busy machine may be
 
 
-@pytest.fixture
-def timeline() -> Timeline:
-    return Timeline()
-
-
 def is_about(actual: float, expected: float) -> bool:
     return expected - 0.02 <= actual <= expected + LATE
 

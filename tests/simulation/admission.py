@@ -102,7 +102,7 @@ class Admission:
         version: of the operator, for the replicas that are started from now on.
         versions: of each process; the second one (1) judges more.
         listed: the endpoints of the Service, as the API server sees them.
-        terminating: those that were told to stop: they are asked if there are no others.
+        terminating: those that were asked to stop: they are asked if there are no others.
         servers: of each process.
     """
 

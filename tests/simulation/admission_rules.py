@@ -137,7 +137,7 @@ class AdmissionJudge:
         return {"check"} if self._admission.plan.is_persistent else set()
 
     def _list_present(self) -> set[ReplicaProcess]:
-        """Return the replicas that serve, are known to the others, and were not told to stop."""
+        """Return the replicas that serve, are known to the others, and were not asked to stop."""
         return {
             process
             for process, server in self._admission.servers.items()

@@ -37,7 +37,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
         is_hosted=name == "lockouts" or rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes):
+    for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch):
         plan = add(plan, length)
     has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
@@ -235,6 +235,18 @@ def _add_kind_changes(plan: Plan, length: float) -> Plan:
     return dataclasses.replace(
         plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=upgraded
     )
+
+
+def _add_mismatch(plan: Plan, length: float) -> Plan:
+    """Let an object cease to match, or match for a while, when most else is over."""
+    rng = random.Random(f"mismatch {plan.seed}")
+    is_choosy = any(plan.kind == "daemon" and plan.is_choosy for plan in plan.handlers)
+    if not is_choosy or rng.random() > 0.5:
+        return plan
+    at, name = length + rng.uniform(2.0, 10.0), rng.choice(NAMES)
+    steps = [Step(at - 2.0, "create", name), Step(at, "toggle", name)]
+    steps += [Step(at + 5.0, "toggle", name)] if rng.random() < 0.5 else []
+    return dataclasses.replace(plan, steps=_sort([*plan.steps, *steps]))
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:

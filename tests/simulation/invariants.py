@@ -63,7 +63,6 @@ class Judge:
         self.background = BackgroundJudge(world, self)
         self.calm = CalmJudge(world, self)
         plans = (*world.plan.handlers, *world.plan.upgraded)
-        self._kinds = {plan.kind for plan in plans}
         self._is_counting = any(plan.effect == "count" for plan in plans)
         self.active: dict[str, list[Call]] = defaultdict(list)
         self._last: dict[tuple[str, str, str], Call] = {}
@@ -87,21 +86,18 @@ class Judge:
             self.world.tell(f"VIOLATION: {problem}")
             self.violations.append(problem)
 
-    def judge_impatience(self, identity: str, path: str, since: float, until: float) -> None:
+    def judge_impatience(
+        self, identity: str, path: str, since: float, until: float, writes_more: bool
+    ) -> None:
         """What was refused with Retry-After comes no earlier, unless there is more to write."""
         if "webhookconfigurations" in path and any(
             process.identity == identity and process.is_stopping for process in self.world.processes
         ):
             return  # it has but some seconds to hand over, and to withdraw
-        if self._created.get(path.rpartition("/")[2], 0.0) >= since - LAG:  # it is another object
+        is_other = self._created.get(path.rpartition("/")[2], 0.0) >= since - LAG
+        if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
             return
-        has_ended = any(
-            call.process.identity == identity and path.endswith(f"/{call.name}")
-            for call in self.world.calls
-            if call.end is not None and call.end >= since
-        )
-        if not has_ended and not self._kinds & {"daemon", "timer"}:
-            self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
+        self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
@@ -139,7 +135,7 @@ class Judge:
             return  # it was changed, and changed back
         # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if is_long and self._has_kind_changed(last):
+        if is_long and self._has_kind_changed(last.begin):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -153,11 +149,11 @@ class Judge:
         if last.outcome in FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
 
-    def _has_kind_changed(self, call: Call) -> bool:
-        """Tell whether the kind has changed since some time before a call."""
+    def _has_kind_changed(self, since: float) -> bool:
+        """Tell whether the kind has changed since some time before a moment."""
         now = self.world.loop.time()
         return any(
-            step.kind in REPLACING and call.begin - AFTERMATH < step.at < now
+            step.kind in REPLACING and since - AFTERMATH < step.at < now
             for step in self.world.plan.steps
         )
 
@@ -203,7 +199,7 @@ class Judge:
             for calls in self.active.values()
             for one in calls
             if one.process is call.process and one.plan.kind in STATE_KINDS
-            if not (one.plan.is_sync and self._has_kind_changed(one))  # nobody waits for it
+            if not (one.plan.is_sync and self._has_kind_changed(one.begin))  # nobody waits for it
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
@@ -221,7 +217,13 @@ class Judge:
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin)
         is_excused = is_crowded or is_disturbed or self.world.peers.is_anybody_known
-        if pause > last.delay + LATENESS and not is_excused:
+        busy = sum(  # with other handlers of the object, one after another
+            other.end - other.begin
+            for other in self.world.calls
+            if other.uid == call.uid and other.plan.kind in STATE_KINDS
+            if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
+        )
+        if pause > last.delay + busy + LATENESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
     def judge_end(self, call: Call) -> None:

@@ -39,7 +39,7 @@ class Mutant:
         """Return the source of the module with the bug in it.
 
         Raises:
-            ValueError: the source is not what it was: the mutant must be made anew.
+            ValueError: the source has changed: the mutant must be written again.
         """
         if (count := source.count(self.old)) != 1:
             raise ValueError(f"This is {count} times in {self.module}, not once: {self.old}")

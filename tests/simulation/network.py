@@ -12,7 +12,7 @@ import contextvars
 import functools
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -89,7 +89,7 @@ class Network:
         rng: for delays, and for who is hit by a fault.
         on_request: called for each request that is carried out, with its sender.
         on_impatience: called when a process patches again before the time that a 429 has told: with
-            the process, the path, and the times from and until.
+            the process, the path, the times from and until, and whether it writes more.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Network:
         cluster: servers.Cluster,
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
-        on_impatience: Callable[[str, str, float, float], None],
+        on_impatience: Callable[[str, str, float, float, bool], None],
     ) -> None:
         self.faults: list[Fault] = []
         self.policies: list[Fault] = []
@@ -107,8 +107,8 @@ class Network:
         self._rng = rng
         self._on_request = on_request
         self._on_impatience = on_impatience
-        # By process and path, since when and until when: 429 was the answer.
-        self._pauses: dict[tuple[str, str], tuple[float, float]] = {}
+        # By process and path, since when, until when and for what: 429 was the answer.
+        self._pauses: dict[tuple[str, str], tuple[float, float, set[str]]] = {}
         self._context = contextvars.Context()  # of no process: it goes on when one stands still
         self._watches: dict[WatchAnswer, Sender] = {}
         self._gone: set[str] = set()
@@ -157,9 +157,9 @@ class Network:
         )
         is_watch = query.get("watch") in {"true", "1"}
         key = sender.identity, path
-        since, until = self._pauses.get(key, (0.0, 0.0))
+        since, until, refused = self._pauses.get(key, (0.0, 0.0, set()))
         if request.method == "PATCH" and self._loop.time() < until - _LATENCY[1]:
-            self._on_impatience(*key, since, until)
+            self._on_impatience(*key, since, until, not _list_values(sent.body) <= refused)
         delay, fault = self.draw_latency(), self._choose(sender.number, sent)
         if fault is None or fault.kind in {"slow", "late"}:
             extra = fault.seconds * self._rng.random() if fault else 0.0
@@ -171,8 +171,11 @@ class Network:
         elif fault.kind == "status":
             self.later(delay, succeed, waiter, _refuse(fault))
             if request.method == "PATCH" and fault.status == 429:
-                answered = self._loop.time() + delay
-                self._pauses[key] = answered, answered + fault.seconds
+                answered, values = self._loop.time() + delay, _list_values(sent.body)
+                if answered < until:  # what a timer writes meanwhile makes a pause no longer
+                    refused |= values
+                else:
+                    self._pauses[key] = answered, answered + fault.seconds, values
         elif fault.kind in {"lost", "silent"} and not is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
 
@@ -338,6 +341,21 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 def _build_answer(response: servers.Response) -> _ContentAnswer:
     extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
     return _ContentAnswer(response.status, _JSON | extra, response.encode())
+
+
+def _list_values(patch: bytes | None) -> set[str]:
+    """Return what a patch writes, and where; not the version of the object that it is made for."""
+    content = orjson.loads(patch or b"{}")
+    if isinstance(content, list):
+        return {str(operation) for operation in content if operation["op"] != "test"}
+
+    def walk(value: Any, place: str) -> Iterator[str]:
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            yield from walk(inner, f"{place}/{key}")
+        if not isinstance(value, dict) and not place.endswith("/resourceVersion"):
+            yield f"{place}: {value}"
+
+    return {*walk(content, "")}
 
 
 @functools.lru_cache(256)

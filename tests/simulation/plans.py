@@ -88,7 +88,7 @@ class AdmissionPlan:
         pace: seconds between creations that are tried.
         seconds: how long a handler takes.
         lifetime: of replicas that are not heard of.
-        shutdown_delay: how long replicas serve on that were told to stop.
+        shutdown_delay: how long replicas go on serving after they were asked to stop.
         shrinks: whether a rollout brings fewer webhooks, not more.
         is_persistent: whether one of the webhooks stays when there is no replica.
         lag: seconds until changed webhook configurations are in force in the API server.

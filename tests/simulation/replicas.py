@@ -106,7 +106,7 @@ class ReplicaProcess(Process):
         stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
-        is_stopping: whether it was told to end.
+        is_stopping: whether it was asked to end.
     """
 
     def __init__(self, world: World, number: int, serial: int) -> None:
@@ -160,7 +160,7 @@ class ReplicaProcess(Process):
             return ConnectionInfo(server="http://cluster", token=token) if token else None
 
         for handler in self.handlers:
-            _declare(registry, handler, partial(self._act, handler), self)
+            _declare(registry, handler, partial(self.act, handler), self)
         settings = self._build_settings(plan)
         if self._world.admission is not None:
             self._world.admission.equip(self, registry, settings)
@@ -191,7 +191,7 @@ class ReplicaProcess(Process):
                 setattr(getattr(settings, section), name, value)
         return settings
 
-    def _act(self, plan: HandlerPlan, handler: str, kwargs: Mapping[str, Any]) -> _Act:
+    def act(self, plan: HandlerPlan, handler: str, kwargs: Mapping[str, Any]) -> _Act:
         return _Act(self._world, self, plan, handler, kwargs)
 
 
@@ -255,7 +255,9 @@ class _Act:
             patch.metadata.labels[key] = uid
         elif self.plan.effect == "count":
             patch.status[key := f"count-{self.plan.id}"] = number
-            self.world.judge.note_value(self.process, uid, key, number)
+            pause = self.plan.seconds if self.is_in_thread else 0.0  # webop gets it at the end
+            note = self.world.judge.note_value
+            self.world.network.later(pause, note, self.process, uid, key, number)
         elif self.plan.effect == "fn":
             patch.fns.append(partial(_note_in_status, key=key, value=value))
 
@@ -319,7 +321,7 @@ def _declare(
     elif plan.kind in {"event", "absent"}:
         fn = partial(_watch_events, act, plan)
     elif plan.is_sync:
-        fn = partial(_run_sync, act, plan)
+        fn = partial(run_sync, act, plan)
     else:
         fn = partial(_run_async, act, plan)
     if plan.is_general:
@@ -346,7 +348,7 @@ async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> N
         await asyncio.sleep(plan.seconds / 2)
 
 
-def _run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
+def run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
     doing = act(plan.id, kwargs)
     doing.is_in_thread = True
     block(plan.seconds)

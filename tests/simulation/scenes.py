@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,12 @@ from tests.simulation.replicas import (
     Call,
     ReplicaProcess,
     Wish,
+    run_sync,
 )
-from tests.simulation.virtual import VirtualLoop
+from tests.simulation.virtual import VirtualLoop, VirtualThreads
 from tests.simulation.world import OBJECTS, World
+from webop import Patch
+from webop.client.transport import Request as TransportRequest
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge
@@ -32,11 +36,11 @@ QUIET = CALM + 130.0  # a moment when nothing more must be written or called
 
 
 class Idle:
-    """An operator that does nothing, until it is told to end.
+    """An operator that does nothing, until it is asked to end.
 
     Attributes:
         ending: done when it ends by itself.
-        is_stubborn: whether it goes on when it is told to end.
+        is_stubborn: whether it goes on when it is asked to end.
         obstacles: why it is not ready.
     """
 
@@ -117,6 +121,12 @@ class Scene:
         call.outcome, call.delay = outcome, delay
         self.world.end_call(call)
 
+    def run(self, process: Replica, handler: str, body: Json) -> None:
+        """Let a handler do in a thread what is planned for it."""
+        what = {"uid": get_uid(body), "name": "one", "body": body, "patch": Patch()}
+        plan = self.plans[handler]
+        VirtualThreads().submit(run_sync, partial(process.act, plan), plan, **what)
+
     def create(self, name: str = "one", status: Any = None, **metadata: Any) -> Json:
         head = {"apiVersion": f"{GROUP}/v1", "kind": "Thing"}
         body = {**head, "metadata": {"name": name, **metadata}, "spec": {"value": 1}}
@@ -128,6 +138,11 @@ class Scene:
         content = json.dumps(body).encode()
         sent = Request(method, path, {}, {"content-type": kind}, content, process.identity)
         assert self.world.cluster.handle(sent).status < 300
+
+    def submit(self, process: Replica, path: str, patch: Any) -> None:
+        """Send a patch as a replica, by the network; nobody waits for the answer."""
+        sent = TransportRequest("PATCH", path, b"", json.dumps(patch).encode())
+        self.world.network.submit(process, sent, self.loop.create_future())
 
     def annotate(self, process: Replica) -> None:
         """Write something to the object that means nothing."""

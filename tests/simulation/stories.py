@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.simulation.cluster import Json
+from tests.simulation.network import Fault
 from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish
 from tests.simulation.scenes import QUIET, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
 
+FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
@@ -29,9 +31,13 @@ async def call_twice(
     first: str = "create0",
     again: str = "create0",
     cause: str = "create",
+    between: str = "",
     **details: Any,
 ) -> None:
-    """Call a handler, and once more after a pause, or at once while the first call goes on."""
+    """Call a handler, and once more after a pause, or at once while the first call goes on.
+
+    Another handler is called in between, if any, for 5 seconds.
+    """
     await asyncio.sleep(0.5)
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
@@ -44,6 +50,10 @@ async def call_twice(
     if pause is not None:
         await asyncio.sleep(duration)
         scene.end(before, outcome, delay)
+        if between:
+            other = scene.begin(one, between, uid=uid, reason=cause)
+            await asyncio.sleep(5)
+            scene.end(other)
         await asyncio.sleep(pause)
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
@@ -163,6 +173,14 @@ async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> Non
     scene.annotate(one)
 
 
+async def make_value(scene: Scene, *, pause: float) -> None:
+    """Have a timer make a value, and write an older one some time after it has begun."""
+    body, process = scene.create(finalizers=[FINALIZER]), scene.add_replica()
+    scene.run(process, "timer0", body)
+    await asyncio.sleep(pause)
+    scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": 0}})
+
+
 async def end_operator(
     scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: Exception | None = None
 ) -> None:
@@ -178,7 +196,7 @@ async def end_operator(
 
 
 async def stop_at_the_end(scene: Scene, *, is_stubborn: bool) -> None:
-    """Have an operator in the end that is told to stop."""
+    """Have an operator in the end that is asked to stop."""
     scene.add_replica().operator.is_stubborn = is_stubborn
 
 
@@ -340,27 +358,28 @@ async def start_tasks(scene: Scene, *, number: int) -> None:
 async def patch_impatiently(
     scene: Scene,
     *,
-    ended: str = "",
+    first: Any = FIRST_PATCH,
+    second: Any = FIRST_PATCH,
     at: float = 6.0,
     is_new: bool = False,
     is_other: bool = False,
     is_stopping: bool = False,
     path: str = f"{OBJECTS}/one",
 ) -> None:
-    """Patch an object before the time that its refusal has told, which came in second 5."""
+    """Patch an object again, after a refusal in second 5 that has told to wait until second 10."""
     process = scene.add_replica()
     if not is_new:
         scene.create()
-    await asyncio.sleep(at)
+    await asyncio.sleep(5.0)
+    fault = Fault("status", status=429, seconds=5.0)
+    scene.world.network.begin(fault)
+    scene.submit(process, path, first)
+    scene.world.network.end(fault)
+    await asyncio.sleep(at - 5.0)
     if is_new:
         scene.create()
-    scene.annotate(process)
-    if ended:
-        caller = scene.add_replica() if is_other else process
-        scene.end(scene.begin(caller, "event0", name=ended))
-    scene.begin(process, "event0", name="one")
     process.is_stopping = is_stopping
-    scene.world.judge.judge_impatience(process.identity, path, 5.0, 10.0)
+    scene.submit(scene.add_replica() if is_other else process, path, second)
 
 
 async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:

@@ -32,6 +32,7 @@ from tests.simulation.stories import (
     go_on,
     keep_object,
     look_into_index,
+    make_value,
     overwrite,
     patch_impatiently,
     renew,
@@ -67,6 +68,7 @@ ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
 STATUSES: Json = {"handlers": make("create0", effect="status")}
 TIMERS: Json = {"handlers": make("timer0", idle=3.0)}
 COUNTERS: Json = {"handlers": make("timer0", effect="count")}
+SLOW_COUNTERS: Json = {"handlers": make("timer0", effect="count", seconds=3.0, is_sync=True)}
 DELETES: Json = {"handlers": make("delete0")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
@@ -183,6 +185,9 @@ CALLS = (
     tell("too late", "15 s", call_twice, outcome="error", delay=1.0, pause=15.0, retry=1,
          plan=ALONE),
     tell("", "10 s", call_twice, outcome="error", delay=1.0, pause=10.0, retry=1, plan=ALONE),
+    tell("", "15 s, 5 of them for another handler", call_twice, outcome="error", delay=1.0,
+         pause=10.0, between="create1", retry=1,
+         plan={**ALONE, "handlers": make("create0", "create1")}),
     tell("", "in a crowd", call_twice, outcome="error", pause=15.0, retry=1, plan=_limit(1)),
     tell("", "15 s of a bad network", call_twice, outcome="error", pause=15.0, retry=1,
          plan={**ALONE, **ROUGH}),
@@ -223,6 +228,10 @@ WRITES = (
     tell("order", "3 after 4", count, plan=COUNTERS),
     tell("", "5 after 4", count, second=5, plan=COUNTERS),
     tell("", "by another replica", count, is_other=True, plan=COUNTERS),
+    tell("order", "0 after 1 was made", make_value, pause=1.0, plan=COUNTERS),
+    tell("order", "0 after a thread has made 1", make_value, pause=4.0, plan=SLOW_COUNTERS),
+    tell("", "0 just when 1 is made", make_value, pause=0.1, plan=COUNTERS),
+    tell("", "0 while a thread makes 1", make_value, pause=1.0, plan=SLOW_COUNTERS),
     tell("wrong object", "an effect", keep_object, status={"of-create0": "u0"}, plan=CREATIONS),
     tell("wrong object", "a result", keep_object, status={"create0": {"uid": "u0"}},
          plan=CREATIONS),
@@ -262,16 +271,22 @@ WRITES = (
     tell("exit", "never", stop_at_the_end, is_stubborn=True),
     tell("", "at once", stop_at_the_end, is_stubborn=False),
     tell("impatience", "second 6 of 5 to 10", patch_impatiently, plan=EVENTS),
-    tell("impatience", "after an older call", patch_impatiently, ended="one", at=4.0, plan=EVENTS),
-    tell("impatience", "for another object", patch_impatiently, ended="two", plan=EVENTS),
-    tell("impatience", "for another replica", patch_impatiently, ended="one", is_other=True,
-         plan=EVENTS),
+    tell("impatience", "for a newer version", patch_impatiently, plan=EVENTS,
+         second={"metadata": {"annotations": {"a": "1"}, "resourceVersion": "2"}}),
+    tell("impatience", "functions, for a newer version", patch_impatiently, plan=EVENTS,
+         first=[{"op": "test", "path": "/a", "value": 1}, {"op": "remove", "path": "/a"}],
+         second=[{"op": "test", "path": "/a", "value": 2}, {"op": "remove", "path": "/a"}]),
+    tell("impatience", "less to write", patch_impatiently, second={"metadata": {}}, plan=EVENTS),
     tell("impatience", "stopping", patch_impatiently, is_stopping=True, plan=EVENTS),
     tell("impatience", "webhooks", patch_impatiently, path=MUTATING, plan=EVENTS),
-    tell("", "more to write", patch_impatiently, ended="one", plan=EVENTS),
+    tell("", "in second 11", patch_impatiently, at=11.0, plan=EVENTS),
+    tell("", "more to write", patch_impatiently, second={"status": {"a": 1}}, plan=EVENTS),
+    tell("", "another value", patch_impatiently,
+         second={"metadata": {"annotations": {"a": "2"}}}, plan=EVENTS),
+    tell("", "by another replica", patch_impatiently, is_other=True, plan=EVENTS),
     tell("", "another object of the name", patch_impatiently, is_new=True, plan=EVENTS),
-    tell("", "a daemon's", patch_impatiently,
-         plan={"handlers": make("event0", "daemon0", is_choosy=True)}),
+    tell("", "by the next watch of the kind", patch_impatiently,
+         plan={**EVENTS, "steps": (Step(5.5, "alter"),)}),
     tell("", "webhooks at the end", patch_impatiently, path=MUTATING, is_stopping=True,
          plan=EVENTS),
 )  # fmt: skip

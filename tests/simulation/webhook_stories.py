@@ -103,7 +103,7 @@ async def lose_readiness(
     Args:
         scene: of it.
         obstacles: why it is not ready.
-        is_stopping: whether it was told to stop.
+        is_stopping: whether it was asked to stop.
         is_closed: whether it serves no more.
         other: what has happened to another replica.
     """

@@ -51,13 +51,13 @@ from tests.simulation.virtual import (
 from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
 
-_EXIT = 60.0  # seconds for a replica to end when it is told to
+_EXIT = 60.0  # seconds for a replica to end when it is asked to
 _LOOKS = 2.0  # seconds between looks in the calm
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_USES = {"create", "update", "label", "annotate", "meddle", "delete", "replace"}
+_USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
     "fault",
     "kill",
@@ -322,8 +322,12 @@ class World:
             requests.append(("POST", "", body))
         elif step.kind == "update":
             requests.append(("PATCH", name, spec))
-        elif step.kind == "label":
-            label = "yes" if self._values % 2 else None
+        elif step.kind in {"label", "toggle"}:
+            is_chosen = bool(self._values % 2)
+            if step.kind == "toggle":
+                metadata = self.list_objects().get(name, {}).get("metadata", {})
+                is_chosen = LABEL not in metadata.get("labels", {})
+            label = "yes" if is_chosen else None
             requests.append(("PATCH", name, {"metadata": {"labels": {LABEL: label}}}))
         elif step.kind == "annotate":
             notes = {NOTE: str(self._values)}

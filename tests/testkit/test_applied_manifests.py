@@ -87,6 +87,7 @@ def test_names_can_be_left_to_the_api_server_and_dry_runs_store_nothing(
         ({**CONFIGMAP, "data": {"a": 5}}, "ConfigMap one cannot be applied: .*data"),
         ({**CONFIGMAP, "dota": {}}, "ConfigMap one cannot be applied: .*dota"),
         ({**CONFIGMAP, "kind": "Nothing"}, "no kind 'Nothing' in 'v1'.*definition first"),
+        ({**CONFIGMAP, "kind": "configmaps"}, "no kind 'configmaps' .* Did you mean 'ConfigMap'"),
         ({**CONFIGMAP, "apiVersion": "no.one/v1"}, "no kind 'ConfigMap' in 'no.one/v1'"),
     ],
 )

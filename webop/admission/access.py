@@ -23,9 +23,7 @@ _LOOK_LIMIT = 5.0  # seconds
 class ClientAccess:
     """The API server by the client of the operator, with its credentials and retries.
 
-    Args:
-        client: of the operator.
-        on_use: called before each use, so that an operator logs in only if there is need.
+    ``on_use`` is called before each use, so that an operator logs in only if there is need.
     """
 
     def __init__(self, client: Client, *, on_use: Callable[[], None] = lambda: None) -> None:

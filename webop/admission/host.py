@@ -41,10 +41,8 @@ class WebhookHost:
         hosting: what the server is given, and tells.
         manager: keeps the webhook configurations; None if they are not managed.
 
-    Args:
-        operator: the context of the operator.
-        is_hosted: whether an ASGI server runs the app, and serves reviews also without a webhook
-            server of the operator's own.
+    If it is hosted, an ASGI server runs the app, and serves reviews also without a webhook server
+    of the operator's own.
     """
 
     def __init__(self, operator: OperatorContext, *, is_hosted: bool) -> None:
@@ -132,7 +130,13 @@ class WebhookHost:
                     )
                 where = config.get("url") or config.get("service")
                 log = logger.debug if self._is_listening else logger.info
-                log("Webhooks are served at %s.", where)
+                hint = (
+                    ""
+                    if self.is_managing
+                    else " As settings.admission.managed is not set, they are called only if you "
+                    "write the webhook configurations."
+                )
+                log("Webhooks are served at %s.%s", where, hint)
                 if self.manager is not None:
                     self.manager.announce(config, self.hosting.secret)
                 elif self.hosting.secret is not None:

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webop.admission.managed.configurations import build_service_id, build_typed_id
 from webop.admission.response import build_response, clean_line, rank_errors
@@ -35,6 +35,10 @@ from webop.objects.resources import Resource
 from webop.pacing import Once
 from webop.posting import current_poster
 from webop.servers.hosting import Hosting
+from webop.tracing import Description, open_span
+
+if TYPE_CHECKING:
+    from webop.tracing import Span
 
 _IDENTITY = ("/metadata/name", "/metadata/namespace", "/metadata/uid")
 _UNPATCHED = Patch()
@@ -110,9 +114,25 @@ class AdmissionService:
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         if self._operator.client is not None:
             self._operator.client.enter_review(is_dry=review.dryrun)
+        headers = {} if headers is None else headers
+        span = open_span(self._describe, review, webhook, headers)
+        if span is None:
+            return await self._judge(review, webhook, headers, sslpeer)
+        with span:
+            return await self._judge(review, webhook, headers, sslpeer, span)
+
+    async def _judge(
+        self,
+        review: Review,
+        webhook: str | None,
+        headers: Mapping[str, str],
+        sslpeer: Mapping[str, Any] | None,
+        span: Span | None = None,
+    ) -> dict[str, Any]:
+        """Call the handlers of a review, and put the answer together; see :meth:`__call__`."""
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
-        cause = self._build_cause(review, resource, {} if headers is None else headers, sslpeer)
+        cause = self._build_cause(review, resource, headers, sslpeer)
         chosen: Sequence[WebhookHandler] = ()
         entered: Iterable[str] | None = None
         errors: list[Any] = []
@@ -149,15 +169,35 @@ class AdmissionService:
                 error=rank_errors(errors) if errors else None,
             )
             log_answer(cause.logger, review, answer["response"], refusing)
+            verdict, failure = "allowed", None
             if not answer["response"]["allowed"]:
                 label = refusing[0] if refusing else self._tally.find_label(webhook)
-                why = "denied" if is_verdict(rank_errors(errors)) else "error"
-                self._tally.rejections[label, why] += 1
+                failure = rank_errors(errors)
+                verdict = "denied" if is_verdict(failure) else "error"
+                self._tally.rejections[label, verdict] += 1
+            if span is not None:
+                span.conclude(verdict, failure if verdict == "error" else None)
             return answer
         finally:
             if entered is not None:
                 self._gate.leave(entered)
             review_of_the_moment.reset(token)
+
+    def _describe(
+        self, review: Review, webhook: str | None, headers: Mapping[str, str]
+    ) -> Description:
+        """Say what a review is about, for traces."""
+        label, reference = self._tally.find_label(webhook), review.build_reference()
+        attributes = {
+            "webop.review.webhook": label,
+            "webop.review.uid": review.uid,
+            "webop.review.operation": review.operation,
+            "webop.review.dry_run": review.dryrun,
+            "webop.resource": reference["resource"],
+            "k8s.namespace.name": review.namespace,
+            "webop.object.name": reference.get("name"),
+        }
+        return Description(f"review {label}", attributes, kind="SERVER", headers=headers)
 
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler, and return its error if it objects.

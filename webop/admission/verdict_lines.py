@@ -21,13 +21,7 @@ _MESSAGE_LIMIT = 1024  # characters
 
 
 class ReviewLogger(LocalObjectLogger):
-    """The logger of a review: its messages carry the object and the request.
-
-    Args:
-        review: the request.
-        body: the object.
-        settings: the operator's settings.
-    """
+    """The logger of a review: its messages carry the object and the request."""
 
     def __init__(
         self, review: Review, *, body: Mapping[str, Any], settings: OperatorSettings
@@ -47,14 +41,7 @@ class ReviewLogger(LocalObjectLogger):
 def log_answer(
     logger: Logger, review: Review, response: Mapping[str, Any], refusing: Iterable[str]
 ) -> None:
-    """Tell what has been answered.
-
-    Args:
-        logger: the one of the review.
-        review: the request.
-        response: the answer, the inner part of the AdmissionReview.
-        refusing: the ids of the handlers that have refused it.
-    """
+    """Log the answer of a review, and which handlers have refused it."""
     if not response["allowed"]:
         logger.info("%s", build_denial(review, response, refusing))
     elif logger.isEnabledFor(logging.DEBUG):

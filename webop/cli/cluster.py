@@ -9,11 +9,9 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-
-from webop.errors import WebopError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -29,17 +27,7 @@ _name_option = click.option(
 )
 
 
-class _Group(click.Group):
-    """Turns webop's errors into messages with exit code 1."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except WebopError as error:
-            raise click.ClickException(str(error)) from error
-
-
-@click.group(cls=_Group, short_help="Run a real Kubernetes API server on this machine.")
+@click.group(short_help="Run a real Kubernetes API server on this machine.")
 def cluster() -> None:
     """Run a real Kubernetes API server on this machine, with no Docker.
 

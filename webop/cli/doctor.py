@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import sys
 from typing import Any
 
 import click
 
-from webop.cli.options import CLIControls, aliased_option, check_names, choose_scope, module_option
-from webop.errors import WebopError
+from webop.cli.options import (
+    CLIControls,
+    choose_scope,
+    load_quietly,
+    place_options,
+    source_options,
+    startup_option,
+)
 
 _option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
@@ -30,20 +34,12 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
     "--as", "account", metavar="ACCOUNT", callback=_check_account,
     help="Whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
 )  # fmt: skip
-@_option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
-@_option(
-    "-n", "--namespace", "namespaces", multiple=True, metavar="NAMESPACE", callback=check_names,
-    help="Where the operator works, as for 'webop run'; repeatable.",
-)  # fmt: skip
+@place_options(_option)
 @_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
 @_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
 @_option("--standalone", is_flag=True, help="There is no peering, as for 'webop run'.")
-@module_option()
-@aliased_option()
-@_option(
-    "--startup/--no-startup", "calls_startup", default=True,
-    help="Call the startup handlers for the settings, and then the cleanup handlers.",
-)  # fmt: skip
+@source_options()
+@startup_option(_option)
 @_option(
     "--startup-timeout", type=click.FloatRange(min=0.1), default=10.0, metavar="SECONDS",
     help="How long these handlers may take.",
@@ -56,7 +52,6 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
     "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text",
     help="For people, or for programs.",
 )  # fmt: skip
-@click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: Any) -> None:
@@ -82,19 +77,11 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     from webop.doctor.examination import examine  # noqa: PLC0415 - not for --help
     from webop.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
     from webop.doctor.visit import Visit  # noqa: PLC0415
-    from webop.handling.checks import check_registry  # noqa: PLC0415
-    from webop.loading import load_handlers  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
-    sources = options.pop("paths"), options.pop("modules")
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # the report is all of the output
-            registry = load_handlers(*sources, controls.registry)
-        check_registry(registry)
-        settings = controls.settings or OperatorSettings.from_environment()
-        _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
-    except WebopError as exc:
-        raise click.ClickException(str(exc)) from exc
+    registry, _ = load_quietly(options.pop("paths"), options.pop("modules"), controls.registry)
+    settings = controls.settings or OperatorSettings.from_environment()
+    _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
     settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name
     settings.peering.standalone |= options.pop("standalone")
     if name := options.pop("peering_name"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from webop.cli.options import check_names, choose_scope
-from webop.errors import APIConnectionError, APIError, WebopError
+from webop.errors import APIConnectionError, APIError
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -62,14 +62,10 @@ def _selection(fn: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from webop.settings import OperatorSettings  # noqa: PLC0415 - not for --help
 
-        try:
-            clusterwide, namespaces = choose_scope(
-                click.get_current_context(), clusterwide, namespaces
-            )
-            finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
-            fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
-        except WebopError as exc:
-            raise click.ClickException(str(exc)) from exc
+        context = click.get_current_context()
+        clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
+        finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
+        fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
 
     return wrapper
 

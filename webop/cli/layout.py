@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from webop.errors import WebopError
+
 _Row = tuple[str, str]
 
 _OTHER_OPTIONS = "Other options"
@@ -46,7 +48,7 @@ class SectionCommand(click.Command):
 
 
 class SectionGroup(click.Group):
-    """A group whose help has its commands under headings; others come last."""
+    """The commands, under headings in the help; others come last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,6 +70,13 @@ class SectionGroup(click.Group):
             texts = [(name, self.commands[name].get_short_help_str(120)) for name in shown]
             sections[heading] = texts
         _write_sections(formatter, sections)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; errors of webop are messages with exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except WebopError as exc:
+            raise click.ClickException(str(exc)) from exc
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import functools
@@ -20,9 +19,7 @@ from typing import Any
 import click
 
 from webop.aliasing import advise_about_kopf
-from webop.cli.options import aliased_option, module_option
-from webop.errors import WebopError
-from webop.handling.checks import check_registry
+from webop.cli.options import load_quietly, source_options
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -33,7 +30,6 @@ from webop.handling.handlers import (
     WebhookHandler,
 )
 from webop.handling.registry import OperatorRegistry
-from webop.loading import load_handlers
 from webop.objects.resources import Selector
 
 _HEADINGS = ("HANDLER", "RESOURCE", "ID", "SOURCE", "FILTERS AND OPTIONS")
@@ -55,8 +51,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 @click.command(short_help="List the handlers of files and modules.")
-@module_option()
-@aliased_option()
+@source_options()
 @click.option(
     "-o",
     "--output",
@@ -67,7 +62,6 @@ class _Wrapper(textwrap.TextWrapper):
     show_default=True,
     help="For people, or for programs.",
 )
-@click.argument("paths", nargs=-1, type=click.Path())
 def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> None:
     """List the handlers of the files in PATHS and of the modules.
 
@@ -81,13 +75,9 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     if not paths and not modules:
         raise click.UsageError("Name files or modules with handlers: webop handlers handlers.py")
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # the list is to be all of the output
-            registry = load_handlers(paths, modules)
-        for suspicion in check_registry(registry):
-            click.echo(f"Warning: {suspicion}", err=True)
-    except WebopError as exc:
-        raise click.ClickException(str(exc)) from exc
+    registry, suspicions = load_quietly(paths, modules)
+    for suspicion in suspicions:
+        click.echo(f"Warning: {suspicion}", err=True)
     found = [describe_handler(handler) for handler in list_handlers(registry)]
     if form == "json":
         click.echo(json.dumps(found, indent=2))

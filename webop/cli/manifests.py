@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from webop.aliasing import advise_about_kopf
-from webop.cli.layout import SectionCommand, SectionOption, build_option
+from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import (
     CLIControls,
-    aliased_option,
-    check_names,
     choose_scope,
-    module_option,
+    load_quietly,
+    place_options,
+    source_options,
+    startup_option,
 )
-from webop.errors import WebopError
 from webop.escaping import escape
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ _kinds, _output = map(build_option, ("Handlers", "Output"))
 
 
 def _check_name(_: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    pattern = _NAMESPACE if param.name == "home" else _NAME
+    pattern = _NAMESPACE if param.metavar == "NAMESPACE" else _NAME
     if name is not None and not pattern.fullmatch(name):
         raise click.BadParameter(
             f"must be lowercase letters, digits and '-', 63 at most, got {name!r}.", param=param
@@ -69,25 +68,22 @@ class _RememberingCommand(SectionCommand):
 
 
 @click.command(cls=_RememberingCommand, short_help="Print the manifests of an operator.")
-@module_option(cls=SectionOption, section="Handlers")
-@aliased_option(cls=SectionOption, section="Handlers")
+@source_options(_kinds)
 @_kinds(
     "--crd", "crds", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
     help="A file or folder with CustomResourceDefinitions of handled kinds; repeatable.",
 )  # fmt: skip
 @_kinds("--cluster", "asks_cluster", is_flag=True, help="Ask the cluster of kubectl about kinds.")
 @_kinds(
-    "--rules", metavar="FILE", type=click.Path(path_type=Path),
-    help="A YAML list of RBAC rules for what handlers do themselves, copied with its comments.",
+    "--rules", multiple=True, metavar="RIGHT|FILE",
+    help="What handlers do themselves, such as secrets:get,list or apps/deployments/scale:patch; "
+    "or a file with a YAML list of RBAC rules, copied with its comments; repeatable.",
 )  # fmt: skip
 @_kinds(
     "--env", "variables", multiple=True, metavar="NAME=VALUE", callback=_parse_variables,
     help="A variable of the container, which handlers get here, too; repeatable.",
 )  # fmt: skip
-@_kinds(
-    "--startup/--no-startup", "calls_startup", default=True,
-    help="Call the startup handlers, as they change the settings, and then the cleanup handlers.",
-)  # fmt: skip
+@startup_option(_kinds)
 @_names(
     "--name", metavar="NAME", callback=_check_name,
     help="The name of the objects; by default, that of the folder of the files.",
@@ -99,11 +95,7 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_names("--create-namespace", "creates_namespace", is_flag=True, help="Write that namespace, too.")
 @_names("--image", metavar="IMAGE", help="The image, by default NAME:0.1.0 (see 'webop image').")
-@_scope("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
-@_scope(
-    "-n", "--namespace", "namespaces", multiple=True, metavar="NAMESPACE", callback=check_names,
-    help="Where the operator works, as for 'webop run'; repeatable.",
-)  # fmt: skip
+@place_options(_scope)
 @_others(
     "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
     help="How many pods; by default 2, or 1 if they would handle the same objects.",
@@ -111,6 +103,10 @@ class _RememberingCommand(SectionCommand):
 @_others("--lease", metavar="NAME", help="The Lease of the replica that acts; by default, NAME.")
 @_others("--no-lease", is_flag=True, help="No Lease: a single replica, with gaps in updates.")
 @_others("-P", "--peering", metavar="NAME", help="The peering; by default, there is none.")
+@_others(
+    "--metrics", metavar="NAMESPACE", callback=_check_name,
+    help="Serve metrics to the pods of a namespace, such as that of Prometheus.",
+)  # fmt: skip
 @_webhooks(
     "--service", metavar="NAME", callback=_check_name, help="The name of the Service; else NAME."
 )
@@ -132,7 +128,6 @@ class _RememberingCommand(SectionCommand):
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write the files of a kustomize base into a folder.",
 )  # fmt: skip
-@click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def manifests(
@@ -152,11 +147,11 @@ def manifests(
     others; a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
 
     The files are imported, and their startup handlers called. What handlers do with other objects
-    is not known from outside: write it into a file for --rules.
+    is not known from outside: say it in settings.networking.rights, or by --rules.
 
     \b
         webop manifests handlers.py | kubectl apply -f -
-        webop manifests --crd crd.yaml --rules rules.yaml --home operators handlers.py
+        webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
     from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - not for --help
@@ -177,7 +172,7 @@ def manifests(
         has_lease=not no_lease,
         **options,
     )
-    with _failing(), _preserving_environment(variables):
+    with _preserving_environment(variables):
         registry = _load(paths, modules, controls)
         made = asyncio.run(build_manifests(registry, request))
     for doubt in made.doubts:
@@ -202,15 +197,13 @@ def manifests(
 
 
 @click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
-@module_option()
-@aliased_option()
+@source_options()
 @click.option("--name", metavar="NAME", callback=_check_name, help="As for 'webop manifests'.")
 @click.option(
     "--wheels",
     metavar="FOLDER",
     help="A folder beside the files with wheels that no package index has, such as webop's.",
 )
-@click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def image(
@@ -235,8 +228,7 @@ def image(
     from webop.manifests.image import build_dockerfile, list_own_files  # noqa: PLC0415
 
     root, sources, name = _locate(paths, modules, name)
-    with _failing():
-        _load(paths, modules, controls)
+    _load(paths, modules, controls)
     files = list_own_files(root)
     command = escape(shlex.join(ctx.meta["arguments"]))
     click.echo(
@@ -266,15 +258,6 @@ def _locate(
 
 
 @contextlib.contextmanager
-def _failing() -> Iterator[None]:
-    """Report errors of the user."""
-    try:
-        yield
-    except WebopError as exc:
-        raise click.ClickException(str(exc)) from exc
-
-
-@contextlib.contextmanager
 def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have only the variables of the container mean anything to webop."""
     before = dict(os.environ)
@@ -291,15 +274,10 @@ def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _load(
     paths: tuple[str, ...], modules: tuple[str, ...], controls: CLIControls
 ) -> OperatorRegistry:
-    from webop.handling.checks import check_registry  # noqa: PLC0415 - not for --help
-    from webop.loading import load_handlers  # noqa: PLC0415
-
-    with contextlib.redirect_stdout(sys.stderr):  # the manifests are all of the output
-        registry = load_handlers(paths, modules, controls.registry)
+    registry, _ = load_quietly(paths, modules, controls.registry)
     if not len(registry):
         places = ", ".join((*paths, *modules))
         raise click.ClickException(
             f"There are no handlers in {places}: nothing to deploy.{advise_about_kopf()}"
         )
-    check_registry(registry)
     return registry

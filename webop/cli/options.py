@@ -6,23 +6,26 @@ When options exclude each other, what is on the command line is meant, if anythi
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from webop.client.credentials import Vault
-    from webop.handling.registry import OperatorRegistry
-    from webop.settings import OperatorSettings
+import contextlib
 import functools
 import logging
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from webop.aliasing import alias_kopf
 from webop.cli.layout import build_option
+from webop.errors import WebopError
 from webop.logs import LogFormat, configure
+
+if TYPE_CHECKING:
+    from webop.client.credentials import Vault
+    from webop.handling.registry import OperatorRegistry
+    from webop.settings import OperatorSettings
 
 DEV_PRIORITY = 666  # the manual's, "Development mode"
 logger = logging.getLogger(__name__)
@@ -41,29 +44,80 @@ class CLIControls:
     loop: asyncio.AbstractEventLoop | None = None
 
 
-def module_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds ``-m/--module`` to a command, with more attributes of ``click.option``."""
-    return click.option(
-        "-m",
-        "--module",
-        "modules",
-        multiple=True,
-        metavar="MODULE",
-        help="Import a module with handlers, as in 'python -m'; repeatable.",
-        **attributes,
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def source_options(option: Callable[..., Decorator] = click.option, **attributes: Any) -> Decorator:
+    """Return what adds files and modules with handlers to a command.
+
+    Args:
+        option: what declares an option.
+        attributes: more about ``--module``.
+    """
+    decorators = (
+        option(
+            "-m",
+            "--module",
+            "modules",
+            multiple=True,
+            metavar="MODULE",
+            help="Import a module with handlers, as in 'python -m'; repeatable.",
+            **attributes,
+        ),
+        option(
+            "--aliased",
+            is_flag=True,
+            expose_value=False,
+            envvar="WEBOP_ALIASED",
+            callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
+            help="Let 'import kopf' give webop, also in the packages that handlers import.",
+        ),
+        click.argument("paths", nargs=-1, type=click.Path()),
     )
+    return lambda fn: functools.reduce(lambda made, add: add(made), reversed(decorators), fn)
 
 
-def aliased_option(**attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds ``--aliased`` to a command, with more attributes of ``click.option``."""
-    return click.option(
-        "--aliased",
-        is_flag=True,
-        expose_value=False,
-        envvar="WEBOP_ALIASED",
-        callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
-        help="Let 'import kopf' give webop, also in the packages that handlers import.",
-        **attributes,
+def load_quietly(
+    paths: tuple[str, ...], modules: tuple[str, ...], registry: OperatorRegistry | None = None
+) -> tuple[OperatorRegistry, list[str]]:
+    """Return the handlers of files and modules, and suspicions about them.
+
+    What the files print goes to the standard error: the output of the command is for programs.
+
+    Raises:
+        ConfigurationError: they cannot be imported, or a handler cannot be called.
+    """
+    from webop.handling.checks import check_registry  # noqa: PLC0415 - not for --help
+    from webop.loading import load_handlers  # noqa: PLC0415
+
+    with contextlib.redirect_stdout(sys.stderr):
+        registry = load_handlers(paths, modules, registry)
+    return registry, check_registry(registry)
+
+
+def place_options(option: Callable[..., Decorator]) -> Decorator:
+    """Return what adds the namespaces that a deployed operator works in, declared by `option`."""
+    everywhere = option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
+    somewhere = option(
+        "-n",
+        "--namespace",
+        "namespaces",
+        multiple=True,
+        metavar="NAMESPACE",
+        callback=check_names,
+        help="Where the operator works, as for 'webop run'; repeatable.",
+    )
+    return lambda fn: everywhere(somewhere(fn))
+
+
+def startup_option(option: Callable[..., Decorator]) -> Decorator:
+    """Return what adds ``--startup``, declared by `option`."""
+    return option(
+        "--startup/--no-startup",
+        "calls_startup",
+        default=True,
+        help="Call the startup handlers, as they change the settings, and then the cleanup "
+        "handlers.",
     )
 
 
@@ -161,11 +215,11 @@ def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn(*args, **kwargs)
         except click.UsageError:
             raise
-        except click.ClickException as exc:
+        except (click.ClickException, WebopError) as exc:
             if log_format is not LogFormat.JSON:
                 raise
             # The last line is for the same reader as the others.
-            logger.log(logging.ERROR, "%s", exc.format_message())
-            return click.get_current_context().exit(exc.exit_code)
+            logger.log(logging.ERROR, "%s", exc)
+            return click.get_current_context().exit(1)
 
     return wrapper

@@ -16,7 +16,7 @@ import click
 
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
-from webop.errors import APIConnectionError, APIError, APINotFoundError, WebopError
+from webop.errors import APIConnectionError, APIError, APINotFoundError
 from webop.escaping import escape
 from webop.identities import detect_own_identity
 
@@ -127,10 +127,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
                 )
             identity = identity or detect_own_identity()
             request = Request(peering_name, clusterwide, namespaces, identity)
-            try:
-                fn(*args, request=request, **kwargs)
-            except WebopError as exc:
-                raise click.ClickException(str(exc)) from exc
+            fn(*args, request=request, **kwargs)
 
         return wrapper
 
@@ -282,7 +279,7 @@ async def _patch(
 ) -> dict[str, Any] | None:
     patch = {"status": {request.identity: record}}
     subresource = "status" if "status" in kind.subresources else None
-    return await client.patch_merge(kind, namespace, request.peering, patch, subresource)
+    return await client.patch(kind, namespace, request.peering, patch, subresource)
 
 
 def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:

@@ -8,21 +8,22 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 
 from webop.aliasing import advise_about_kopf
-from webop.cli.layout import SectionCommand, SectionOption, build_option
+from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
-    aliased_option,
     choose_priority,
     choose_scope,
     logging_options,
-    module_option,
+    source_options,
 )
-from webop.errors import WebopError
+from webop.cli.reloading import accept_reload, supervise, wait_for_turn
 from webop.loading import load_handlers
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ Examples:
     webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
     webop run -A --dev --verbose -m package.handlers
     webop run -A --lease my-operator handlers.py
+    webop run -A --dev --reload handlers.py
 
 \b
 Environment:
@@ -52,17 +54,18 @@ Exit codes:
 """
 
 
-_scope, _probes = map(build_option, ("Scope", "Probes"))
-_others = build_option("Other operators")
+_handlers, _scope, _others, _probes = map(
+    build_option, ("Handlers", "Scope", "Other operators", "Probes")
+)
 
 
 @click.command(cls=SectionCommand, short_help="Run an operator.", epilog=_EPILOG)
-@module_option(
-    cls=SectionOption,
-    section="Handlers",
-    envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"],
+@source_options(_handlers, envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"])
+@_handlers(
+    "--reload",
+    is_flag=True,
+    help="Load the handlers anew when a Python file changes in their folders; for development.",
 )
-@aliased_option(cls=SectionOption, section="Handlers")
 @_scope(
     "-A",
     "--all-namespaces",
@@ -123,75 +126,79 @@ _others = build_option("Other operators")
     envvar="WEBOP_RUN_METRICS",
     help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port may be the same.",
 )
+@_probes(
+    "--status",
+    "status_endpoint",
+    metavar="URL",
+    envvar="WEBOP_RUN_STATUS",
+    help="Serve the status page at a URL such as http://localhost:8080/ui. Without this option, it "
+    "is at /ui of the ports of the probes and the metrics if only this machine reaches them.",
+)
 @logging_options
-@click.argument("paths", nargs=-1, type=click.Path())
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def run(
     ctx: click.Context,
     controls: CLIControls,
+    /,
     paths: tuple[str, ...],
     modules: tuple[str, ...],
-    clusterwide: bool,
-    namespaces: tuple[str, ...],
-    standalone: bool | None,
-    dev: bool,
-    priority: int | None,
-    peering_name: str | None,
+    reload: bool,
     lease_name: str | None,
-    liveness_endpoint: str | None,
-    metrics_endpoint: str | None,
+    **options: Any,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
     It runs until Ctrl-C or SIGTERM. The credentials come from the kubeconfig or from the service
     account of the pod, unless there are login handlers.
     """
-    clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
-    priority = ctx.params["priority"] = choose_priority(ctx, dev, priority)  # handlers can read it
-    try:
-        with _importing():
-            registry = load_handlers(paths, modules, controls.registry)
-            from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
-            from webop.settings import OperatorSettings  # noqa: PLC0415
-        for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
-            renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
-            logger.warning("The environment variable %s is not read; use %s.", variable, renamed)
-        if not clusterwide and not namespaces:
-            clusterwide = True
-            logger.warning(
-                "No namespaces are named: serving all of them. Add --all-namespaces (-A) if you "
-                "want that, else --namespace (-n)."
-            )
-        if not len(registry):
-            advice = advise_about_kopf() or " Name files or modules: webop run handlers.py"
-            logger.warning("There are no handlers.%s", advice)
-        settings = controls.settings
-        if lease_name is not None:
-            settings = settings or OperatorSettings.from_environment()
-            settings.leadership.lease_name = lease_name
-        with contextlib.ExitStack() as stack:
-            loop = controls.loop
-            if loop is None:
-                runner = asyncio.Runner(loop_factory=_detect_loop_factory())
-                loop = stack.enter_context(runner).get_loop()
-            embedding.run(
-                loop=loop,
-                standalone=standalone,
-                clusterwide=clusterwide,
-                namespaces=namespaces,
-                priority=priority,
-                peering_name=peering_name,
-                liveness_endpoint=liveness_endpoint,
-                metrics_endpoint=metrics_endpoint,
-                registry=controls.registry,
-                settings=settings,
-                stop_flag=controls.stop_flag,
-                ready_flag=controls.ready_flag,
-                vault=controls.vault,
-            )
-    except WebopError as exc:
-        raise click.ClickException(str(exc)) from exc
+    scope = choose_scope(ctx, options["clusterwide"], options["namespaces"])
+    options["clusterwide"], options["namespaces"] = scope
+    priority = choose_priority(ctx, options.pop("dev"), options["priority"])
+    options["priority"] = ctx.params["priority"] = priority  # handlers can read it
+    link = accept_reload()
+    if reload and link is None:
+        if not paths and not modules:
+            raise click.UsageError("--reload: name the files with the handlers, or modules by -m.")
+        ctx.exit(supervise([Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)))
+    with _importing():
+        registry = load_handlers(paths, modules, controls.registry)
+        from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
+        from webop.handling.checks import check_registry  # noqa: PLC0415
+        from webop.settings import OperatorSettings  # noqa: PLC0415
+    for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
+        renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
+        logger.warning("The environment variable %s is not read; use %s.", variable, renamed)
+    if not any(scope):
+        options["clusterwide"] = True
+        logger.warning(
+            "No namespaces are named: serving all of them. Add --all-namespaces (-A) if you "
+            "want that, else --namespace (-n)."
+        )
+    if not len(registry):
+        advice = advise_about_kopf() or " Name files or modules: webop run handlers.py"
+        logger.warning("There are no handlers.%s", advice)
+    settings, stop_flag = controls.settings, controls.stop_flag
+    if lease_name is not None:
+        settings = settings or OperatorSettings.from_environment()
+        settings.leadership.lease_name = lease_name
+    if link is not None:
+        check_registry(registry)  # before the former handlers have stopped
+        stop_flag = wait_for_turn(link)
+    with contextlib.ExitStack() as stack:
+        loop = controls.loop
+        if loop is None:
+            runner = asyncio.Runner(loop_factory=_detect_loop_factory())
+            loop = stack.enter_context(runner).get_loop()
+        embedding.run(
+            loop=loop,
+            registry=controls.registry,
+            settings=settings,
+            stop_flag=stop_flag,
+            ready_flag=controls.ready_flag,
+            vault=controls.vault,
+            **options,
+        )
 
 
 @contextlib.contextmanager

@@ -18,25 +18,12 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
-from webop.client.calls import (
-    JSON,
-    JSON_PATCH,
-    MERGE_PATCH,
-    Call,
-    Page,
-    encode_body,
-    parse_page,
-)
+from webop.client.calls import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
+from webop.client.decoding import decode
 from webop.client.failures import build_connection_error, choose_pause
 from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
-from webop.client.streams import (
-    Deadlines,
-    LineStream,
-    StreamLimits,
-    build_refusal,
-    read_content,
-)
+from webop.client.streams import Deadlines, LineStream, StreamLimits, build_refusal, read_content
 from webop.client.transport import build_transport
 from webop.errors import (
     APIConnectionError,
@@ -47,10 +34,9 @@ from webop.errors import (
 )
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
+from webop.tracing import NOT_TRACED, open_span
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from webop.client.credentials import Vault
     from webop.client.transport import TransportFactory
     from webop.client.watch import Watcher
@@ -108,11 +94,6 @@ class Client:
         watchers: the watches that run.
         paging_groups: the API groups known to have no streaming lists, so that no watch asks for
             one again. They are told apart, as aggregated groups have servers of their own.
-
-    Args:
-        vault: where to take credentials from.
-        options: the time-outs and pauses, such as ``settings.networking``.
-        transport_factory: makes a transport for credentials.
     """
 
     def __init__(
@@ -142,12 +123,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -166,13 +142,9 @@ class Client:
     ) -> Any:
         """Send a request, return the decoded JSON of the answer (None if it is empty).
 
-        Args:
-            method: an HTTP method in upper case.
-            path: from the root of the API server, such as "/version"; already quoted.
-            params: the query.
-            body: anything that JSON can hold, mappings of all kinds included.
-            content_type: of the body; JSON by default.
-            timeout: in seconds, for one attempt; ``options.request_timeout`` by default.
+        The path is from the root of the API server, and quoted. The body is anything that JSON can
+        hold, mappings of all kinds included. The timeout is for one attempt,
+        ``options.request_timeout`` by default.
 
         Raises:
             APIConnectionError: no usable answer, also after the retries.
@@ -223,11 +195,6 @@ class Client:
     ) -> AsyncIterator[LineStream]:
         """Open a stream of lines, such as a watch; there are no retries.
 
-        Args:
-            path: from the root of the API server.
-            params: the query.
-            limits: of the connect, of silence, and in total.
-
         Raises:
             TimeoutError: the server was silent for longer than the limit.
             APIConnectionError: no connection, no answer in time, or the stream was cut.
@@ -261,11 +228,7 @@ class Client:
             await self._pool.release(session)
 
     async def get(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        **options: Unpack[ObjectOptions],
+        self, resource: Resource, namespace: str | None, name: str, **options: Unpack[ObjectOptions]
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)
@@ -283,13 +246,7 @@ class Client:
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
-        Args:
-            resource: what to read.
-            namespace: where; None for the whole cluster.
-            limit: how many objects there are on a page, at most.
-            is_retried: whether network errors and 5xx are retried, as in all requests.
-            selection: parameters that select objects; None for all of them.
-            lane: with which other requests each page shares a limit; None for no limit.
+        In a lane, each page is a request of it.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -335,44 +292,26 @@ class Client:
         result: dict[str, Any] = await self.request("DELETE", path, body=options)
         return result
 
-    async def patch_merge(
+    async def patch(
         self,
         resource: Resource,
         namespace: str | None,
         name: str,
-        patch: Mapping[str, Any],
+        patch: Mapping[str, Any] | Iterable[Mapping[str, Any]],
         subresource: str | None = None,
         **options: Unpack[ObjectOptions],
     ) -> dict[str, Any] | None:
-        """Apply a merge patch (RFC 7396), return the patched object; None if it is gone."""
-        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(resource, path, options, encode_body(patch), MERGE_PATCH)
+        """Patch an object, return it as it is then; None if it is gone.
 
-    async def patch_json(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        patch: Iterable[Mapping[str, Any]],
-        subresource: str | None = None,
-        **options: Unpack[ObjectOptions],
-    ) -> dict[str, Any] | None:
-        """Apply a JSON patch (RFC 6902), return the patched object; None if it is gone.
+        A mapping is a merge patch (RFC 7396), anything else a JSON patch (RFC 6902).
 
         Raises:
-            APIUnprocessableError: a ``test`` of the patch did not hold.
+            APIUnprocessableError: a ``test`` of a JSON patch did not hold.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        return await self._patch(resource, path, options, encode_body(list(patch)), JSON_PATCH)
-
-    async def _patch(
-        self,
-        resource: Resource,
-        path: str,
-        options: ObjectOptions,
-        content: bytes,
-        content_type: str,
-    ) -> dict[str, Any] | None:
+        is_merge = isinstance(patch, Mapping)
+        content = encode_body(patch if is_merge else list(patch))
+        content_type = MERGE_PATCH if is_merge else JSON_PATCH
         try:
             return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:
@@ -411,14 +350,17 @@ class Client:
             session = await self._pool.acquire(session)
             began, status = time.monotonic(), None
             try:
-                timeout = call.timeout or options.request_timeout or None
-                async with asyncio.timeout(timeout):
-                    answer = await session.send(call, options.connect_timeout)
-                    status = answer.status
-                    content = await read_content(answer)
+                with open_span(session.describe, call) or NOT_TRACED as span:
+                    timeout = call.timeout or options.request_timeout or None
+                    async with asyncio.timeout(timeout):
+                        answer = await session.send(call, options.connect_timeout)
+                        status = answer.status
+                        content = await read_content(answer)
+                    if span is not None:
+                        span.answer(status)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
-                return orjson.loads(content) if content else None
+                return decode(content, lambda: call.attempt) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:
                     await self.vault.invalidate(session.info, error=exc)

@@ -18,17 +18,18 @@ from webop.client.credentials import Vault
 from webop.client.logins import describe_failure, get_default_logins
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
+from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Networking:
     """The times of requests, in seconds; see :class:`webop.client.sessions.NetworkOptions`."""
 
     error_backoffs: tuple[float, ...]
-    connect_timeout: float = 5.0
-    request_timeout: float = 60.0  # of several webhooks, each may take 30
+    connect_timeout: float | None = 5.0
+    request_timeout: float | None = 60.0  # of several webhooks, each may take 30
     enforce_retry_after: bool = False
     trust_env: bool = False
 
@@ -37,8 +38,7 @@ class _Networking:
 async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
     """Log in by the kubeconfig or the service account, and give a client for plain requests.
 
-    Args:
-        pauses: seconds between the attempts of a request.
+    A request that fails is repeated after each of the pauses, in seconds.
 
     Raises:
         LoginError: there are no credentials, or they are refused.
@@ -67,11 +67,10 @@ async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]
     Raises:
         LoginError: there are no credentials, or they are refused.
     """
+    set_up_tracing()
     async with connect_command((1.0, 2.0, 4.0, 8.0)) as requests:
-        client, before = (
-            AsyncClient(requests, get_manager=lambda: field_manager),
-            current_client.get(),
-        )
+        before = current_client.get()
+        client = AsyncClient(requests, get_manager=lambda: field_manager)
         client.enter()
         try:
             yield client

@@ -64,9 +64,6 @@ class ConnectionPool:
 
     Their number is not limited: each watch keeps one, and none may starve the requests.
 
-    Args:
-        info: the server and the credentials.
-
     Raises:
         LoginError: the TLS credentials or the proxy are not usable.
     """

@@ -422,11 +422,7 @@ def find_server_problem(server: object) -> str:
 
 
 def check_proxy(proxy: object, owner: str = "") -> None:
-    """Refuse what is no proxy of HTTP.
-
-    Args:
-        proxy: its URL.
-        owner: whose it is, such as " of the cluster".
+    """Refuse what is no URL of an HTTP proxy; the owner of it is such as " of the cluster".
 
     Raises:
         LoginError: it is none.

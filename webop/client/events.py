@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
-
+from webop.client.decoding import decode
 from webop.client.failures import build_event_error
 from webop.errors import WebopError
 
@@ -32,7 +31,7 @@ def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str
     something else than an event or a bookmark.
     """
     try:
-        data = orjson.loads(line)
+        data = decode(line, lambda: attempt)
         kind, raw = data["type"], data["object"]
         if kind == "ERROR":
             raise build_event_error(attempt, raw)

@@ -135,11 +135,11 @@ def _build_error(
     text = escape(text, keep="\n\t")
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
     if status == 403 and not any(words in text for words in _POLICIES):
-        message = f"{message.rstrip('.')}. {_advise(attempt)}"
-    if "FieldManagerConflict" in _list_reasons(details):
+        message = f"{message.rstrip('.')}. {_advise(attempt, text)}"
+    if "FieldManagerConflict" in str(details.get("causes")):
         message = (
             f"{message.rstrip('.')}. Leave these fields to their managers, or take them over by "
-            "force=True."
+            "force=True. If the manager is this operator, by create() or patch(), use only apply()."
         )
     return APIStatusError.of(status)(
         message,
@@ -148,12 +148,6 @@ def _build_error(
         details=details,
         retry_after=_parse_seconds(details.get("retryAfterSeconds"), None),
     )
-
-
-def _list_reasons(details: Mapping[str, Any]) -> list[object]:
-    causes = details.get("causes")
-    causes = causes if isinstance(causes, list) else []
-    return [cause.get("reason") for cause in causes if isinstance(cause, dict)]
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:
@@ -166,7 +160,12 @@ def _split_path(path: str) -> tuple[str, list[str]]:
     return "", []
 
 
-def _advise(attempt: Attempt) -> str:
+def _advise(attempt: Attempt, text: str) -> str:
+    if "blockOwnerDeletion" in text:
+        return (
+            "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind to the "
+            "operator's account, or append_owner_reference(..., block_owner_deletion=False)."
+        )
     if not attempt.is_resource:
         return f"Grant {attempt.verb!r} on the URL {attempt.resource!r} to the operator's account."
     resource, _, subresource = attempt.resource.partition("/")

@@ -33,9 +33,6 @@ class Lanes:
 
     Attributes:
         active: how many requests are in flight, by lane.
-
-    Args:
-        waits: where the times are counted for which requests wait.
     """
 
     def __init__(self, waits: Timings) -> None:

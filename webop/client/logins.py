@@ -273,10 +273,7 @@ def _silence_loaders() -> Iterator[None]:
 
 
 def _read_configuration(
-    config: Any,
-    headers: list[str | None],
-    expiry: dt.datetime | None,
-    proxy_url: str | None,
+    config: Any, headers: list[str | None], expiry: dt.datetime | None, proxy_url: str | None
 ) -> ConnectionInfo:
     """Return what a client library has in its configuration."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)

@@ -82,6 +82,7 @@ class AsyncClient:
 
     Kinds are named as in decorators: "pods", "Pod", "po", "deployments.apps",
     "apps/v1/deployments", ("apps", "v1", "deployments"), or the argument ``resource`` of a handler.
+    Subresources are such as "status" or "scale".
 
     Guarantees:
         - Network errors, 5xx, and 429 with a pause are retried as ``settings.networking`` says.
@@ -102,10 +103,7 @@ class AsyncClient:
         lane: with which other requests its own share a limit.
         is_dry: whether it is for the review of a dry run.
 
-    Args:
-        requests: what sends the requests.
-        get_manager: returns the field manager.
-        on_use: called before each use, so that an operator logs in only if there is need.
+    Before each use, ``on_use`` is called, so that an operator logs in only if there is need.
     """
 
     def __init__(
@@ -151,12 +149,12 @@ class AsyncClient:
         namespace: str | None = None,
         subresource: str | None = None,
     ) -> Obj:
-        """Read an object, or a subresource of it such as "scale".
+        """Read an object, or a subresource of it.
 
         Raises:
             APINotFoundError: there is none.
         """
-        return strip_object(await self._send("GET", _Target(kind, namespace, name, subresource)))
+        return await self._send("GET", _Target(kind, namespace, name, subresource))
 
     async def list(
         self,
@@ -168,14 +166,10 @@ class AsyncClient:
     ) -> Objs:
         """Read all objects, or those that match; in pages of 500, which make one list.
 
-        Args:
-            kind: of the objects.
-            namespace: where; None for the whole cluster.
-            labels: a mapping of labels, or a selector such as ``"app in (a, b), !old"``.
-            fields: the same for fields, as far as the kind has selectable ones.
+        Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``; only some
+        fields of a kind can be selected. Without a namespace, the whole cluster is read.
         """
-        resource = await self._find(kind)
-        _check(resource, namespace)
+        resource = await self._find(kind, namespace)
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
 
@@ -202,22 +196,16 @@ class AsyncClient:
     ) -> Obj:
         """Create an object, and return it as it is in the cluster.
 
-        Subresources that are created have a kind, an object and a name of their own: an eviction is
-        ``create(eviction, kind="pods", name="web-0", subresource="eviction")``.
-
-        Args:
-            body: the object, with its apiVersion and kind.
-            namespace: where; by default, as its metadata says.
-            kind: of the object that has the subresource.
-            name: of that object.
-            subresource: such as "eviction" or "token".
+        The kind, name and subresource are those of an object that is there already: an eviction is
+        ``create(eviction, kind="pods", name="web-0", subresource="eviction")``. The namespace is by
+        default as the metadata says.
 
         Raises:
             APIConflictError: there is an object of this name.
         """
         place = namespace or _get(body, "namespace")
         target = _Target(kind or _select(body), place, name, subresource)
-        return strip_object(await self._send("POST", target, body=body))
+        return await self._send("POST", target, body=body)
 
     async def apply(
         self,
@@ -251,9 +239,7 @@ class AsyncClient:
         if field_manager is not None:
             params["fieldManager"] = field_manager
         target = _Target(_select(body), place, name, subresource)
-        return strip_object(
-            await self._send("PATCH", target, params=params, body=body, content_type=APPLY_PATCH)
-        )
+        return await self._send("PATCH", target, params=params, body=body, content_type=APPLY_PATCH)
 
     async def patch(
         self,
@@ -266,12 +252,7 @@ class AsyncClient:
     ) -> Obj:
         """Change an object, and return it as it is then.
 
-        Args:
-            kind: of the object.
-            name: of the object.
-            patch: a mapping is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
-            namespace: of the object.
-            subresource: such as "status" or "scale".
+        A mapping is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
 
         Raises:
             APINotFoundError: there is no such object.
@@ -281,7 +262,7 @@ class AsyncClient:
         body = patch if is_merge else list(patch)
         content_type = MERGE_PATCH if is_merge else JSON_PATCH
         target = _Target(kind, namespace, name, subresource)
-        return strip_object(await self._send("PATCH", target, body=body, content_type=content_type))
+        return await self._send("PATCH", target, body=body, content_type=content_type)
 
     async def delete(
         self,
@@ -294,12 +275,7 @@ class AsyncClient:
     ) -> None:
         """Ask for the deletion of an object; it is gone when its finalizers are (`wait_gone`).
 
-        Args:
-            kind: of the object.
-            name: of the object.
-            namespace: of the object.
-            missing_ok: whether it is fine that there is no such object.
-            options: see :class:`DeleteOptions`.
+        With ``missing_ok``, it is fine that there is no such object.
 
         Raises:
             APINotFoundError: there is no such object, and that is not fine.
@@ -336,13 +312,9 @@ class AsyncClient:
     ) -> Obj:
         """Wait until an object is as it should be, and return it; it need not be there yet.
 
-        Args:
-            kind: of the object.
-            name: of the object.
-            condition: the type of a condition in its status, such as "Ready" or "Ready=False"; or a
-                function that is called with the object, and returns something true.
-            namespace: of the object.
-            timeout: seconds; None for no limit.
+        The condition is the type of one in the status, such as "Ready" or "Ready=False"; or a
+        function that is called with the object, and returns something true. Without a timeout
+        (None), there is no limit.
 
         Raises:
             APITimeoutError: it is not so in time; says how it is.
@@ -393,8 +365,7 @@ class AsyncClient:
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
-                resource = await self._find(kind)
-                _check(resource, namespace, name)
+                resource = await self._find(kind, namespace, name)
                 states = follow(self._requests, resource, namespace, name, lane=self.lane)
                 async with aclosing(states):
                     with self._noticing_absence():
@@ -409,12 +380,15 @@ class AsyncClient:
         how = describe(obj, wish) if is_known else "the API server has not answered"
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
-    async def _find(self, kind: KindName | Selector) -> Resource:
-        """Return the resource of a name, when the operator is about to log in.
+    async def _find(
+        self, kind: KindName | Selector, namespace: str | None, *names: str | None
+    ) -> Resource:
+        """Return the resource of a kind; have the operator log in.
 
         Raises:
             LoginError: it is a login handler that asks.
             RuntimeError: it is asked in another event loop than that of its connections.
+            ValueError: with such a name, the path would not be that of an object.
         """
         if login_is_over.get() is not None:
             raise LoginError(
@@ -423,7 +397,13 @@ class AsyncClient:
         if self._loop not in (None, asyncio.get_running_loop()):
             raise RuntimeError("This client is for another event loop: use client.sync in threads.")
         self._on_use()
-        return await self._kinds.find(kind)
+        resource = await self._kinds.find(kind)
+        for part in (*(() if namespace is None else (namespace,)), *names):
+            if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
+                raise ValueError(
+                    f"No object of {resource.name} has the name or namespace {part!r}."
+                )
+        return resource
 
     async def _send(
         self,
@@ -435,12 +415,11 @@ class AsyncClient:
         content_type: str = JSON,
     ) -> Obj:
         kind, namespace, name, subresource = target
-        resource = await self._find(kind)
+        is_new = method == "POST" and not subresource
+        resource = await self._find(kind, namespace, *(() if is_new else (name,)))
         if resource.namespaced and namespace is None:
             text = f"{resource.name} {name or ''}".rstrip()
             raise ValueError(f"{text} is in a namespace: say which one by namespace=.")
-        is_new = method == "POST" and not subresource
-        _check(resource, namespace, *(() if is_new else (name,)))
         query = dict(params or {})
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
@@ -450,8 +429,7 @@ class AsyncClient:
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         call = Call(method, path, query or None, content, content_type, lane=self.lane)
         with self._noticing_absence():
-            answer: Obj = await self._requests.perform(call)
-        return answer
+            return strip_object(await self._requests.perform(call))
 
     @contextmanager
     def _noticing_absence(self) -> Iterator[None]:
@@ -468,20 +446,9 @@ def _select(body: Mapping[str, Any]) -> Selector:
     """Return what selects the kind of an object."""
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
-        raise TypeError("An object needs its apiVersion and kind, so that it is known what it is.")
+        raise TypeError("The object must have apiVersion and kind.")
     group, _, version = version.rpartition("/")
     return Selector(group=group, version=version, kind=kind)
-
-
-def _check(resource: Resource, namespace: str | None, *names: str | None) -> None:
-    """Refuse what would lead to another path than that of an object (or of all of them).
-
-    Raises:
-        ValueError: no object and no namespace can have such a name.
-    """
-    for part in (*(() if namespace is None else (namespace,)), *names):
-        if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
-            raise ValueError(f"No object of {resource.name} has the name or namespace {part!r}.")
 
 
 def _get(body: Mapping[str, Any], field: str) -> str | None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.credentials import check_proxy, find_server_problem, quote_url
-from webop.client.transport import Answer, Request, Transport, adapt
+from webop.client.transport import Answer, Request, Transport
 from webop.errors import LoginError
+from webop.tracing import Description, build_trace_headers
 from webop.version import __version__
 
 if TYPE_CHECKING:
@@ -40,25 +41,15 @@ class NetworkOptions(Protocol):
     All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
     """
 
-    @property
-    def request_timeout(self) -> float | None:
-        """The limit for a whole regular request with its response."""
-
-    @property
-    def connect_timeout(self) -> float | None:
-        """The limit for the TCP handshake; within the limit of the request anyway."""
+    request_timeout: float | None  # the limit for a whole regular request with its response
+    connect_timeout: float | None  # the same for the TCP handshake in it
 
     @property
     def error_backoffs(self) -> float | Iterable[float]:
         """The pauses between the attempts: one attempt more than pauses."""
 
-    @property
-    def enforce_retry_after(self) -> bool:
-        """Whether the pause that the server asks for counts also when it is a shorter one."""
-
-    @property
-    def trust_env(self) -> bool:
-        """Whether proxies are taken from the environment; read when a connection is opened."""
+    enforce_retry_after: bool  # whether the server's pause counts also when it is a shorter one
+    trust_env: bool  # whether new connections take proxies from the environment
 
 
 class Session:
@@ -86,6 +77,7 @@ class Session:
         self.is_refused = False
         self._vault = vault
         self._base = url.path.rstrip("/")
+        self._address, self._port = url.hostname, url.port
         self._headers: dict[tuple[str, str | None], bytes] = {}
         # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
         # infinity for "no answer yet", None if the last answer was another one.
@@ -101,7 +93,13 @@ class Session:
         key = (call.accept, None if call.content is None else call.content_type)
         headers = self._headers.get(key) or self._build_headers(*key)
         answer = await self.transport.send(
-            Request(call.method, target, headers, call.content, connect_timeout)
+            Request(
+                call.method,
+                target,
+                headers + build_trace_headers(),
+                call.content,
+                connect_timeout,
+            )
         )
         if answer.status == 401:
             if self._doubted_since in (None, math.inf):
@@ -113,6 +111,21 @@ class Session:
             self.is_refused = False
             self._vault.confirm()
         return answer
+
+    def describe(self, call: Call) -> Description:
+        """Say what a request is, for traces, by the conventions of OpenTelemetry for HTTP."""
+        attempt = call.attempt
+        attributes = {
+            "http.request.method": call.method,
+            "server.address": self._address,
+            "server.port": self._port,
+            "webop.verb": attempt.verb,
+            "webop.resource": attempt.resource,
+            "k8s.namespace.name": attempt.namespace,
+            "webop.object.name": attempt.name,
+        }
+        name = f"{call.method} {attempt.resource}"
+        return Description(name, attributes, kind="CLIENT", is_inner=True)
 
     def _build_headers(self, accept: str, content_type: str | None) -> bytes:
         values = {
@@ -220,9 +233,7 @@ class SessionPool:
         try:
             _check(info)
             trusts_env = info.trust_env or self.options.trust_env
-            transport = adapt(
-                self._transport_factory(dataclasses.replace(info, trust_env=trusts_env)), info
-            )
+            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
         except LoginError as exc:
             return await self._vault.invalidate(info, error=exc)
         self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)

@@ -32,10 +32,6 @@ class SyncClient:
 
     Requests are made in the event loop of the operator, by the same connections. A condition of
     :meth:`wait_for` is called in that loop: it must not block.
-
-    Args:
-        asynchronous: what makes the requests.
-        loop: where it does.
     """
 
     __slots__ = ("_context", "_loop", "asynchronous")

@@ -1,8 +1,7 @@
 """The seam between the client and what sends its requests: by default, webop's own HTTP/1.1.
 
 Place in the flow: a session turns a call into a :class:`Request`; the transport of its credentials
-sends it and returns an :class:`Answer`. Tests can put any ``httpx.AsyncBaseTransport`` here, such
-as ``httpx.MockTransport``; httpx is imported only then.
+sends it and returns an :class:`Answer`. Tests put other transports here.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from webop.client.credentials import AiohttpSession
 
 if TYPE_CHECKING:
-    import httpx
-
     from webop.client.credentials import ConnectionInfo
 
 
@@ -80,7 +77,7 @@ class Transport(Protocol):
         """Close all connections. Requests in flight fail."""
 
 
-TransportFactory = Callable[["ConnectionInfo"], "Transport | httpx.AsyncBaseTransport"]
+TransportFactory = Callable[["ConnectionInfo"], Transport]
 
 
 def build_transport(info: ConnectionInfo) -> Transport:
@@ -93,15 +90,6 @@ def build_transport(info: ConnectionInfo) -> Transport:
         from webop.client.aiohttp_sessions import SessionTransport  # noqa: PLC0415 - optional
 
         return SessionTransport(info)
-    from webop.client.connections import ConnectionPool  # noqa: PLC0415 - not for mocks
+    from webop.client.connections import ConnectionPool  # noqa: PLC0415 - for most
 
     return ConnectionPool(info)
-
-
-def adapt(transport: Transport | httpx.AsyncBaseTransport, info: ConnectionInfo) -> Transport:
-    """Return a transport as the client needs it."""
-    if hasattr(transport, "send"):
-        return transport
-    from webop.client.mocks import HTTPXTransport  # noqa: PLC0415 - only tests have httpx's
-
-    return HTTPXTransport(transport, info.server)

@@ -36,7 +36,6 @@ from .state import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
     from typing import Self
 
 
@@ -115,12 +114,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
     @property

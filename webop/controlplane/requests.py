@@ -10,6 +10,7 @@ The standard library does for these; the client of the operator is not loaded fo
 
 from __future__ import annotations
 
+import difflib
 import http.client
 import os
 import random
@@ -211,10 +212,11 @@ class ObjectStore:
         try:
             return self._kinds[api_version, kind]
         except KeyError:
-            raise ClusterError(
-                f"There is no kind {kind!r} in {api_version!r}. If it is a custom resource, apply "
-                "its definition first."
-            ) from None
+            known = [name for version, name in self._kinds if version == api_version]
+            advice = "If it is a custom resource, apply its definition first."
+            for nearest in difflib.get_close_matches(kind, known, n=1):  # such as of the plural
+                advice = f"Did you mean {nearest!r}?"
+            raise ClusterError(f"There is no kind {kind!r} in {api_version!r}. {advice}") from None
 
     def _fetch(self, api_version: str) -> dict[str, Kind]:
         """Return the kinds of a version of a group by name; nothing if there is no such one."""

@@ -17,9 +17,7 @@ from webop.handling.context import OperatorContext
 class Coordinator:
     """All who have a say in whether this operator acts.
 
-    Args:
-        operator: the context of the operator.
-        namespace: the only one that is served, if it is only one, given by its name.
+    The namespace is the only one that is served, if there is only one, given by its name.
     """
 
     def __init__(self, operator: OperatorContext, namespace: str | None = None) -> None:

@@ -309,9 +309,7 @@ class Elector:
     async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
         """Wait for the end of the work, but not beyond the lease; tell whether it has come.
 
-        Args:
-            timeout: in seconds.
-            spare: what is to be left of the lease, in seconds.
+        It ends ``spare`` seconds before the lease does.
         """
         pausing, until = self._operator.pausing, self._fence.clock() + timeout
         while not pausing.is_idle and not self._lost and self._fence.rest > spare:

@@ -32,12 +32,7 @@ _ATTEMPTS = 3  # of a renewal, when others have changed the Lease in what does n
 class Holding:
     """A Lease that is held, or to be held.
 
-    Args:
-        access: the Lease itself.
-        terms: for how long it is held.
-        identity: the own name.
-        fence: until when it is held; put off by each renewal.
-        former: what has held it before in this process, with credentials that were lost.
+    It continues what ``former`` has held with credentials that were lost.
 
     Attributes:
         claimed: what was last claimed; it may have been granted without a known answer.

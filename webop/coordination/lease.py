@@ -28,21 +28,10 @@ _LAST_MOMENTS = 1.0  # seconds; for what is cancelled to clean up
 class LeadershipOptions(Protocol):
     """What is set by the user; ``settings.leadership`` satisfies it. Times are in seconds."""
 
-    @property
-    def lease_name(self) -> str | None:
-        """The name of the Lease."""
-
-    @property
-    def lease_duration(self) -> float:
-        """How long the others wait after the last renewal that they have seen."""
-
-    @property
-    def renew_deadline(self) -> float:
-        """How long the holder goes on after the last renewal."""
-
-    @property
-    def retry_period(self) -> float:
-        """The pause between attempts."""
+    lease_name: str | None  # the name of the Lease
+    lease_duration: float  # how long the others wait after the last renewal that they have seen
+    renew_deadline: float  # how long the holder goes on after the last renewal
+    retry_period: float  # the pause between attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +153,7 @@ def see(before: Sighting, raw: dict[str, Any] | None, now: float, duration: floa
     One that vanishes can have been deleted while its holder is at work: it counts for as long as
     if it was still there.
 
-    Args:
-        before: what was known.
-        raw: the object; None for its absence.
-        now: by the clock of this process.
-        duration: to be assumed if the object does not say.
+    The duration is assumed if the object does not say.
     """
     if raw is None:
         return Sighting(None, before.record, before.free_at)

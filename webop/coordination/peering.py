@@ -31,13 +31,7 @@ from webop.coordination.peers import (
     select_rivals,
 )
 from webop.coordination.requests import perform_once
-from webop.errors import (
-    APIConflictError,
-    APIError,
-    APIForbiddenError,
-    APINotFoundError,
-    LoginError,
-)
+from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError, LoginError
 from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
 from webop.identities import is_former_self
@@ -254,9 +248,7 @@ class Peering:
         It is no lock. While a record travels, two operators can act; one that is cut off from the
         API server goes on with what it is doing. Leadership by a Lease has neither.
 
-    Args:
-        operator: the context of the operator.
-        elector: who chooses among the replicas of the operator, which are one peer together.
+    The replicas of the operator are one peer together; the elector chooses among them.
 
     Attributes:
         changed: set when there is anything to be decided anew.

@@ -113,12 +113,6 @@ def select_rivals(
 
     They are those with a higher priority (PEE-02); if there are none, those with the same priority
     (PEE-03). Expired records do not count (PEE-14).
-
-    Args:
-        peers: all that are known, from several peering objects maybe, the operator itself included.
-        identity: of the operator.
-        priority: of the operator.
-        now: the time as a Unix timestamp.
     """
     found: dict[str, Peer] = {}
     for peer in sorted(peers, key=lambda peer: (peer.priority, peer.deadline)):

@@ -18,14 +18,8 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease", namespace
 class LeaseAccess:
     """A Lease by its namespace and name.
 
-    Each request is attempted once, and not for longer than the patience: whoever renews a lease
-    has better things to do than to wait.
-
-    Args:
-        client: the client of the API server.
-        namespace: where the Lease is.
-        name: its name.
-        patience: for one request, in seconds.
+    Each request is attempted once, for ``patience`` seconds at most: whoever renews a lease has
+    better things to do than to wait.
     """
 
     def __init__(self, client: Client, namespace: str, name: str, patience: float) -> None:

@@ -24,9 +24,7 @@ EXIT_CODE = 1
 class Watchdog:
     """Bites when something is still being done at the end of a lease.
 
-    Args:
-        fence: the end of the lease.
-        bite: what to do about it; it is called in another thread.
+    It calls ``bite`` in another thread.
     """
 
     def __init__(self, fence: Fence, bite: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from webop.admission.managed.configurations import GROUP, KINDS
 from webop.coordination.requests import LEASES
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
 from webop.doctor.visit import Json, Visit
+from webop.objects.rights import parse_right
 from webop.together import run_together
 
 _API = "authorization.k8s.io"
@@ -29,6 +30,7 @@ class Need:
     name: str = ""  # of the one object; verbs without a name (create) are for all anyway
     level: Level = Level.FAILURE
     use: str = ""  # what it is needed for, if the operator does most without it
+    is_declared: bool = False  # as something that handlers do themselves
 
     def list_reviews(self) -> list[dict[str, str]]:
         """Return what to ask the API server about, as ``resourceAttributes``."""
@@ -110,12 +112,19 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
         yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
 
 
-def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
-    """Yield all that the operator must be permitted to do, but for what its handlers do.
+def _list_declared_needs(visit: Visit) -> Iterator[Need]:
+    for right in map(parse_right, visit.settings.networking.rights):
+        for one in right.selector.select(visit.resources):
+            resource = f"{one.plural}/{right.subresource}".rstrip("/")
+            where = visit.namespaces if one.namespaced else ()
+            use = "handlers do it, as settings.networking.rights says"
+            yield Need(one.group, resource, right.verbs, where, use=use, is_declared=True)
 
-    Args:
-        visit: the operator.
-        has_own_secret: whether the operator writes the Secret with its certificate.
+
+def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
+    """Yield all that the operator must be permitted to do, as far as it is known.
+
+    A Secret with a certificate that is not its own is only read.
     """
     for name, kind in product(visit.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
@@ -125,6 +134,7 @@ def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
     yield from list_object_needs(visit) if visit.registry else ()
     if visit.registry.select_resource_handlers():
         yield from _list_coordination_needs(visit)
+    yield from _list_declared_needs(visit)
 
 
 def build_review(attributes: Json, account: str | None, home: str) -> tuple[str, Json]:
@@ -161,11 +171,14 @@ async def check_permissions(visit: Visit) -> list[Finding]:
 
 def list_unknown(visit: Visit) -> Iterator[Finding]:
     """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
-    for selector in sorted(visit.registry.collect_selectors(), key=str):
+    rights = {parse_right(text).selector for text in visit.settings.networking.rights}
+    handled = visit.registry.collect_selectors()
+    for selector in sorted({*handled, *rights}, key=str):
         if not selector.is_specific or selector.select(visit.resources):
             continue
         what, remedy = "not in the cluster", "Create its definition: kubectl apply -f CRD.yaml"
         if names := sorted(map(str, selector.find_candidates(visit.resources))):
             what, remedy = f"ambiguous: {join_names(names)}", "Name the API group, too."
-        text = f"{what}: its handlers are not called, and the rights to it are not checked"
+        effect = "its handlers are not called, and " if selector in handled else ""
+        text = f"{what}: {effect}the rights to it are not checked"
         yield warn(str(selector), text, remedy)

@@ -73,7 +73,7 @@ async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Configuration:
     try:
         body = await visit.read(KINDS[reason].get_url(name=name)) or None
     except APIForbiddenError:
-        body = await visit.client.patch_merge(KINDS[reason], None, name, {})
+        body = await visit.client.patch(KINDS[reason], None, name, {})
     return parse_configuration(body, is_alive=lambda _: True)
 
 

@@ -107,7 +107,9 @@ class Visit:
         server = self.service_server
         if server is None or server.certfile:
             return None
-        service = server.service or os.environ.get("WEBOP_SERVICE", "")
+        # In manifests that are made by the command, it has the name of the account.
+        named = server.service or os.environ.get("WEBOP_SERVICE")
+        service = named or (self.account or "").rpartition(":")[2]
         return server.namespace or self.namespace, self.name_secret(service)
 
     async def read_secret(self, namespace: str, name: str) -> Json:

@@ -20,6 +20,20 @@ Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[bool]]
 """Stores the states of handlers: what they want changed, and what is kept; tells whether it is."""
 
 
+@dataclass(slots=True)
+class Standing:
+    """How the handlers of one object are doing, for the status page.
+
+    Attributes:
+        running: the id of the one that is being called; empty if none is.
+        failures: of those that will be called again: how many attempts have failed, and the type
+            of the last error.
+    """
+
+    running: str = ""
+    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """How the handlers of a cause are called.
@@ -35,7 +49,9 @@ class CallOptions:
         parents: the states of the handlers that these are parts of; they are stored before any of
             these is called.
         success_level: the logging level of successes.
+        goes_on: tells whether another handler may be called after the first one.
         tally: where the calls are counted.
+        standing: where the calls about an object are seen; None for those that nobody looks at.
     """
 
     settings: OperatorSettings
@@ -46,4 +62,6 @@ class CallOptions:
     flush: Callable[[], Awaitable[bool]] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
+    goes_on: Callable[[], bool] = lambda: True
     tally: CallTally = field(default_factory=CallTally)
+    standing: Standing | None = None

@@ -54,12 +54,7 @@ class ActivityCause(Cause):
     settings: Any
 
     def _build_kwargs(self) -> dict[str, Any]:
-        return {
-            "logger": self.logger,
-            "memo": self.memo,
-            "settings": self.settings,
-            "activity": self.activity,
-        }
+        return super()._build_kwargs() | {"settings": self.settings, "activity": self.activity}
 
 
 @dataclass(kw_only=True)
@@ -69,6 +64,16 @@ class ResourceCause(Cause):
     resource: Resource
     body: Body
     patch: Patch
+
+    def identify(self) -> dict[str, str | None]:
+        """Return which object it is about, for traces: nothing of what is in it."""
+        get = self.body.meta.raw.get
+        return {
+            "webop.resource": self.resource.plural_name,
+            "k8s.namespace.name": get("namespace"),
+            "webop.object.name": get("name"),
+            "webop.object.uid": get("uid"),
+        }
 
     def _build_kwargs(self) -> dict[str, Any]:
         body = self.body
@@ -114,10 +119,7 @@ class BackgroundCause(ResourceCause):
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the handler, and of the callable of its initial delay."""
-        kwargs = self._build_kwargs()
-        kwargs["stopped"] = self.stopped
-        kwargs.update(self.indices)
-        return kwargs
+        return {**self._build_kwargs(), "stopped": self.stopped, **self.indices}
 
 
 @dataclass(kw_only=True)
@@ -130,9 +132,7 @@ class DiffCause(ResourceCause):
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
-        kwargs["old"] = self.old
-        kwargs["new"] = self.new
-        kwargs["diff"] = self.diff
+        kwargs.update(old=self.old, new=self.new, diff=self.diff)
         return kwargs
 
     def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:

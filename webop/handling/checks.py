@@ -71,8 +71,13 @@ def check_signature(
     """Check that a handler accepts the arguments that it is given; of a wrapped one, the wrapper.
 
     Raises:
-        TypeError: it does not accept one of them, so that each call would fail.
+        TypeError: it does not accept one of them, so that each call would fail; or it is a
+            generator function, whose body a call does not run.
     """
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"The handler {_name(fn)} has a yield, so a call would not run it: return instead."
+        )
     parameters = _read_parameters(fn)
     if parameters is None:
         return

@@ -52,6 +52,7 @@ from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
 from webop.tallies import add
+from webop.tracing import Description, open_span
 
 _DONE = Outcome(final=True)  # of the most calls by far
 _CANCELLED = Outcome(final=True)
@@ -88,7 +89,7 @@ async def execute(
 
     Returns:
         The earlier outcomes and those of the handlers that were called, by their ids. Others are
-        still due if the window has closed before they got their turn.
+        still due if the window has closed, or the operator stops, before they got their turn.
     """
     outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
@@ -97,6 +98,8 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
+            if outcomes and not options.goes_on():
+                return outcomes
             is_next = outcomes and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
             async with saving or nullcontext(options) as inner:
@@ -178,6 +181,10 @@ async def attempt(
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome = time.monotonic(), _CANCELLED
+    failure: Exception | None = None
+    span = open_span(_describe, handler, cause, state, options)
+    if options.standing is not None:
+        options.standing.running = handler.id
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -207,7 +214,12 @@ async def attempt(
         outcome = _DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
-        _count(handler, outcome, time.monotonic() - began, options)
+        _count(invocation, outcome, time.monotonic() - began, failure)
+        if span is not None:
+            named = _name_failure(handler, outcome) or "success"
+            is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+            span.conclude(named, failure if is_wrong else None)
+            span.close()
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
@@ -216,16 +228,48 @@ async def attempt(
     return outcome
 
 
-def _count(handler: Handler, outcome: Outcome, seconds: float, options: CallOptions) -> None:
+def _describe(
+    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+) -> Description:
+    """Say what a call is about, for traces."""
+    name = _name(handler, options)
+    attributes: dict[str, str | int | None] = {
+        "webop.handler.id": name,
+        "webop.handler.type": name_type(handler),
+        "webop.retry": state.retries,
+    }
+    if isinstance(cause, ResourceCause):
+        attributes |= cause.identify()
+    return Description(f"handler {name}", attributes)
+
+
+def _count(
+    invocation: Invocation, outcome: Outcome, seconds: float, failure: Exception | None
+) -> None:
     """Count a call, for metrics; each one comes here, hence the shortcut to its row."""
-    tally = options.tally
+    handler, options = invocation.handler, invocation.options
+    tally, standing = options.tally, options.standing
     if (row := tally.rows.get(handler)) is None:
         row = tally.durations.find(_name(handler, options), name_type(handler))
         if not options.parents and not isinstance(handler, ActivityHandler):
             tally.rows[handler] = row  # others are made anew for each call
     add(row, seconds)
-    if outcome is not _DONE and (failure := _name_failure(handler, outcome)):
-        tally.failures[_name(handler, options), name_type(handler), failure] += 1
+    if outcome is not _DONE and (how := _name_failure(handler, outcome)):
+        tally.failures[_name(handler, options), name_type(handler), how] += 1
+        if failure is not None and how != "denied":
+            tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if standing is not None:
+        standing.running = ""
+        standing.failures.pop(handler.id, None)
+        if failure is not None and not outcome.final:
+            attempts = invocation.state.retries + 1
+            standing.failures[handler.id] = attempts, _name_error(failure)
+
+
+def _name_error(failure: Exception) -> str:
+    """Return the types of an error and of its cause; texts quote what objects contain."""
+    names = [type(each).__name__ for each in (failure, failure.__cause__) if each is not None]
+    return " from ".join(names)
 
 
 def _name(handler: Handler, options: CallOptions) -> str:
@@ -308,7 +352,7 @@ async def execute_children(
     parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
     refs = frozenset(child.id for child in chosen)
     parents = {key: replace(state, subrefs=state.subrefs | refs) for key, state in parents.items()}
-    options = replace(invocation.options, parents=parents)
+    options = replace(invocation.options, parents=parents, standing=None)
     storage = options.settings.persistence.progress_storage
     progress = Progress.restore(
         chosen, body=cause.body, storage=storage, purpose=cause.reason.value
@@ -328,7 +372,9 @@ async def execute_children(
     # Also if all are finished: the parent may still fail. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
-        raise ChildrenRetryError("Some sub-handlers are not finished.", delay=progress.delay)
+        errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
+        said = "Some sub-handlers are not finished."
+        raise ChildrenRetryError(said, delay=progress.delay) from next(errors, None)
 
 
 def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:

@@ -8,6 +8,7 @@ or Kopf, can continue from them.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,8 +17,11 @@ from webop.handling.handlers import Handler
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.patch import Patch
+from webop.objects.storage.codec import build_place
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.objects.storage.progress import ProgressRecord, ProgressStorage
+
+logger = logging.getLogger(__name__)
 
 
 def build_mark(essence: Any) -> str:
@@ -55,17 +59,28 @@ class HandlerState:
 
     @classmethod
     def from_record(cls, record: ProgressRecord) -> HandlerState:
-        """Restore the state from a record on the object."""
+        """Restore the state from a record on the object.
+
+        Raises:
+            ValueError: this is not a record: whoever may write the object can write anything there.
+            TypeError: likewise.
+        """
+        retries: object = record.get("retries") or 0
+        subrefs = frozenset(record.get("subrefs") or ())
+        texts: list[object] = [record.get(name) for name in ("purpose", "message", "seen")]
+        is_text = all(isinstance(text, str | None) for text in (*texts, *subrefs))
+        if not (is_text and isinstance(retries, int)):
+            raise TypeError("its parts are of other types")
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,
             stopped=_parse_time(record.get("stopped")),
             delayed=_parse_time(record.get("delayed")),
-            retries=record.get("retries") or 0,
-            success=record.get("success") or False,
-            failure=record.get("failure") or False,
+            retries=retries,
+            success=bool(record.get("success")),
+            failure=bool(record.get("failure")),
             message=record.get("message"),
-            subrefs=frozenset(record.get("subrefs") or ()),
+            subrefs=subrefs,
             seen=record.get("seen"),
             stored=_without_nones(record),
         )
@@ -146,8 +161,7 @@ class Progress(Mapping[str, HandlerState]):
         states: dict[str, HandlerState] = {}
         moment = now()
         for handler in handlers:
-            record = storage.fetch(key=handler.id, body=body)
-            state = HandlerState.from_record(record) if record else None
+            state = _fetch(storage, handler.id, body)
             if state is not None and _is_of_cycle(state, handler, purpose):
                 states[handler.id] = replace(state, purpose=purpose)
             else:
@@ -222,8 +236,8 @@ class Progress(Mapping[str, HandlerState]):
         """Remove the records of these handlers and of all of their sub-handlers."""
         doomed: dict[str, None] = {}
         for key in keys:  # also those that match no more; their sub-handlers are in their records
-            record = None if key in self._states else storage.fetch(key=key, body=body)
-            doomed |= dict.fromkeys((key, *sorted((record or {}).get("subrefs") or ())))
+            state = None if key in self._states else _fetch(storage, key, body)
+            doomed |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
         for key, state in self._states.items():
             doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
         for key in doomed:
@@ -231,16 +245,21 @@ class Progress(Mapping[str, HandlerState]):
         storage.flush()
 
     def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
-        """Return the states of the handlers and of their sub-handlers.
-
-        Args:
-            body: the object, with the records of the sub-handlers.
-            storage: where these are.
-        """
+        """Return the states of the handlers, and those of their sub-handlers in the body."""
         states = list(self._states.values())
         children = {key for state in states for key in state.subrefs}
-        records = (storage.fetch(key=key, body=body) for key in sorted(children))
-        return states + [HandlerState.from_record(record) for record in records if record]
+        return states + [s for key in sorted(children) if (s := _fetch(storage, key, body))]
+
+
+def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:
+    """Return the state of a handler that is recorded on an object, if it is readable."""
+    record = storage.fetch(key=key, body=body)
+    try:
+        return HandlerState.from_record(record) if record else None
+    except (TypeError, ValueError) as exc:
+        place = build_place(f"the record of {key!r}", body)
+        logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
+        return None
 
 
 def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:

@@ -15,14 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    PlainValidator,
-    ValidationError,
-    create_model,
-)
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from webop.handling.handlers import ErrorsMode, MetaFilterToken
@@ -47,6 +40,14 @@ ResourcePart = str | Marker | Callable[..., bool] | None
 
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 
+
+def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
+    """Refuse async functions: nobody awaits them, so whatever they return would be true."""
+    if inspect.iscoroutinefunction(value):
+        raise ValueError("async")
+    return value
+
+
 Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
 Flag = Annotated[bool, must_be("True or False")]
 Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
@@ -55,10 +56,10 @@ Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or
 Subresource = Annotated[
     str, Field(pattern=r"^([-a-z0-9]+|\*)$"), must_be("a name such as 'status', or '*'")
 ]
-Function = Annotated[Callable[..., bool], must_be("a function")]
+Function = Annotated[Callable[..., bool], AfterValidator(_check_sync), must_be("a sync function")]
 Criterion = Annotated[
-    str | MetaFilterToken | Callable[..., bool],
-    must_be("a string, a function, webop.PRESENT or webop.ABSENT"),
+    str | MetaFilterToken | Function,
+    must_be("a string, a sync function, webop.PRESENT or webop.ABSENT"),
 ]
 Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
 FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
@@ -252,10 +253,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default everywhere.
 
-    Args:
-        owner: what they are options of, for the messages, such as "create handlers".
-        options: what is given.
-        known: the TypedDict of its options.
+    The owner, such as "create handlers", is for the messages.
 
     Raises:
         TypeError: there is no such option, it is of a wrong type, or two exclude or need another.

@@ -58,10 +58,7 @@ class Pausing:
     ) -> None:
         """Start no new work on objects from now on; running work can finish.
 
-        Args:
-            who: who pauses; a second reason of the same one replaces the first.
-            why: in words, for people.
-            reason: why daemons must stop.
+        Of one who pauses twice, the second reason replaces the first.
         """
         was_active = self.is_active
         self._reasons[who] = why
@@ -103,17 +100,21 @@ class Pausing:
     def spawn(
         self,
         group: asyncio.TaskGroup | WorkerGroup,
+        context: contextvars.Context,
         coroutine: Coroutine[Any, Any, None],
         *,
         name: str,
     ) -> asyncio.Task[None]:
-        """Start a piece of work on an object, in a group of tasks, behind the fence."""
-        if self.fence is None:
-            task = group.create_task(coroutine, name=name)
-        else:
-            context = contextvars.copy_context()
+        """Start a piece of work on an object, in a group of tasks, behind the fence.
+
+        It begins with a copy of the given context: its own may be that of work on another object,
+        which has made room for it.
+        """
+        context = context.copy()
+        if self.fence is not None:
             context.run(current_fence.set, self.fence)
-            task = group.create_task(Fenced(coroutine, self.fence), name=name, context=context)
+            coroutine = Fenced(coroutine, self.fence)
+        task = group.create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
         return task
 

@@ -110,11 +110,7 @@ def count_calls(pool: Pool) -> int:
     return 0 if usage is None else usage.calls
 
 
-async def call_in_thread(
-    fn: Callable[..., Any],
-    kwargs: Mapping[str, Any],
-    pool: Pool,
-) -> Any:
+async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool) -> Any:
     """Run a sync function in a pool; its thread sees the caller's context variables (ASY-03).
 
     A daemon that must stop before it has a thread is not called at all.

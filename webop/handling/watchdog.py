@@ -60,9 +60,7 @@ async def measure_lag(timings: Timings) -> None:
 class Watchdog:
     """Watches one event loop from another thread.
 
-    Args:
-        loop: the loop, which runs in the present thread.
-        settings: they count as they are at each look.
+    The settings count as they are at each look.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ProcessSettings) -> None:

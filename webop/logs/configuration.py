@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,8 @@ def configure(
     root.setLevel(level)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
+    if threading.current_thread() is threading.main_thread():  # else they belong to a test
+        logging.captureWarnings(capture=True)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import orjson
 
 from webop.escaping import escape
 from webop.logs import reviews
+from webop.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
@@ -71,7 +72,8 @@ class TextFormatter(logging.Formatter):
 class JSONFormatter(logging.Formatter):
     """One JSON object a line, with what it is about under keys of their own (LOG-03 to 05).
 
-    Objects are under ``refkey``, reviews under "request".
+    Objects are under ``refkey``, reviews under "request"; the current span of a trace, if there is
+    one, under "trace_id" and "span_id".
     """
 
     def __init__(self, *, has_prefix: bool, refkey: str | None) -> None:
@@ -94,6 +96,7 @@ class JSONFormatter(logging.Formatter):
         request = reviews.find_request(record)
         if request is not None:
             line["request"] = request
+        line |= find_trace_ids()
         if record.exc_info:
             line["exc_info"] = self.formatException(record.exc_info)
         if not vars(record).keys() <= _STANDARD:

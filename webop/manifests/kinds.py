@@ -16,6 +16,7 @@ import yaml
 from webop.errors import ConfigurationError
 from webop.handling.handlers import ResourceHandler
 from webop.objects.resources import EVERYTHING, Resource, Selector
+from webop.objects.rights import Right
 
 # By API group: kinds, with "+" if the status is a subresource, and with their short names.
 _NAMESPACED: Final = {
@@ -134,52 +135,53 @@ def _rank(version: str) -> tuple[int, ...]:
 
 
 def find_kinds(
-    handlers: Iterable[ResourceHandler], known: Collection[Resource], *, is_complete: bool
+    users: Iterable[ResourceHandler | Right], known: Collection[Resource], *, is_complete: bool
 ) -> tuple[set[Resource], list[str]]:
-    """Return the kinds that handlers are for, and what is doubtful about them, in sentences.
+    """Return the kinds that are meant, and what is doubtful about them, in sentences.
 
     For EVERYTHING, the plural is "*", as in RBAC rules.
 
     Args:
-        handlers: of objects, or of reviews.
+        users: handlers of objects or of reviews, and rights.
         known: all kinds that are known by their definitions.
         is_complete: whether these are all kinds of a cluster.
 
     Raises:
-        ConfigurationError: it is not known which kinds a handler is for.
+        ConfigurationError: it is not known which kinds are meant.
     """
     kinds, doubts = set[Resource](), dict[str, None]()
-    for handler in handlers:
-        selector = handler.selector
+    for user in users:
+        selector = user.selector
         if selector is None:
             continue
         if selector.any_name is EVERYTHING:
             kinds.add(Resource(selector.group or "*", "*", "*", namespaced=True))
             which = f"all kinds of the group {selector.group}" if selector.group else "all kinds"
-            doubts[f"{handler} is for EVERYTHING: the account gets rights to {which}."] = None
+            doubts[f"{user} is for EVERYTHING: the account gets rights to {which}."] = None
         elif not (selector.is_specific or is_complete):
             what = "a function" if selector.fn else f"the category {selector.category}"
             raise ConfigurationError(
-                f"{handler}: which kinds {what} stands for, only a cluster knows. Add --cluster."
+                f"{user}: which kinds {what} stands for, only a cluster knows. Add --cluster."
             )
         elif found := selector.find_candidates(known):
             if selector.is_ambiguous(known):
                 names = ", ".join(sorted(map(str, found)))
-                raise ConfigurationError(f"{handler}: {selector} is ambiguous: {names}.")
+                raise ConfigurationError(f"{user}: {selector} is ambiguous: {names}.")
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
+            if assumed not in kinds:  # once for all handlers of it
+                doubts[
+                    f"{user}: the definition of {assumed} is not known. It is taken for a kind "
+                    "with namespaces and a status subresource. To be sure, name its file by --crd."
+                ] = None
             kinds.add(assumed)
-            doubts[
-                f"{handler}: the definition of {assumed} is not known. It is taken for a kind with "
-                "namespaces and a status subresource. To be sure, name its file by --crd."
-            ] = None
         elif is_complete:
             why = "is not in the cluster" if selector.is_specific else "is for nothing there"
-            raise ConfigurationError(f"{handler}: {selector} {why}.{selector.suggest(known)}")
+            raise ConfigurationError(f"{user}: {selector} {why}.{selector.suggest(known)}")
         else:
             raise ConfigurationError(
-                f"{handler}: there is no built-in kind {selector}.{selector.suggest(known)} For a "
-                f"kind of your own, write group, version and plural in the decorator. {_REMEDY}"
+                f"{user}: there is no built-in kind {selector}.{selector.suggest(known)} For a "
+                f"kind of your own, write its group and plural. {_REMEDY}"
             )
     return kinds, list(doubts)
 

@@ -33,6 +33,7 @@ class Plan:
         is_shared: whether replicas get along with each other: by a Lease, or with webhooks only.
         server: of the webhooks, if they are behind a Service.
         pod_networks: who must not get to the webhooks.
+        scraper: the namespace of those who get the metrics, if anybody does.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Plan:
     is_shared: bool
     server: WebhookServiceServer | None
     pod_networks: Sequence[str]
+    scraper: str | None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -107,6 +109,7 @@ spec:
     metadata:
       labels:
         app.kubernetes.io/name: {self._name}
+{self._build_annotations()}\
     spec:
       serviceAccountName: {self._name}
       # Webhooks are served for ten seconds more, what is in flight has ten, handlers the rest.
@@ -146,6 +149,17 @@ spec:
       volumes:
         - name: tmp
           emptyDir: {{}}"""
+
+    def _build_annotations(self) -> str:
+        if self.scraper is None:
+            return ""
+        return f"""\
+      # For a Prometheus that goes by them; one that does not needs a PodMonitor of port "probes".
+      annotations:
+        prometheus.io/scrape: "true"
+        prometheus.io/port: "{PROBES_PORT}"
+        prometheus.io/path: /metrics
+"""
 
     def _build_strategy(self) -> str:
         if self.is_shared:
@@ -202,7 +216,7 @@ spec:
     - {{name: webhooks, port: {port}, targetPort: webhooks}}"""
 
     def build_policy(self) -> str:
-        """Return who reaches the pods: API servers at the webhooks, the kubelet at the probes."""
+        """Return who reaches the pods: API servers, the kubelet, those who get the metrics."""
         policy = f"""\
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -212,6 +226,19 @@ spec:
     matchLabels:
       app.kubernetes.io/name: {self._name}
   policyTypes: [Ingress]"""
+        scraping = (
+            ""
+            if self.scraper is None
+            else f"""
+    # Metrics are got by this namespace, at the port of the probes.
+    - ports:
+        - {{protocol: TCP, port: probes}}
+      from:
+        - namespaceSelector:
+            matchLabels: {{kubernetes.io/metadata.name: {_dump(self.scraper)}}}"""
+        )
+        if self.server is None and scraping:
+            return f"# The kubelet reaches the probes with no rule.\n{policy}\n  ingress:{scraping}"
         if self.server is None:
             return f"# Nobody reaches the pods but the kubelet, which needs no rule.\n{policy}"
         blocks = "".join(
@@ -238,4 +265,4 @@ spec:
         - namespaceSelector:
             matchLabels: {{kubernetes.io/metadata.name: kube-system}}
           podSelector:
-            matchLabels: {{k8s-app: konnectivity-agent}}"""
+            matchLabels: {{k8s-app: konnectivity-agent}}{scraping}"""

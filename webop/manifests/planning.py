@@ -24,9 +24,10 @@ from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
 from webop.manifests.objects import PROBES_PORT, Plan
-from webop.manifests.rights import build_rights, read_rules
+from webop.manifests.rights import build_rights, split_rules
 from webop.manifests.yaml_text import dump
 from webop.objects.resources import Resource
+from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.local import WebhookServer
 from webop.servers.service import WebhookServiceServer
@@ -44,6 +45,8 @@ class Request:
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
+        rules: files with rules, and rights in short.
+        metrics: the namespace of the pods that scrape them.
         variables: of the environment in the container.
         namespaces: where the operator works; empty for everywhere.
     """
@@ -61,7 +64,8 @@ class Request:
     service: str | None
     managed: str | None
     ca: Path | None
-    rules: Path | None
+    rules: Sequence[str]
+    metrics: str | None
     crds: Sequence[Path]
     asks_cluster: bool
     calls_startup: bool
@@ -100,8 +104,12 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     known.update(read_definitions(request.crds))
     known.update(list_builtin())
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
-    kinds, doubts = find_kinds(watched, known, is_complete=request.asks_cluster)
-    visit.resources = {*kinds, *_list_peerings(visit)}
+    texts, own = split_rules(request.rules)
+    settings.networking.rights = texts = [*settings.networking.rights, *texts]
+    rights = map(parse_right, texts)
+    kinds, doubts = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
+    peerings = () if settings.peering.standalone else build_kinds(clusterwide=not visit.namespaces)
+    visit.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
@@ -114,22 +122,23 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     others = ["--standalone"] if settings.peering.standalone else []
     others += [f"--peering={request.peering}"] if request.peering else []
     others += [f"--lease={lease}"] if lease is not None else []
-    probes = f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"
+    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     plan = Plan(
         name=request.name,
         home=request.home,
         image=request.image,
-        arguments=["run", *scope, *others, probes, *request.sources],
+        arguments=["run", *scope, *others, *probes, *request.sources],
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
         server=visit.service_server,
         pod_networks=request.pod_networks,
+        scraper=request.metrics,
     )
-    own = "" if request.rules is None else read_rules(request.rules)
     head = [plan.build_namespace()] if request.creates_namespace else []
-    rights = build_rights(plan, list_needs(visit), request.namespaces, own)
-    made = Manifests({"rbac": [*head, plan.build_account(), *rights]}, doubts)
+    roles = build_rights(plan, list_needs(visit), request.namespaces, visit.handled, own)
+    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, doubts)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
     made.files["network"] = [plan.build_service()] if plan.server else []
@@ -224,12 +233,6 @@ def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
         raise ConfigurationError(
             f"{option} is {wanted!r}, but the startup handlers set {set_to!r}."
         )
-
-
-def _list_peerings(visit: Visit) -> Collection[Resource]:
-    if visit.settings.peering.standalone:
-        return ()
-    return [kind for kind in build_kinds(clusterwide=not visit.namespaces) if "kopf" in kind.group]
 
 
 def _build_webhooks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +13,14 @@ from webop.doctor.permissions import Need
 from webop.errors import ConfigurationError
 from webop.manifests.objects import Plan
 from webop.manifests.yaml_text import dump
+from webop.objects.resources import Resource
+from webop.objects.rights import VERBS, parse_right
 
 Json = dict[str, Any]
 
-_VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete")
 _HANDLED: Final = "The objects that the handlers are for."
 _OWN: Final = "What the handlers do, as in the file of --rules."
+_DECLARED: Final = "What the handlers do, as settings.networking.rights and --rules say."
 _WHY: Final = {
     ("apiextensions.k8s.io", "customresourcedefinitions"): "Which kinds there are, now and later.",
     ("", "namespaces"): "Which of the namespaces there are, now and later.",
@@ -45,7 +47,27 @@ _WHY: Final = {
 }
 
 
-def read_rules(path: Path) -> str:
+def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
+    """Return the rights that are written out in short, and the text of the files of others.
+
+    Raises:
+        ConfigurationError: it is neither; see :func:`parse_right` for the form.
+    """
+    rights, files = list[str](), list[str]()
+    for text in texts:
+        path = Path(text)
+        if path.exists() or path.suffix in {".yaml", ".yml"}:
+            files.append(_read_rules(path))
+            continue
+        try:
+            parse_right(text)
+        except ValueError as exc:
+            raise ConfigurationError(f"--rules: {exc}; or it must be a YAML file.") from exc
+        rights.append(text)
+    return rights, "\n".join(files)
+
+
+def _read_rules(path: Path) -> str:
     """Return the text of a file with a list of rules, comments included.
 
     Raises:
@@ -71,24 +93,26 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 
 
 def build_rights(
-    plan: Plan, needs: Iterable[Need], namespaces: tuple[str, ...], own: str = ""
+    plan: Plan,
+    needs: Iterable[Need],
+    namespaces: tuple[str, ...],
+    handled: Iterable[Resource],
+    own: str = "",
 ) -> Iterator[str]:
     """Yield the roles that the service account needs, and bindings to them, as YAML.
 
-    Args:
-        plan: what is deployed.
-        needs: what the operator must be permitted to do.
-        namespaces: where the operator works; empty for everywhere.
-        own: rules for what the handlers do, where they are called: the text of a file.
+    Without namespaces, they are for the whole cluster. Where handlers are called, the own rules are
+    added, the text of a file.
     """
     served = namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}
     for need in needs:
         for place in need.namespaces or ("",):
             places.setdefault(place, []).append(need)
+    kinds = {(resource.group, resource.plural) for resource in handled}
     for place, found in places.items():
         is_served = place in served
-        rules = _build_rules(found)
+        rules = _build_rules(found, kinds if is_served else ())
         if own and is_served:
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
         suffix = "" if is_served or not place else "-replicas" if place == plan.home else "-events"
@@ -96,19 +120,24 @@ def build_rights(
             yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
 
 
-def _build_rules(needs: Iterable[Need]) -> str:
+def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) -> str:
     """Return the rules for needs: as few as say the same, with comments."""
-    granted: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
-    for need in needs:
+    granted: dict[tuple[bool, str, str, tuple[str, ...]], set[str]] = {}
+    for need in sorted(needs, key=lambda need: need.is_declared):
         for rule in need.build_rules():
-            names = tuple(rule.get("resourceNames", ()))
-            granted.setdefault((need.group, need.resource, names), set()).update(rule["verbs"])
+            key = need.group, need.resource, tuple(rule.get("resourceNames", ()))
+            # What is derived is not said twice.
+            known = granted.get((False, *key), set()) if need.is_declared else set[str]()
+            granted.setdefault((need.is_declared, *key), set()).update({*rule["verbs"]} - known)
     rules: dict[tuple[Any, ...], list[str]] = {}
-    for (group, resource, names), verbs in granted.items():
-        everything = granted.get((group, "*", ()), set()) | granted.get(("*", "*", ()), set())
+    for (is_declared, group, resource, names), verbs in granted.items():
+        everything = granted.get((False, group, "*", ()), set())
+        everything = everything | granted.get((False, "*", "*", ()), set())
         if resource == "*" or not verbs <= everything:
-            ordered = tuple(verb for verb in _VERBS if verb in verbs)
-            why = _WHY.get((group, resource), _HANDLED)
+            ordered = tuple(verb for verb in VERBS if verb in verbs)
+            is_handled = (group, resource) in handled and not names
+            why = _HANDLED if is_handled else _WHY.get((group, resource), _HANDLED)
+            why = _DECLARED if is_declared else why
             rules.setdefault((why, group, names, ordered), []).append(resource)
     lines, last = [], ""
     for (why, group, names, verbs), resources in rules.items():

@@ -27,6 +27,7 @@ from webop.version import __version__
 if TYPE_CHECKING:
     from webop.client.watch import Watcher
     from webop.handling.handlers import Handler
+    from webop.reactor.stream import Stream
     from webop.running import Operator
 
 Values = Mapping[Labels, float]
@@ -60,7 +61,13 @@ class Definition(NamedTuple):
     read: Callable[[Operator], Values | Timings | None]
 
 
-def _read_calls(operator: Operator) -> Values:
+def is_acting(operator: Operator) -> bool:
+    """Tell whether handlers of objects are called."""
+    return operator.is_started and operator.context.pausing.is_active
+
+
+def read_calls(operator: Operator) -> Values:
+    """Return the calls of handlers by handler, type and outcome."""
     registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
@@ -74,12 +81,14 @@ def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
         yield handler.id, name_type(handler), outcome
 
 
-def _read_rejections(operator: Operator) -> Values:
+def read_rejections(operator: Operator) -> Values:
+    """Return the requests that were not allowed, by webhook and reason."""
     known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
     return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
 
 
-def _read_watches(operator: Operator) -> Values:
+def read_watches(operator: Operator) -> Values:
+    """Return the number of watches by resource and state."""
     return Counter(
         (each.resource.plural_name, _name_state(each)) for each in list(operator.client.watchers)
     )
@@ -91,7 +100,8 @@ def _name_state(watcher: Watcher) -> str:
     return "watching" if watcher.status.is_connected else "reconnecting"
 
 
-def _read_watch_ages(operator: Operator) -> Values:
+def read_watch_ages(operator: Operator) -> Values:
+    """Return the ages of streams by resource."""
     ages: defaultdict[Labels, float] = defaultdict(lambda: math.inf)
     for each in list(operator.client.watchers):
         labels = (each.resource.plural_name,)
@@ -99,23 +109,30 @@ def _read_watch_ages(operator: Operator) -> Values:
     return ages
 
 
+def list_streams(operator: Operator) -> list[Stream]:
+    """Return the streams of objects; none while the operator does not run."""
+    observer = operator.observer if operator.is_started else None
+    return list(observer.streams) if observer else []
+
+
 def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
     """Yield the resource and the phase, the number of objects, the age of the oldest one."""
-    observer = operator.observer if operator.is_started else None
-    for stream in observer.streams if observer else ():
+    for stream in list_streams(operator):
         if stream.dispatcher is not None:
             for phase, (count, age) in stream.dispatcher.measure().items():
                 yield (stream.ctx.resource.plural_name, phase.name.lower()), count, age
 
 
-def _read_objects(operator: Operator) -> Values:
+def read_objects(operator: Operator) -> Values:
+    """Return the number of objects by resource and state."""
     counts: Counter[Labels] = Counter()
     for labels, count, _ in _measure_objects(operator):
         counts[labels] += count
     return counts
 
 
-def _read_ages(operator: Operator) -> Values:
+def read_ages(operator: Operator) -> Values:
+    """Return for how long one object has been in a state, by resource and state."""
     ages: dict[Labels, float] = {}
     timed = {phase.name.lower() for phase in (Phase.HELD, Phase.WAITING, Phase.WORKING)}
     for labels, _, age in _measure_objects(operator):
@@ -133,7 +150,8 @@ def _read_waiting_requests(operator: Operator) -> Values:
     return {(lane,): waiting.get(lane, 0) for lane in operator.client.lanes.active}
 
 
-def _read_calls_in_flight(operator: Operator) -> Values:
+def read_calls_in_flight(operator: Operator) -> Values:
+    """Return the reviews that are being judged, by webhook."""
     calls = operator.webhooks.hosting.gate.calls
     return {(key,): calls.get(key, 0) for key in operator.webhooks.review.ids}
 
@@ -186,7 +204,7 @@ DEFINITIONS = (
         *("webop_acting", _GAUGE, ()),
         "1 if this replica calls handlers of objects, 0 if it stands by, is paused, or does not "
         "run.",
-        lambda operator: {(): operator.is_started and operator.context.pausing.is_active},
+        lambda operator: {(): is_acting(operator)},
     ),
     Definition(
         *("leader_election_master_status", _GAUGE, ("name",)),
@@ -199,7 +217,7 @@ DEFINITIONS = (
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
         "denied (a webhook refused the request); ignored (an error without consequences); "
         "cancelled. All sub-handlers of a handler are counted as one: parent/*.",
-        _read_calls,
+        read_calls,
     ),
     Definition(
         *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
@@ -210,23 +228,23 @@ DEFINITIONS = (
         *("webop_objects", _GAUGE, ("resource", "state")),
         "Known objects. States: idle; held (handlers wait until indexes are filled); waiting (for "
         "a turn); working (a worker has it, handlers included); resting (until a retry is due).",
-        _read_objects,
+        read_objects,
     ),
     Definition(
         *("webop_objects_oldest_seconds", _GAUGE, ("resource", "state")),
         "For how long one object has been held, waiting, or working: that with the longest time.",
-        _read_ages,
+        read_ages,
     ),
     Definition(
         *("webop_watches", _GAUGE, ("resource", "state")),
         "Watches, those of the framework included. States: listing; watching; reconnecting.",
-        _read_watches,
+        read_watches,
     ),
     Definition(
         *("webop_watch_age_seconds", _GAUGE, ("resource",)),
         "For how long the stream of a watch has been open; 0 if it is not. Of several namespaces: "
         "the youngest one.",
-        _read_watch_ages,
+        read_watch_ages,
     ),
     Definition(
         *("webop_watch_restarts_total", _COUNTER, ("resource", "reason")),
@@ -271,14 +289,14 @@ DEFINITIONS = (
     Definition(
         *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),
         "Reviews that a webhook is judging now.",
-        _read_calls_in_flight,
+        read_calls_in_flight,
     ),
     Definition(
         *("webop_webhook_rejections_total", _COUNTER, ("webhook", "reason")),
         "Requests that were not allowed. Reasons: denied (by a handler, as it is meant to); error "
         "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
         "unknown_webhook; malformed; too_large; slow_request.",
-        _read_rejections,
+        read_rejections,
     ),
     Definition(
         *("webop_webhook_certificate_expiration_timestamp_seconds", _GAUGE, ()),

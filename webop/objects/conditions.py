@@ -33,9 +33,9 @@ def build_condition(
         ValueError: API servers would refuse it.
     """
     if not _is_type.fullmatch(type) or len(type) > _TYPE_LIMIT:
-        raise ValueError(f"The type of a condition is a word such as 'Ready', got {type!r}.")
+        raise ValueError(f"The type of a condition must be a word such as 'Ready', got {type!r}.")
     if status not in _STATUSES:
-        raise ValueError(f"The status of a condition is True, False or None, got {status!r}.")
+        raise ValueError(f"The status of a condition must be True, False or None, got {status!r}.")
     if not _is_reason.fullmatch(reason) or len(reason) > _REASON_LIMIT:
         raise ValueError(f"reason= must be a word such as 'PodsStarting', got {reason!r}.")
     condition: dict[str, Any] = {"type": type, "status": _STATUSES[status], "reason": reason}

@@ -16,15 +16,7 @@ import orjson
 
 from webop.objects.body import RawBody, get_raw
 from webop.objects.conditions import build_condition, put_condition
-from webop.objects.fields import (
-    ABSENT_FIELD,
-    FieldPath,
-    clone,
-    ensure,
-    is_mapping,
-    remove,
-    resolve,
-)
+from webop.objects.fields import ABSENT_FIELD, FieldPath, clone, ensure, is_mapping, remove, resolve
 
 PatchFn: TypeAlias = Callable[[RawBody], None]
 """Changes a raw body in place; may be called several times, so it must be idempotent."""

@@ -272,12 +272,7 @@ class Selector:
         return {resource for resource in matching if not resource.group} or matching
 
     def suggest(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> str:
-        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing.
-
-        Args:
-            resources: those that are known.
-            groups: all API groups of the cluster; not all of their resources may be known.
-        """
+        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing."""
         if not self.is_specific:
             return ""
         known = sorted(resources, key=lambda r: (r.preferred, r.name))

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from webop.handling.call_options import Standing
 from webop.handling.handlers import BackgroundHandler
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason, Stopper
@@ -32,9 +33,10 @@ class Background:
         finished: ids of those that have ended on their own and must not start again.
         postponed: ids of those whose initial delay is over: it applies only once.
         changed_at: when the object was last changed, by the loop's clock.
+        standing: how their calls are doing.
     """
 
-    __slots__ = ("body", "changed_at", "finished", "postponed", "raw", "tasks")
+    __slots__ = ("body", "changed_at", "finished", "postponed", "raw", "standing", "tasks")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
@@ -43,6 +45,7 @@ class Background:
         self.finished: frozenset[str] = frozenset()
         self.postponed: frozenset[str] = frozenset()
         self.changed_at = asyncio.get_running_loop().time()
+        self.standing = Standing()
 
     def show(self, raw: dict[str, Any]) -> None:
         """Let the daemons and timers see a newer state of the object."""
@@ -84,12 +87,7 @@ class BackgroundTask:
     3. Then it is abandoned, and the object is released. Without the timeout, the operator waits for
        it, and logs this every ``cancellation_polling`` seconds.
 
-    Args:
-        background: what it is a part of.
-        handler: the daemon or timer.
-        settings: ``settings.background``.
-        name: of the object, for the log.
-        on_end: called with the reasons and the task when the object no longer has it.
+    When the object no longer has it, ``on_end`` is called with the reasons and the task.
     """
 
     __slots__ = (
@@ -196,4 +194,5 @@ class BackgroundTask:
         """Remove it from the object, and process the object: it may be waiting for this."""
         if self._background.tasks.get(self.handler.id) is self:
             del self._background.tasks[self.handler.id]
+            self._background.standing.failures.pop(self.handler.id, None)
             self._on_end(self.stopper.reason, self.task)

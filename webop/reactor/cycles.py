@@ -23,6 +23,7 @@ from webop.objects.storage.progress import ProgressStorage
 from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
 from webop.reactor.tracking import Cycle, Pending, Tracked, Work
+from webop.tracing import find_current_span
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,11 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         window=settings.execution.commit_window,
         commit=commits.add,
         tally=ctx.operator.tally,
+        standing=cycle.standing,
+        goes_on=lambda: not obj.keeper.is_stopped,
     )
+    for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
+        del cycle.standing.failures[key]
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
@@ -203,4 +208,4 @@ def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cy
             progress.renew(mark)
         elif cause.reason is Reason.CREATE and any(state.is_outdated(mark) for state in states):
             essence = {}
-    return Cycle(cause.reason, essence, frozenset(progress))
+    return Cycle(cause.reason, essence, frozenset(progress), find_current_span())

@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Coroutine
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from webop.client.events import get_uid, parse_version
-from webop.errors import WebopError
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import Pool, find_abandoned
+from webop.handling.threads import find_abandoned
 from webop.objects.body import RawEventType
-from webop.pacing import Once
+from webop.reactor.background import Background
 from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
-from webop.reactor.room import Room, Total
-from webop.reactor.tracking import NOTHING, Left, Phase, Tracked, measure_phases
+from webop.reactor.raw_events import EventProcessor, RawEvents
+from webop.reactor.room import Room
+from webop.reactor.tracking import NOTHING, Left, OnEnd, Phase, Tracked, Working, measure_phases
 
 logger = logging.getLogger(__name__)
 
@@ -31,21 +31,18 @@ _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _NAMED = 3  # daemons that hang, in the log
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
 _BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
-_EVENTS = 20  # of one object that wait for event handlers
 
 
-class ObjectProcessor(Protocol):
+class ObjectProcessor(EventProcessor, Protocol):
     """How objects are processed; see :mod:`webop.reactor.process`."""
 
-    wants_every_event: bool
     has_indexes: bool
-    event_pool: Pool | None
 
     async def index(self, raw: dict[str, Any]) -> None:
         """Update the indexes with a state of an object."""
 
-    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Call the handlers of raw events."""
+    async def index_newest(self, obj: Tracked) -> None:
+        """Have the newest state of an object in the indexes."""
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
@@ -55,9 +52,6 @@ class ObjectProcessor(Protocol):
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Log an error; return the seconds until the next attempt."""
-
-    async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if the object is gone."""
 
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
@@ -105,16 +99,15 @@ class Dispatcher:
         self._spawn = spawn
         self._gate = gate
         self._room = room
-        self._event_room = Room("events", Total(), pool=processor.event_pool)
+        self._raw_events = RawEvents(processor)
         self._held: OrderedDict[str, Tracked] = OrderedDict()  # quick at its front
         self._objects: dict[str, Tracked] = {}
-        self._workers: set[asyncio.Task[Any]] = set()
+        self._workers: dict[asyncio.Task[Any], Tracked] = {}
         self._is_closing = False
         self.is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_paused = is_paused
         self.former: dict[str, Left] = {}
-        self._once = Once()
         self.epoch = 0
         self.has_indexes = processor.has_indexes
         if not gate.is_open:
@@ -130,6 +123,15 @@ class Dispatcher:
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
         return measure_phases(self._objects.values())
+
+    def list_busy(self) -> list[Tracked]:
+        """Return the objects that something is being done about, or has failed."""
+        return [
+            obj
+            for obj in self._objects.values()
+            if obj.phase is not Phase.IDLE
+            or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
+        ]
 
     def begin_listing(self) -> None:
         """Begin a listing, which shows all objects that exist."""
@@ -151,12 +153,17 @@ class Dispatcher:
     def switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause, for a reason that daemons get; or, with None, resume.
 
-        After a pause, all objects must be listed again, to see what others have done.
+        In a pause, running handlers finish. After it, all objects must be listed again, to see what
+        others have done.
         """
+        self._is_paused = reason is not None
         if reason is not None:
-            self._pause(reason)
+            self._held.clear()
+            self._stop_daemons(reason)
+            for obj in list(self._objects.values()):
+                self._raw_events.drop(obj)
+                self.check(obj)
             return
-        self._is_paused = False
         self._is_resuming = True
         for obj in self._objects.values():
             obj.version = 0
@@ -181,8 +188,13 @@ class Dispatcher:
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
         obj.seen = self.epoch
-        if self._processor.wants_every_event and not self._is_stopped:
-            self._keep_event(obj, event_type, raw)
+        if self._processor.wants_every_event and not self.is_stopped:
+            is_first = not obj.events
+            self._raw_events.keep(obj, event_type, raw)
+            if self._is_holding:
+                self._held[obj.uid] = obj
+            elif is_first:
+                self._raw_events.begin(obj)
         if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
                 obj.phase = Phase.IDLE  # it is urgent now: queue it again
@@ -229,19 +241,25 @@ class Dispatcher:
                 self._room.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._pack(obj)
 
+    def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
+        """Start a worker for an object; react to its end even if it never ran."""
+
+        def finish(task: asyncio.Task[Any]) -> None:
+            del self._workers[task]
+            on_end(obj, task)
+
+        task = self._spawn(work, name=obj.uid)
+        self._workers[task] = obj
+        task.add_done_callback(finish)
+        return task
+
     async def drain(
-        self,
-        timeout: float,
-        reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING,
+        self, timeout: float, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING
     ) -> float:
-        """Start nothing new; wait for running handlers, cancel slower ones, store the outcomes.
+        """Start nothing new; wait for running handlers, cancel those that exceed the timeout.
 
         Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts"). Outcomes
         that are being written end within the timeout and five seconds, too.
-
-        Args:
-            timeout: for the handlers, in seconds.
-            reason: what daemons get.
 
         Returns:
             The seconds that are left for what is cancelled.
@@ -259,79 +277,53 @@ class Dispatcher:
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
         stopping = self._stop_daemons(reason)  # also those that workers have just started
-        late, since = set(self._workers), loop.time()
-        for worker in late:
-            if worker.cancelling() or not self._is_writing(worker):
+        late, since = dict(self._workers), loop.time()
+        for worker, obj in late.items():  # mostly, those that write are done with their handlers
+            if worker.cancelling() or not (obj.work or NOTHING).writing.locked():
                 worker.cancel()
         if ending := {*stopping, *late}:
             rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
             await asyncio.wait(ending, timeout=rest)
-        hung: list[str] = []
-        for obj in self._objects.values():
-            hung += [] if obj.background is None else obj.background.cancel()
-        if hung:
+        if hung := [name for found in self._list_backgrounds() for name in found.cancel()]:
             logger.warning(
                 "%d daemons or timers have not ended in %g seconds, and are cancelled: %s. Those "
                 "in threads cannot be: the process ends when they do.",
                 len(hung),
                 _HUNG_TIMEOUT,
-                ", ".join(hung[:_NAMED]) + (", …" if len(hung) > _NAMED else ""),
+                _join(hung),
             )
         return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
     def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
         """Leave objects alone, in later streams, too, until what does not end has ended."""
-        owners = {worker: self._objects.get(worker.get_name()) for worker in self._workers}
+        owners = dict(self._workers)
         for obj in self._objects.values():
             if obj.background is not None:
                 owners |= {item.task: obj for item in obj.background.tasks.values() if item.task}
-        named: list[str] = []
-        for task in hung:
-            if (owner := owners.get(task)) is not None:
-                self._room.block(owner.uid, task)
-                named.append(str(owner))
-        if named:
+        owned = {task: owners[task] for task in hung if task in owners}
+        for task, owner in owned.items():
+            self._room.block(owner.uid, task)
+        if owned:
             logger.error(
                 "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
                 "done about these objects until they end. Handlers must not swallow "
                 "asyncio.CancelledError.",
-                len(named),
-                ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else ""),
+                len(owned),
+                _join([*owned.values()]),
             )
 
-    def _is_writing(self, worker: asyncio.Task[Any]) -> bool:
-        """Tell whether a worker writes outcomes, mostly as it is done with its handlers."""
-        obj = self._objects.get(worker.get_name())
-        return obj is not None and (obj.work or NOTHING).writing.locked()
+    def _list_backgrounds(self) -> list[Background]:
+        return [obj.background for obj in self._objects.values() if obj.background is not None]
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
-        stopping: list[asyncio.Task[None]] = []
-        for obj in self._objects.values():
-            if obj.background is not None:
-                stopping += obj.background.stop(reason)
-        return stopping
-
-    def _pause(self, reason: DaemonStoppingReason) -> None:
-        """Start nothing new; let running handlers finish, ask daemons to stop."""
-        self._is_paused = True
-        self._held.clear()
-        for obj in list(self._objects.values()):
-            if obj.background is not None:
-                obj.background.stop(reason)
-            self._drop_events(obj)
-            self.check(obj)
+        return [task for found in self._list_backgrounds() for task in found.stop(reason)]
 
     def _hand_over(self, obj: Tracked) -> None:
         """Forget an object; other operators continue from what is stored on it."""
-        self._drop_events(obj)
+        self._raw_events.drop(obj)
         obj.work = None
         self._settle(obj)
-
-    def _drop_events(self, obj: Tracked) -> None:
-        for _, text in obj.events or ():
-            self._event_room.drop(text)
-        obj.events = None
 
     @property
     def _is_indexing(self) -> bool:
@@ -344,7 +336,7 @@ class Dispatcher:
         return not self._gate.is_open or (self.has_indexes and not self.is_complete)
 
     @property
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether no new work may start."""
         return self._is_closing or self._is_paused
 
@@ -355,8 +347,7 @@ class Dispatcher:
         end = time.monotonic() + _TURN
         while self._held and time.monotonic() < end:
             _, obj = self._held.popitem(last=False)
-            if obj.events:
-                self._spy_soon(obj)
+            self._raw_events.begin(obj)
             self.check(obj)
         if self._held:
             asyncio.get_running_loop().call_soon(self._release)
@@ -380,7 +371,7 @@ class Dispatcher:
     def _begin_waiting(self, obj: Tracked) -> None:
         """Start with an object that has got its place, unless it no longer waits."""
         if obj.phase is Phase.WAITING:
-            if self._is_stopped:
+            if self.is_stopped:
                 obj.phase = Phase.IDLE
             else:
                 self._begin(obj)
@@ -399,6 +390,8 @@ class Dispatcher:
                 plan = None
             else:
                 if plan is None and not obj.has_pending:
+                    if obj.work is not None:
+                        obj.work.backoff = None  # others have written what was kept
                     self._settle(obj)
                     return
         self._room.enter(is_retry=obj.has_pending)
@@ -407,26 +400,20 @@ class Dispatcher:
     def _start(
         self, obj: Tracked, coroutine: Coroutine[Any, Any, float | None], leave: Callable[[], None]
     ) -> None:
-        """Start a worker for an object; react to its end even if it never ran."""
         obj.phase = Phase.WORKING
         obj.since = time.monotonic()
-        task = self._spawn(coroutine, name=obj.uid)
-        self._workers.add(task)
-        task.add_done_callback(partial(self._finish, obj, leave))
+        self.run(obj, coroutine, partial(self._finish, leave))
 
     async def _index(self, obj: Tracked) -> float:
         """Update the indexes with the newest state, before any other work on it."""
-        while obj.is_unindexed:
-            obj.is_unindexed = False
-            if obj.raw is not None and not obj.is_gone:
-                await self._processor.index(obj.raw)
+        await self._processor.index_newest(obj)
         obj.is_dirty = True  # it is not handled yet
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Work on an object until nothing is left; return when to continue."""
         delay: float | None = 0
-        while (obj.is_dirty or delay == 0) and not self._is_stopped:
+        while (obj.is_dirty or delay == 0) and not self.is_stopped:
             try:
                 if obj.text is not None:  # the state had to be dropped from memory
                     raw = await self._processor.read(obj)
@@ -446,10 +433,9 @@ class Dispatcher:
         return delay
 
     def _finish(
-        self, obj: Tracked, leave: Callable[[], None], task: asyncio.Task[float | None]
+        self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]
     ) -> None:
         """Decide what comes after the work."""
-        self._workers.discard(task)
         leave()
         obj.phase = Phase.IDLE
         obj.since = 0.0
@@ -484,7 +470,7 @@ class Dispatcher:
         """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
         obj.phase = Phase.IDLE
         obj.since = 0.0
-        obj.raw = None
+        obj.raw = obj.indexing = None
         self._room.drop(obj.text)
         obj.text = None
         obj.is_dirty = False
@@ -497,59 +483,6 @@ class Dispatcher:
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj.uid)
 
-    def _keep_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Queue an event for the event handlers; of too many, skip the oldest."""
-        # Handlers get a copy that they may modify.
-        text = self._event_room.pack(raw, is_needed=event_type == "DELETED")
-        if obj.events is None:
-            obj.events = deque()
-        if len(obj.events) >= _EVENTS:
-            self._event_room.drop(obj.events.popleft()[1])
-            if self._once.is_new("skipped"):
-                logger.warning(
-                    "Events of %s come faster than they are handled: of more than %d, the oldest "
-                    "are skipped. It is not logged again for this kind.",
-                    obj,
-                    _EVENTS,
-                )
-        obj.events.append((event_type, text))
-        if self._is_holding:
-            self._held[obj.uid] = obj
-        elif obj.spying is None and len(obj.events) == 1:
-            self._spy_soon(obj)
 
-    def _spy_soon(self, obj: Tracked) -> None:
-        if self._event_room.is_free:
-            self._spy(obj)
-        else:
-            self._event_room.wait(self._spy, obj, is_urgent=obj.event_type is not None)
-
-    def _spy(self, obj: Tracked) -> None:
-        if obj.events and obj.spying is None and not self._is_stopped:
-            self._event_room.enter()
-            obj.spying = self._spawn(self._show_events(obj), name=obj.uid)
-            self._workers.add(obj.spying)
-            obj.spying.add_done_callback(partial(self._finish_spying, obj))
-
-    async def _show_events(self, obj: Tracked) -> None:
-        """Call the event handlers for the events of an object, one after another."""
-        while obj.events and not self._is_stopped:
-            event_type, text = obj.events.popleft()
-            try:
-                raw = self._event_room.unpack(text) if text else await self._processor.read(obj)
-                if raw is not None:
-                    with self._event_room.running_handlers():
-                        await self._processor.show_event(obj, event_type, raw)
-            except WebopError as exc:
-                logger.warning("An event of %s is skipped: %s", obj, exc)
-
-    def _finish_spying(self, obj: Tracked, task: asyncio.Task[None]) -> None:
-        self._workers.discard(task)
-        self._event_room.leave()
-        obj.spying = None
-        if obj.events and not task.cancelled():
-            self._spy_soon(obj)
-            return
-        obj.events = None
-        if obj.is_gone:
-            self.check(obj)
+def _join(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items[:_NAMED])) + (", …" if len(items) > _NAMED else "")

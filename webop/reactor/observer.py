@@ -62,13 +62,6 @@ class Observer:
     has another subresource or another preferred version now, or other selectors match it) ends
     before the next one begins: handlers finish within ``settings.batching.exit_timeout`` or are
     cancelled, daemons stop as when the operator stops.
-
-    Args:
-        operator: the context of the operator.
-        client: the client of the API server.
-        scope: which namespaces are served.
-        group: the task group for the streams and for the work on objects.
-        total: shared by the rooms of all kinds; that of the former observer, if there was one.
     """
 
     def __init__(

@@ -226,11 +226,7 @@ def _plan_finalizers(
 ) -> list[str] | None:
     """Return the finalizers if they must change before anything else; None if not.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        cause: its newest state.
-        is_wanted: whether daemons or timers must run for it.
+    Daemons and timers, if they are wanted, need the finalizer, too.
     """
     finalizer = ctx.operator.settings.persistence.finalizer
     present = list(cause.body.meta.finalizers)

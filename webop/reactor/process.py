@@ -30,17 +30,19 @@ from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import Pending, Tracked
+from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
     Failure,
-    find_pause,
     judge,
+    postpone,
     put_finalizers,
     read,
     release,
     save,
     save_pending,
+    write_later,
 )
+from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,10 @@ class Processor:
         has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
         self.event_pool: Pool | None = settings.execution if has_sync_events else None
         self._event_options = CallOptions(
-            settings, default_errors=ErrorsMode.IGNORED, tally=ctx.operator.tally
+            settings,
+            default_errors=ErrorsMode.IGNORED,
+            tally=ctx.operator.tally,
+            goes_on=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
@@ -97,6 +102,15 @@ class Processor:
         handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
         await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
+    async def index_newest(self, obj: Tracked) -> None:
+        """Have the newest state of an object in the indexes, whoever else sees to that already."""
+        obj.indexing = obj.indexing or asyncio.Lock()
+        async with obj.indexing:
+            while obj.is_unindexed:
+                obj.is_unindexed = False
+                if obj.raw is not None and not obj.is_gone:
+                    await self.index(obj.raw)
+
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
         if self.has_indexes:
@@ -107,11 +121,7 @@ class Processor:
         self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do what must be done about the newest state of an object.
-
-        Args:
-            obj: the object.
-            plan: what must be done, if that is known already.
+        """Do what must be done about the newest state of an object, as planned already or not.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.
@@ -124,6 +134,8 @@ class Processor:
             await asyncio.wait({obj.spying}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
+            if rest := obj.find_rest():
+                return rest
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
@@ -138,14 +150,23 @@ class Processor:
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
             elif plan.has_changes:
-                with ctx.room.running_handlers():
-                    delay = await handle_change(ctx, obj, work, plan)
-                await save(ctx, obj, Pending(cause.patch, cause.own))
-                if work.is_released:
-                    await release(ctx, obj)
+                delay = await self._handle_change(obj, work, plan)
             else:
                 obj.initial = False
-        work.backoff, work.paused_until, work.trouble = None, 0.0, ""
+        if not (obj.has_pending and obj.find_rest()):
+            work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
+        return delay
+
+    async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
+        """Call the handlers that are due, and write what they have done."""
+        with open_span(_describe, plan) or NOT_TRACED as span:
+            with self.ctx.room.running_handlers():
+                delay = await handle_change(self.ctx, obj, work, plan)
+            await save(self.ctx, obj, Pending(plan.cause.patch, plan.cause.own))
+            if work.is_released:
+                await release(self.ctx, obj)
+            if span is not None:
+                span.conclude("done" if delay is None else "retry")
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
@@ -161,6 +182,8 @@ class Processor:
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
+        if obj.is_unindexed or obj.indexing is not None:
+            await self.index_newest(obj)
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(
@@ -185,7 +208,7 @@ class Processor:
         except (APIError, LoginError) as exc:
             said = "The patch of event handlers is not written yet: %s"
             cause.logger.log(level("events"), said, exc)
-            obj.wake()
+            write_later(self.ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error that is not of its handlers; log it once.
@@ -193,13 +216,11 @@ class Processor:
         Work on the object continues after the pause; until then, only the handlers of raw events
         are called.
         """
-        delay, work = find_pause(self.ctx, obj, exc), obj.open_work()
-        if delay is not None and not work.is_denied:
-            work.paused_until = asyncio.get_running_loop().time() + delay
+        delay, work = postpone(self.ctx, obj, exc), obj.open_work()
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
         is_away = is_expected and judge(exc) is not Failure.DENIED
-        known, work.trouble = work.trouble, repr(exc)
+        known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
             self.ctx.room.choose_level("away") if is_away else level,
@@ -210,6 +231,15 @@ class Processor:
             extra=self.ctx.refer_to(obj),
         )
         return delay
+
+
+def _describe(plan: Plan) -> Description:
+    """Say what a handling cycle is about, or a part of it, for traces."""
+    cause = plan.cause
+    reason = cause.reason.value
+    attributes = {**cause.identify(), "webop.reason": reason}
+    parent = None if plan.cycle is None else plan.cycle.trace
+    return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
 
 
 def _is_for(handler: EventHandler, cause: EventCause) -> bool:

@@ -76,12 +76,7 @@ class Room:
     """
 
     def __init__(
-        self,
-        name: str,
-        total: Total,
-        *,
-        limit: int | None = None,
-        pool: Pool | None = None,
+        self, name: str, total: Total, *, limit: int | None = None, pool: Pool | None = None
     ) -> None:
         self._name = name
         self._total = total
@@ -147,10 +142,8 @@ class Room:
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
         """Call a function with the item when there is a place for it.
 
-        Args:
-            begin: calls :meth:`enter` if there is anything to do about the item.
-            item: what needs the place.
-            is_urgent: whether it comes before all that are not urgent, such as those of a listing.
+        The function calls :meth:`enter` if there is anything to do. Urgent items come before all
+        others, such as those of a listing.
         """
         self._queues[not is_urgent].append((begin, item))
         self._schedule()
@@ -230,9 +223,7 @@ class Room:
     def pack(self, raw: Any, *, is_needed: bool = False) -> bytes:
         """Return a text to keep instead of a body; an empty one if too much is kept already.
 
-        Args:
-            raw: the body.
-            is_needed: whether it cannot be read again.
+        What is needed cannot be read again, and always has a text.
         """
         if self._shelved >= _SHELF and not is_needed:
             return b""

@@ -95,7 +95,7 @@ class Run:
                 level = self.ctx.room.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
-            obj.wake()  # the worker of the object writes what is kept
+            writing.write_later(self.ctx, obj, exc)
 
     def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do the same for a sync function, which waits for it."""
@@ -144,6 +144,7 @@ def start_in_background(
         operator.settings,
         success_level=logging.DEBUG if is_timer else logging.INFO,
         tally=operator.tally,
+        standing=background.standing,
     )
     run = Run(ctx, obj, background, handler, stopper, cause, options)
     loop = asyncio.get_running_loop()
@@ -199,14 +200,7 @@ async def _is_due(run: Run, *, is_new: bool) -> bool:
 
 
 async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: float) -> None:
-    """Sleep until the next regular call; without an interval, until the object changes.
-
-    Args:
-        run: the running timer.
-        handler: the timer.
-        began: when the last call has begun, by the loop's clock.
-        seen: when the object had last changed before that.
-    """
+    """Sleep until the next regular call; without an interval, until the object changes."""
     if handler.interval is None:
         while run.background.changed_at == seen and not run.stopper:
             await run.stopper.sleep(handler.idle or _GLANCE)

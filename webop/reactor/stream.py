@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from functools import partial
 
 from webop.client.events import get_uid
@@ -32,17 +33,12 @@ class Stream:
     replaces them one by one, and removes the rest at the end of its listing. So an index never
     has gaps.
 
-    Args:
-        ctx: the context of the work.
-        namespace: where the objects are; None for the whole cluster.
-        selectors: those of the handlers.
-        gate: opens when handlers may run.
-        is_resuming: whether the objects of the first listing are older than the operator.
+    Handlers wait for the gate.
 
     Attributes:
         origin: the kind and the namespace: streams of equal origin have the same objects.
         status: how the watch is doing.
-        is_resuming: the same, until the first listing has ended.
+        is_resuming: whether the objects are older than the operator, until they are listed.
         is_stopped: whether the observer has stopped it while the operator continues.
         is_alone: whether no other version of its objects is served: then it continues the stream of
             whatever version there was before.
@@ -91,7 +87,7 @@ class Stream:
         if not self.feeds:
             await self._gate.wait()  # rather than hold all of its objects in memory
         group = WorkerGroup()
-        spawn = partial(pausing.spawn, group)
+        spawn = partial(pausing.spawn, group, contextvars.copy_context())
         self.dispatcher = dispatcher = Dispatcher(
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,

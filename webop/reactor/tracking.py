@@ -14,17 +14,24 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
+from webop.handling.call_options import Standing
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
 from webop.pacing import Backoff
 from webop.reactor.background import Background
+
+if TYPE_CHECKING:
+    from webop.tracing import SpanContext
+
+Working = Coroutine[Any, Any, Any]
+OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
 
 
 class Keeper(Protocol):
@@ -33,8 +40,15 @@ class Keeper(Protocol):
     epoch: int
     has_indexes: bool
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no new work may start."""
+
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
+
+    def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
+        """Start a task for an object; react to its end even if it never ran."""
 
 
 class Phase(enum.Enum):
@@ -83,7 +97,9 @@ class Cycle:
             when the cycle ends. A creation keeps the state at its start: a change that comes
             meanwhile is an update, which is handled after it.
         detour: another state, for which handlers of a creation were called.
+        standing: how the handlers are doing.
         handler_ids: the handlers at the start.
+        trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
     """
@@ -91,8 +107,10 @@ class Cycle:
     reason: Reason
     essence: Any
     handler_ids: frozenset[str]
+    trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
+    standing: Standing = field(default_factory=Standing)
 
 
 @dataclass(slots=True)
@@ -109,7 +127,7 @@ class Work:
             handlers: nobody must call them again meanwhile.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
         paused_until: by the loop's clock, the end of such a pause.
-        trouble: the last of these errors: it is logged once.
+        trouble: the type and the text of the last of these errors: it is logged once.
     """
 
     cycle: Cycle | None = None
@@ -119,7 +137,7 @@ class Work:
     is_recording: bool = False
     backoff: Backoff | None = None
     paused_until: float = 0.0
-    trouble: str = ""
+    trouble: tuple[str, str] = ("", "")
 
     @property
     def is_released(self) -> bool:
@@ -171,6 +189,7 @@ class Tracked:
         initial: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state has come since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
+        indexing: held while it is put there.
         is_provided: whether the daemons that the newest state asks for were started; those that
             end later are not started again before there is another event.
         work: the state of the work, while there is some.
@@ -185,6 +204,7 @@ class Tracked:
         "epoch",
         "event_type",
         "events",
+        "indexing",
         "initial",
         "is_dirty",
         "is_provided",
@@ -220,6 +240,7 @@ class Tracked:
         self.seen = -1
         self.is_dirty = False
         self.is_unindexed = False
+        self.indexing: asyncio.Lock | None = None
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
@@ -284,6 +305,18 @@ class Tracked:
     def has_background(self) -> bool:
         """Whether daemons or timers run for it, or have not ended yet."""
         return self.background is not None and bool(self.background.tasks)
+
+    @property
+    def standings(self) -> Iterator[Standing]:
+        """How its handlers are doing; what webop itself fails with has no id."""
+        if self.work is not None:
+            if self.work.cycle is not None:
+                yield self.work.cycle.standing
+            if error := self.work.trouble[0]:
+                attempts = 1 if self.work.backoff is None else self.work.backoff.failures
+                yield Standing(failures={"": (attempts, error)})
+        if self.background is not None:
+            yield self.background.standing
 
     @property
     def has_pending(self) -> bool:

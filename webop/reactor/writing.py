@@ -23,13 +23,7 @@ from typing import Any
 from webop.client.calls import encode_body
 from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
-from webop.errors import (
-    APIConflictError,
-    APIError,
-    APINotFoundError,
-    APIStatusError,
-    LoginError,
-)
+from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.pacing import Backoff
@@ -70,28 +64,20 @@ def judge(exc: BaseException) -> Failure:
     return Failure.DENIED if is_final else Failure.AWAY
 
 
-def _always_as_error(_: str) -> int:
-    return logging.ERROR
-
-
 async def save(
     ctx: ResourceContext,
     obj: Tracked,
     pending: Pending,
     *,
-    choose_level: Callable[[str], int] = _always_as_error,
+    choose_level: Callable[[str], int] = lambda _: logging.ERROR,
 ) -> None:
     """Write what handlers want and what the framework keeps, in as few requests as possible.
 
     Workers, daemons and timers of an object write one after another: of two values of a field,
     the newer one stays.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        pending: what must be written.
-        choose_level: returns the level for the reason of a denial: what is called again and again
-            would log the same each time.
+    The level of a denial is chosen by its reason: what is called again and again would log the same
+    each time.
 
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
@@ -133,9 +119,16 @@ async def save(
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
-    """Write what could not be written before, or wait for who does; errors as in :func:`save`."""
-    if obj.has_pending or (obj.work or NOTHING).is_recording:
-        await save(ctx, obj, Pending(Patch(), Patch()))
+    """Write what could not be written before, unless the object rests; errors as in :func:`save`.
+
+    Whoever writes already comes first; if that fails, the object can have to rest.
+    """
+    work = obj.work or NOTHING
+    if obj.has_pending or work.is_recording:
+        async with work.writing:
+            pass
+        if not obj.find_rest():
+            await save(ctx, obj, Pending(Patch(), Patch()))
 
 
 async def patch(
@@ -146,11 +139,7 @@ async def patch(
     The status goes first: the rest says that it is handled. Values that JSON cannot represent are
     dropped with a warning.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        changes: the patch.
-        attempts: how often functions are applied if the object changes meanwhile.
+    If the object changes meanwhile, functions are applied again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.
@@ -170,7 +159,9 @@ async def patch(
         dropped: list[str] = []
         merged = _prune(changes, "", dropped)
         what, extra = "; ".join(dropped), ctx.refer_to(obj)
-        logger.warning("JSON cannot hold this in the patch of %s: %s", obj, what, extra=extra)
+        logger.warning(
+            "JSON cannot hold this in the patch of %s, so it is dropped: %s", obj, what, extra=extra
+        )
         return await _patch(ctx, obj, merged, changes.fns, attempts)
 
 
@@ -284,11 +275,14 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
     return raw if get_uid(raw) == obj.uid else None
 
 
-def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
-    """Return the pause of an object after an error that is not of its handlers; None for no retry.
+def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
+    """Pause the work on an object after an error that is not of its handlers.
 
     The pauses of ``settings.networking`` come first, as for all requests, then those of
     ``settings.batching``, of which the last one repeats.
+
+    Returns:
+        The seconds of the pause; None for no retry.
     """
     networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
     work = obj.open_work()
@@ -298,7 +292,17 @@ def find_pause(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | No
         phases = Backoff(first, is_endless=False), Backoff(batching.error_delays)
         pauses = chain.from_iterable(iter(phase.next, None) for phase in phases)
         work.backoff = Backoff(pauses, is_endless=False)
-    return choose_pause(work.backoff, exc, is_enforced=networking.enforce_retry_after)
+    delay = choose_pause(work.backoff, exc, is_enforced=networking.enforce_retry_after)
+    if delay is not None and not work.is_denied:
+        work.paused_until = asyncio.get_running_loop().time() + delay
+    return delay
+
+
+def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
+    """Let the worker of an object write what could not be written beside it, after a pause."""
+    if judge(exc) is not Failure.DENIED and obj.has_pending and not obj.find_rest():
+        postpone(ctx, obj, exc)
+    obj.wake()
 
 
 async def _send(
@@ -312,14 +316,9 @@ async def _send(
 ) -> bool:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
-    Args:
-        ctx: the context of the resource.
-        obj: the object.
-        build: makes the patch for a state: a list of operations is a JSON patch, a mapping is a
-            merge patch; nothing if there is nothing to write.
-        subresource: where to send it.
-        attempts: how often it is made for a newer state.
-        needs_state: whether the patch depends on the state, which is read if it is not in memory.
+    For a state, ``build`` makes a list of operations (a JSON patch), a mapping (a merge patch), or
+    nothing if there is nothing to write. If it needs the state, that is read unless it is in
+    memory. For newer states, it is called again, as often as the attempts say.
 
     Returns:
         Whether the object is still there.
@@ -368,13 +367,12 @@ async def _request(
     """Send a patch once; record how long it takes, and whether the API server answers."""
     loop, room = asyncio.get_running_loop(), ctx.room
     began = loop.time()
-    send = ctx.client.patch_json if isinstance(content, list) else ctx.client.patch_merge
     try:
-        answer: dict[str, Any] | None = await send(
+        answer = await ctx.client.patch(
             ctx.resource,
             obj.namespace,
             obj.name,
-            content,  # type: ignore[arg-type]
+            content,
             subresource,
             is_queued=True,
             is_retried=False,

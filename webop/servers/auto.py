@@ -67,11 +67,7 @@ class WebhookAutoTunnel(BaseWebhookServer):
     """
 
     def __init__(
-        self,
-        *,
-        addr: str | None = None,
-        port: int | None = None,
-        path: str | None = None,
+        self, *, addr: str | None = None, port: int | None = None, path: str | None = None
     ) -> None:
         super().__init__()
         self.addr = addr

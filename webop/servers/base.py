@@ -11,12 +11,9 @@ import abc
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict
+from typing import Any, Literal, Protocol, Self, TypedDict
 
 from webop.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 Headers = Mapping[str, str]
 SSLPeer = Mapping[str, Any]
@@ -147,12 +144,7 @@ class BaseWebhookServer(abc.ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._stop(set(self._tasks))
 
     async def _run(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:

@@ -31,10 +31,8 @@ _ALL_BUT_VALUES = bytes(set(range(256)) - set(b"{[,"))
 def decode_review(body: bytes, hold: Callable[[int], None]) -> dict[str, Any]:
     """Decode the JSON of a review.
 
-    Args:
-        body: the JSON.
-        hold: called with what the review counts for in memory beyond the size of its text; may
-            refuse it.
+    ``hold`` is called with what the review counts for in memory beyond the size of its text; it may
+    refuse that.
 
     Raises:
         ReviewError: this is not JSON, or not an object, or too complex.

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 class Gate:
     """Counts what is being served, and refuses what exceeds the limits.
 
-    Args:
-        get_limits: returns the limits; called at each use, so that changes count.
+    The limits are read at each use, so that changes count.
     """
 
     def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:

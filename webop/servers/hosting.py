@@ -25,44 +25,18 @@ class ServingLimits(Protocol):
     Read at use, so that changes in a startup handler count.
     """
 
-    @property
-    def max_body(self) -> int:
-        """The largest review that is taken, in bytes."""
-
-    @property
-    def max_held_bytes(self) -> int:
-        """How many bytes the bodies of all reviews in memory may have together."""
-
-    @property
-    def max_connections(self) -> int:
-        """How many connections a listener keeps open at once."""
-
-    @property
-    def max_reviews(self) -> int:
-        """How many reviews are served at once."""
-
-    @property
-    def max_calls(self) -> int:
-        """How many calls of one handler run at once."""
-
-    @property
-    def read_timeout(self) -> float:
-        """Seconds within which a request must have come as a whole, from its first byte on."""
-
-    @property
-    def idle_timeout(self) -> float:
-        """Seconds after which a connection without requests is closed."""
-
-    @property
-    def review_timeout(self) -> float:
-        """Seconds for a review whose client does not say by ``?timeout=`` how long it waits."""
-
-    @property
-    def drain_timeout(self) -> float:
-        """Seconds that reviews in flight have when a server stops."""
+    max_body: int  # the largest review that is taken, in bytes
+    max_held_bytes: int  # how many bytes the bodies of all reviews in memory may have together
+    max_connections: int  # how many connections a listener keeps open at once
+    max_reviews: int  # how many reviews are served at once
+    max_calls: int  # how many calls of one handler run at once
+    read_timeout: float  # seconds for a whole request to come, from its first byte on
+    idle_timeout: float  # seconds after which a connection without requests is closed
+    review_timeout: float  # seconds for a review whose client gives no ``?timeout=``
+    drain_timeout: float  # seconds that reviews in flight have when a server stops
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DefaultLimits:
     """The limits of servers that run without an operator, and the defaults of the settings."""
 

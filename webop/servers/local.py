@@ -119,8 +119,7 @@ class WebhookServer(BaseWebhookServer):
 
     @staticmethod
     def build_certificate(
-        hostnames: Collection[str],
-        password: str | None = None,
+        hostnames: Collection[str], password: str | None = None
     ) -> tuple[bytes, bytes]:
         """Build a self-signed certificate for some hostnames and IP addresses.
 

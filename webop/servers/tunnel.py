@@ -17,12 +17,7 @@ from urllib.parse import urlsplit
 
 from webop.errors import ConfigurationError
 from webop.pacing import Backoff
-from webop.servers.base import (
-    BaseWebhookServer,
-    WebhookClientConfig,
-    WebhookFn,
-    check_generator,
-)
+from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn, check_generator
 from webop.servers.local import WebhookServer
 
 logger = logging.getLogger(__name__)

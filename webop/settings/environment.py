@@ -35,7 +35,7 @@ _OPTIONS = {
     "RUN_": (
         *(*_LOGGING, *_SCOPE, "MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
         *("LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT"),
-        *("LEASE", "LEASE_NAME", "ALIASED"),
+        *("LEASE", "LEASE_NAME", "ALIASED", "RELOAD"),
     ),
     "FREEZE_": (*_LOGGING, *_SCOPE, *_RECORD, "DEV", "PRIORITY", "LIFETIME", "MESSAGE"),
     "RESUME_": (*_LOGGING, *_SCOPE, *_RECORD),
@@ -58,10 +58,6 @@ _OTHERS = re.compile(
 
 def apply_environment(settings: Section, environment: Mapping[str, str]) -> None:
     """Set the settings that the environment has, and warn of variables that mean nothing.
-
-    Args:
-        settings: all groups.
-        environment: the variables.
 
     Raises:
         ConfigurationError: a value does not fit, or can be given only in code.

@@ -21,6 +21,7 @@ from webop.settings.sections import (
     Delays,
     Level,
     PoolSection,
+    Rights,
     Seconds,
     Section,
     Server,
@@ -258,6 +259,9 @@ class NetworkingSettings(Section):
     """Whether proxies are taken from the environment."""
     field_manager: str = Field(default="webop", min_length=1, max_length=128)
     """The name by which the API server knows whose fields the client of handlers has written."""
+    rights: Rights = ()
+    """What handlers may do by the client, such as ``["secrets:get,list"]``: granted by
+    ``webop manifests``, checked by ``webop doctor``."""
 
 
 class PersistenceSettings(Section):

@@ -8,18 +8,13 @@ import inspect
 import itertools
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from webop.objects.rights import parse_right
 
 
 def check_delays(value: Any) -> Any:
@@ -59,10 +54,21 @@ def _check_server(value: Any) -> Any:
     raise ValueError("it must be a webhook server, such as webop.WebhookServer(port=9443)")
 
 
+def _check_rights(value: Any) -> Any:
+    """Refuse what is no list of rights; in one text, they have spaces between them."""
+    texts = value.split() if isinstance(value, str) else value or ()
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("it must be a list of texts such as 'secrets:get,list'")
+    for text in texts:
+        parse_right(text)
+    return tuple(texts)
+
+
 Seconds = Annotated[float, BeforeValidator(_check_seconds), Field(ge=0, allow_inf_nan=False)]
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
+Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
 
 
 #: Characters of a value that are shown.

@@ -13,11 +13,7 @@ from typing import Any
 
 from webop.errors import PermanentError
 from webop.handling.handlers import Activity, ActivityHandler, ResourceHandler, WebhookHandler
-from webop.handling.registry import (
-    OperatorRegistry,
-    get_default_registry,
-    set_default_registry,
-)
+from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.objects.resources import Selector
 
 # What is in there has not been written by the author of the test.
@@ -83,8 +79,7 @@ class AdmissionRegistry(OperatorRegistry):
 
     Indexes are there, and stay empty. Nobody logs in to the cluster that the developer uses.
 
-    Args:
-        origin: the registry with all of the handlers; it may still grow.
+    The other registry may still grow.
     """
 
     def __init__(self, origin: OperatorRegistry) -> None:

@@ -43,9 +43,11 @@ def test_a_null_is_nothing() -> None:
     assert decode("null", place="here") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "1"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '"text"', "1", pytest.param("[" * 100_000, id="deep"), 5]
+)
 def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
-    text: str, caplog: pytest.LogCaptureFixture
+    text: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert decode(text, place="the annotation x/y") is None

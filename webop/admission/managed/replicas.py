@@ -77,11 +77,6 @@ class Plan:
 def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> Mark:
     """Return the mark of a replica that serves some webhooks, with all of their definitions.
 
-    Args:
-        webhooks: as it wants them.
-        config: where it is reached, and whom to trust for it.
-        **who: the other fields of the mark.
-
     Raises:
         ConfigurationError: the config is not usable.
     """
@@ -117,23 +112,12 @@ def parse_configuration(
 
 
 def plan_presence(
-    found: Configuration,
-    elsewhere: Mapping[str, Mark],
-    key: str,
-    mine: Mark,
-    now: dt.datetime,
+    found: Configuration, elsewhere: Mapping[str, Mark], key: str, mine: Mark, now: dt.datetime
 ) -> Plan:
     """Plan a configuration with a replica as one of those that serve it.
 
     Replicas with live marks elsewhere, in the other configuration, that never had any in this one
     serve no webhook of this type. A mark of its own that is fresh is left as it is.
-
-    Args:
-        found: the configuration.
-        elsewhere: the marks in the other one.
-        key: the name of the replica's annotation.
-        mine: its mark, with the definitions of all of its webhooks.
-        now: the time.
     """
     offered = mine.definitions
     mine = dataclasses.replace(mine, renewed=now)

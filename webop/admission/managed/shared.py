@@ -118,7 +118,7 @@ class SharedConfigurations:
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
         with _explain_permissions(self._name):
-            return await self._client.patch_merge(KINDS[kind], None, self._name, patch)
+            return await self._client.patch(KINDS[kind], None, self._name, patch)
 
     def _build_conflict(self, reason: str) -> APIConflictError:
         text = f"Cannot change the webhook configurations {self._name!r}: {reason}"

@@ -100,11 +100,11 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
     """
     try:
         value = _load(text)
-    except ValueError:
+    except (ValueError, TypeError):  # in a field, there can be anything
         value = text
     if value is None or isinstance(value, dict):
         return value
-    logger.warning("The state in %s is not readable and is ignored: %.100r", place, text)
+    logger.warning("The state in %s is not readable and is ignored.", place)  # no word of a Secret
     return None
 
 
@@ -182,7 +182,10 @@ def _load(text: str | bytes) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("It is nested too deeply.") from None
 
 
 def _simplify(value: Any) -> Any:

@@ -85,9 +85,7 @@ class DiffBaseStorage(EssenceCleaning, ABC):
         It is the object without `apiVersion`, `kind`, `status` and `metadata`, but with labels
         and annotations; the annotations of operators and of kubectl are not in it.
 
-        Args:
-            body: the object.
-            extra_fields: fields of handlers, which are included wherever they are.
+        The extra fields, those of handlers, are included wherever they are.
         """
         raw = get_raw(body)
         essence = {key: value for key, value in raw.items() if key not in _SYSTEM_STANZAS}

@@ -23,19 +23,8 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import (
-    ANNOTATIONS_LIMIT,
-    decode,
-    encode,
-    measure,
-    measure_others,
-)
-from webop.objects.storage.keys import (
-    DEFAULT_PREFIX,
-    AnnotationNaming,
-    EssenceCleaning,
-    NamedField,
-)
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, decode, encode, measure, measure_others
+from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, EssenceCleaning, NamedField
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -80,12 +69,7 @@ class ProgressStorage(EssenceCleaning, ABC):
 
     @abstractmethod
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
-        """Return the record of a handler, or None if it was not called in this cycle.
-
-        Args:
-            key: the handler's id.
-            body: the object.
-        """
+        """Return the record of a handler by its id; None if it was not called in this cycle."""
 
     @abstractmethod
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
@@ -113,12 +97,7 @@ class ProgressStorage(EssenceCleaning, ABC):
         """Write what is held back, if anything is."""
 
     def fit(self, *, body: Body, patch: Patch) -> None:  # optional to override
-        """Make room in a complete patch, just before it is written, if the records need it.
-
-        Args:
-            body: the object as it is now.
-            patch: everything that is written, whoever wants it.
-        """
+        """Make room in a complete patch, just before it is written, if the records need it."""
 
     def _own(self, essence: BodyEssence) -> dict[str, Any]:
         return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
@@ -177,8 +156,9 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove all annotations under the prefix."""
         document = self._own(essence)
-        prefix = f"{self.prefix}/"
-        for name in resolve(document, _ANNOTATIONS) or ():
+        prefix, annotations = f"{self.prefix}/", resolve(document, _ANNOTATIONS)
+        # A stored state is what anybody has written who may write the object.
+        for name in annotations if is_mapping(annotations) else ():
             if name.startswith(prefix):
                 document = build_without(document, (*_ANNOTATIONS, name))
         return cast("BodyEssence", document)

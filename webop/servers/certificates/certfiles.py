@@ -52,12 +52,7 @@ def read_material(
 ) -> Material:
     """Read the files of a webhook server, and check that they fit together.
 
-    Args:
-        certfile: the certificate; without CA certificates, it is its own CA.
-        pkeyfile: its private key; None if it is in the same file.
-        password: what decrypts the key.
-        cafile: the CA certificates.
-        cadata: the CA certificates; they win over those of the file.
+    Without CA certificates, the certificate is its own CA. Those in ``cadata`` win over a file.
 
     Raises:
         ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
@@ -106,11 +101,7 @@ def add_bundle(bundle: bytes | None, own: bytes | None) -> bytes | None:
 
 
 class ExpiryWatch:
-    """Tells the operator until when the certificate is valid, and warns before it is too late.
-
-    Args:
-        hosting: whose ``expiry`` is set.
-    """
+    """Tells the operator until when the certificate is valid, and warns before it is too late."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

@@ -53,12 +53,7 @@ class CertificateNames:
 
 
 def build_ca(common_name: str, *, days: float = _TEN_YEARS) -> KeyPair:
-    """Make a CA that signs certificates of servers and clients.
-
-    Args:
-        common_name: the name of the CA, e.g. "webop-local-ca".
-        days: how long it is valid.
-    """
+    """Make a CA that signs certificates of servers and clients."""
     key = _generate_key()
     name = _build_name(common_name)
     builder = _start_certificate(name, name, key.public_key())
@@ -118,10 +113,7 @@ def build_certificate_signed(
 
 
 def build_certificate_self_signed(
-    hostnames: Iterable[str],
-    password: str | None = None,
-    *,
-    days: int = _TEN_YEARS,
+    hostnames: Iterable[str], password: str | None = None, *, days: int = _TEN_YEARS
 ) -> KeyPair:
     """Make a certificate of a server that is its own CA.
 
@@ -265,9 +257,7 @@ def _generate_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _start_certificate(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -280,19 +270,14 @@ def _start_certificate(
 
 
 def _end_validity(
-    builder: x509.CertificateBuilder,
-    days: float,
-    latest: dt.datetime | None = None,
+    builder: x509.CertificateBuilder, days: float, latest: dt.datetime | None = None
 ) -> x509.CertificateBuilder:
     end = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
     return builder.not_valid_after(end if latest is None else min(end, latest))
 
 
 def _allow_signing(
-    builder: x509.CertificateBuilder,
-    public_key: ec.EllipticCurvePublicKey,
-    *,
-    leaf: bool,
+    builder: x509.CertificateBuilder, public_key: ec.EllipticCurvePublicKey, *, leaf: bool
 ) -> x509.CertificateBuilder:
     """Make it a CA; also of data, if it is its own leaf (i.e. the server shows it)."""
     usage = _build_key_usage(signs_data=leaf, signs_certs=True)

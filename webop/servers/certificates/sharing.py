@@ -40,14 +40,8 @@ _MAX_STEPS = 10  # per look; what then is not in order yet, others change all th
 class SharedCertificate:
     """The part of one replica in the sharing of a certificate.
 
-    Args:
-        cluster: the API server.
-        namespace: of the Secret.
-        secret: its name.
-        rotation: decides what to do next.
-        load: shows a certificate with its key to new connections.
-        confirm: waits until the API servers are told to trust a bundle.
-        check: looks now and then whether what is loaded is about to expire.
+    New connections show what ``load`` gets; ``confirm`` waits until the API servers are told to
+    trust a bundle; ``check`` looks now and then whether what is loaded is about to expire.
     """
 
     cluster: ClusterAccess

@@ -45,14 +45,7 @@ class Answer(NamedTuple):
 def build_refusal(
     status: int, reason: str, *, headers: Headers = (), closes: bool = False
 ) -> Answer:
-    """Build an answer that says why a request is not served.
-
-    Args:
-        status: the HTTP status, 4xx or 5xx.
-        reason: what API servers show to their users.
-        headers: besides those of the content.
-        closes: whether the connection is closed after it.
-    """
+    """Build an answer that says why a request is not served, and may close the connection."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -102,7 +102,6 @@ class ReviewEndpoint:
             answer = Answer(200, orjson.dumps(response))
         except ReviewError as error:
             answer = self._refuse(scope, error)
-            self._hosting.tally.reject(webhook, error.status)
         except _DisconnectedError as error:
             logger.debug("%s (a review at %r)", error, scope["path"])
         except asyncio.CancelledError:
@@ -111,15 +110,15 @@ class ReviewEndpoint:
                     raise
                 reason = "The operator is stopping, and the review has taken too long."
                 answer = build_refusal(503, reason, headers=RETRY, closes=True)
-                self._hosting.tally.reject(webhook, 503)
         except Exception as error:
             if not exchange.is_expired:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
                 reason = f"The operator failed: {type(error).__name__}; see its log for details."
                 answer = build_refusal(500, reason)
-                self._hosting.tally.reject(webhook, 500)
         finally:
             exchange.end()
+        if answer is not None and answer.status != 200:
+            self._hosting.tally.reject(webhook, answer.status)
         await exchange.finish(answer, receive)
 
     def _check_head(self, scope: Scope) -> None:
@@ -128,17 +127,15 @@ class ReviewEndpoint:
             raise ReviewError(f"Reviews are sent by POST, not by {scope['method']}.", status=405)
         for name, value in scope["headers"]:
             if name == b"content-length" and len(value) > 5:  # else it is small
-                self._check_length(int(value[:20]) if value.isdigit() else 0)
+                length = int(value[:20]) if value.isdigit() else 0
+                if length > self._hosting.limits.max_body:
+                    raise build_too_large(length, self._hosting.limits.max_body)
+                self._hosting.gate.check(length)
             elif name == b"content-type":
                 check_content_type(value)
             elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
                 encoding = value[:99].decode("latin-1")
                 raise ReviewError(f"Reviews are not taken in {encoding!r}.", status=415)
-
-    def _check_length(self, length: int) -> None:
-        if length > self._hosting.limits.max_body:
-            raise build_too_large(length, self._hosting.limits.max_body)
-        self._hosting.gate.check(length)
 
     def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
         # Whoever reaches the port can send garbage: one line a minute for each status.

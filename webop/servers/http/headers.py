@@ -11,9 +11,6 @@ class RequestHeaders(Mapping[str, str]):
 
     Names are found in any spelling. Values of a repeated header are joined (RFC 9110, 5.3).
     Few handlers look at headers, so they are decoded at the first look only.
-
-    Args:
-        raw: pairs of names and values, as ASGI has them in ``scope["headers"]``.
     """
 
     __slots__ = ("_decoded", "_raw")

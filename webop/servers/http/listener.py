@@ -27,7 +27,6 @@ from webop.servers.http.protocol import HTTPProtocol, report_full
 
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
@@ -112,12 +111,7 @@ class Listener:
         logger.debug("Listening on %s.", _format_address(self.host, self.port))
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         state = self._server.server_state
         try:
             state.is_stopping = True  # type: ignore[attr-defined]

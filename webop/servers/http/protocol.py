@@ -364,11 +364,7 @@ class _Cycle(RequestResponseCycle):
         self.keep_alive = keep_alive
 
     async def run(self, connection: _Connection) -> None:
-        """Run the app, and forget the task: a callback of it would cost one more turn of the loop.
-
-        Args:
-            connection: which knows the task.
-        """
+        """Run the app, and forget the task: a callback would cost one more turn of the loop."""
         try:
             await self.run_asgi(self._call_app)
         finally:

@@ -1,12 +1,18 @@
-"""The client over httpx's transports, such as ``httpx.MockTransport``: for tests only."""
+"""The client over httpx's transports, such as ``httpx.MockTransport``."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import httpx
 
-from webop.client.transport import Request, TransportError
+from webop.client.transport import Request, TransportError, TransportFactory
+
+
+def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:
+    """Have a function answer all requests."""
+    return lambda info: HTTPXTransport(httpx.MockTransport(handler), info.server)
 
 
 class HTTPXTransport:

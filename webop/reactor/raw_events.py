@@ -1,0 +1,99 @@
+"""Raw events on their way to event handlers: in order, apart from all other work on the object."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Protocol
+
+from webop.errors import WebopError
+from webop.handling.threads import Pool
+from webop.objects.body import RawEventType
+from webop.pacing import Once
+from webop.reactor.room import Room, Total
+from webop.reactor.tracking import Tracked
+
+logger = logging.getLogger(__name__)
+
+_LIMIT = 20  # events of one object that wait
+
+
+class EventProcessor(Protocol):
+    """How events are processed; see :mod:`webop.reactor.process`."""
+
+    wants_every_event: bool
+    event_pool: Pool | None
+
+    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Call the handlers of raw events."""
+
+    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+        """Return a state that had to be dropped from memory; None if the object is gone."""
+
+
+class RawEvents:
+    """The events of the objects of one stream; of too many that wait, the oldest are skipped."""
+
+    def __init__(self, processor: EventProcessor) -> None:
+        self._processor = processor
+        self._room = Room("events", Total(), pool=processor.event_pool)
+        self._once = Once()
+
+    def keep(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Queue an event, as a copy that handlers may modify."""
+        text = self._room.pack(raw, is_needed=event_type == "DELETED")
+        if obj.events is None:
+            obj.events = deque()
+        if len(obj.events) >= _LIMIT:
+            self._room.drop(obj.events.popleft()[1])
+            if self._once.is_new("skipped"):
+                logger.warning(
+                    "Events of %s come faster than they are handled: of more than %d, the oldest "
+                    "are skipped. It is not logged again for this kind.",
+                    obj,
+                    _LIMIT,
+                )
+        obj.events.append((event_type, text))
+
+    def drop(self, obj: Tracked) -> None:
+        """Forget the events of an object."""
+        for _, text in obj.events or ():
+            self._room.drop(text)
+        obj.events = None
+
+    def begin(self, obj: Tracked) -> None:
+        """Call the handlers as soon as there is room, unless they are being called already."""
+        if not obj.events or obj.spying is not None:
+            return
+        if self._room.is_free:
+            self._start(obj)
+        else:
+            self._room.wait(self._start, obj, is_urgent=obj.event_type is not None)
+
+    def _start(self, obj: Tracked) -> None:
+        if obj.events and obj.spying is None and not obj.keeper.is_stopped:
+            self._room.enter()
+            obj.spying = obj.keeper.run(obj, self._show(obj), self._finish)
+
+    async def _show(self, obj: Tracked) -> None:
+        """Call the handlers for the events of an object, one after another."""
+        while obj.events and not obj.keeper.is_stopped:
+            event_type, text = obj.events.popleft()
+            try:
+                raw = self._room.unpack(text) if text else await self._processor.read(obj)
+                if raw is not None:
+                    with self._room.running_handlers():
+                        await self._processor.show_event(obj, event_type, raw)
+            except WebopError as exc:
+                logger.warning("An event of %s is skipped: %s", obj, exc)
+
+    def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
+        self._room.leave()
+        obj.spying = None
+        if obj.events and not task.cancelled():
+            self.begin(obj)
+            return
+        self.drop(obj)
+        if obj.is_gone:
+            obj.keeper.check(obj)

@@ -1,0 +1,262 @@
+"""The report ``/status.json``: its shape, and where it comes from.
+
+Nothing in it is a value of an object, nor quotes one: of errors, there are the types alone. The
+names and the namespaces of objects are in it. Lists are limited: what is left out is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import heapq
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from typing_extensions import TypedDict  # that of typing is none for pydantic before 3.12
+
+from webop.handling.execute import name_type
+from webop.metrics import definitions as metrics
+from webop.tallies import BOUNDS, Labels
+from webop.version import __version__
+
+if TYPE_CHECKING:
+    from webop.reactor.tracking import Tracked
+    from webop.running import Operator
+
+LIMIT = 100
+_FAILURES_LIMIT = 10  # of one object
+
+Row = TypeVar("Row")
+
+
+class Rows(TypedDict, Generic[Row]):
+    """A list, and how many are not in it."""
+
+    items: list[Row]
+    left_out: int
+
+
+class LastError(TypedDict):
+    """The last error of a handler: its type, and how many seconds ago it was."""
+
+    type: str
+    age: float
+
+
+class HandlerRow(TypedDict):
+    """A handler; ``calls`` are numbers by outcome, ``seconds`` is how long all of them took."""
+
+    id: str
+    type: str
+    resources: list[str]
+    calls: dict[str, int]
+    seconds: float
+    last_error: LastError | None
+
+
+class KindRow(TypedDict):
+    """A watched kind: the age of its youngest stream, its watches and objects by state.
+
+    ``oldest`` is for how many seconds one object has been in a state.
+    """
+
+    resource: str
+    age: float
+    watches: dict[str, int]
+    restarts: dict[str, int]
+    objects: dict[str, int]
+    oldest: dict[str, float]
+
+
+class FailureRow(TypedDict):
+    """A handler that will be called again; without an id, it is what webop does itself."""
+
+    handler: str
+    attempts: int
+    error: str
+
+
+class ObjectRow(TypedDict):
+    """An object in progress; ``since`` and ``retry_in`` are seconds, None if they do not apply."""
+
+    resource: str
+    namespace: str | None
+    name: str
+    state: str
+    since: float | None
+    retry_in: float | None
+    running: str
+    failures: list[FailureRow]
+
+
+class WebhookRow(TypedDict):
+    """A webhook; ``counts`` are numbers of reviews by latency, as ``bounds`` of the report."""
+
+    id: str
+    counts: list[int]
+    seconds: float
+    in_flight: int
+    rejections: dict[str, int]
+
+
+class Lease(TypedDict):
+    """The Lease by which replicas choose who acts."""
+
+    name: str
+    is_held: bool
+
+
+class Report(TypedDict):
+    """All of it. ``bounds`` are the upper ends of the buckets of latencies; the last is open."""
+
+    version: str
+    time: str
+    acting: bool
+    role: str
+    not_ready: list[str]
+    lease: Lease | None
+    certificate_expires: str | None
+    handlers: Rows[HandlerRow]
+    kinds: Rows[KindRow]
+    objects: Rows[ObjectRow]
+    bounds: list[float]
+    webhooks: Rows[WebhookRow]
+
+
+def build_report(operator: Operator) -> Report:
+    """Return what there is to know of an operator now."""
+    leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
+    return {
+        "version": __version__,
+        "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "acting": metrics.is_acting(operator),
+        "role": operator.describe_role(),
+        "not_ready": operator.list_obstacles(),
+        "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
+        "certificate_expires": None if expiry is None else expiry.isoformat(timespec="seconds"),
+        "handlers": _limit(_list_handlers(operator)),
+        "kinds": _limit(_list_kinds(operator)),
+        "objects": _list_objects(operator),
+        "bounds": list(BOUNDS),
+        "webhooks": _limit(_list_webhooks(operator)),
+    }
+
+
+def _limit(rows: list[Row]) -> Rows[Row]:
+    return {"items": rows[:LIMIT], "left_out": max(0, len(rows) - LIMIT)}
+
+
+def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]]:
+    """Return the values by all labels but the last one, then by the last one."""
+    grouped: defaultdict[Labels, dict[str, Any]] = defaultdict(dict)
+    for (*labels, last), value in values.items():
+        grouped[tuple(labels)][last] = value
+    return grouped
+
+
+def _list_handlers(operator: Operator) -> list[HandlerRow]:
+    tally, registry, now = operator.context.tally, operator.context.registry, time.monotonic()
+    resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
+    for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
+        selector = handler.selector
+        named = str(selector) if selector and not selector.fn else "as a function says"
+        resources[handler.id, name_type(handler)][named] = None
+    rows: list[HandlerRow] = []
+    for labels, calls in _group(metrics.read_calls(operator)).items():
+        error = tally.errors.get(labels)
+        row = tally.durations.rows.get(labels)
+        rows.append(
+            {
+                "id": labels[0],
+                "type": labels[1],
+                "resources": list(resources[labels]),
+                "calls": calls,
+                "seconds": row[-1] if row else 0.0,
+                "last_error": error and {"type": error[0], "age": now - error[1]},
+            }
+        )
+    return rows
+
+
+def _list_kinds(operator: Operator) -> list[KindRow]:
+    watches, restarts, objects, oldest = map(
+        _group,
+        (
+            metrics.read_watches(operator),
+            operator.client.tally.restarts,
+            metrics.read_objects(operator),
+            metrics.read_ages(operator),
+        ),
+    )
+    ages = metrics.read_watch_ages(operator)
+    return [
+        {
+            "resource": labels[0],
+            "age": ages[labels],
+            "watches": watches[labels],
+            "restarts": restarts[labels],
+            "objects": objects[labels],
+            "oldest": oldest[labels],
+        }
+        for labels in sorted(ages)
+    ]
+
+
+def _list_objects(operator: Operator) -> Rows[ObjectRow]:
+    """Return those first that have failed most often, then those that take longest."""
+    busy = [
+        (stream.ctx.resource.plural_name, obj)
+        for stream in metrics.list_streams(operator)
+        if stream.dispatcher is not None
+        for obj in stream.dispatcher.list_busy()
+    ]
+    shown = heapq.nsmallest(LIMIT, busy, key=lambda item: _rank(item[1]))
+    items = [_build_object_row(resource, obj) for resource, obj in shown]
+    return {"items": items, "left_out": len(busy) - len(items)}
+
+
+def _rank(obj: Tracked) -> tuple[int, bool, float]:
+    attempts = (count for each in obj.standings for count, _ in each.failures.values())
+    return -max(attempts, default=0), not obj.since, obj.since
+
+
+def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
+    failures: list[FailureRow] = [
+        {"handler": key, "attempts": attempts, "error": error}
+        for standing in obj.standings
+        for key, (attempts, error) in standing.failures.items()
+    ]
+    cycle = obj.work.cycle if obj.work is not None else None
+    loop = asyncio.get_running_loop()
+    return {
+        "resource": resource,
+        "namespace": obj.namespace,
+        "name": obj.name,
+        "state": obj.phase.name.lower(),
+        "since": time.monotonic() - obj.since if obj.since else None,
+        "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
+        "running": "" if cycle is None else cycle.standing.running,
+        "failures": failures[:_FAILURES_LIMIT],
+    }
+
+
+def _list_webhooks(operator: Operator) -> list[WebhookRow]:
+    latencies = operator.webhooks.hosting.tally.durations.rows
+    in_flight = metrics.read_calls_in_flight(operator)
+    rejections = _group(metrics.read_rejections(operator))
+    empty = [0.0] * (len(BOUNDS) + 2)
+    rows: list[WebhookRow] = []
+    for labels in dict.fromkeys((*in_flight, *latencies, *rejections)):
+        *counts, seconds = latencies.get(labels, empty)
+        rows.append(
+            {
+                "id": labels[0],
+                "counts": [int(count) for count in counts],
+                "seconds": seconds,
+                "in_flight": int(in_flight.get(labels, 0)),
+                "rejections": rejections[labels],
+            }
+        )
+    return rows

@@ -1,0 +1,245 @@
+// Shows status.json, and asks for it again. Rows are changed in place: whoever reads one, by eye,
+// by keyboard or with a screen reader, stays there. Texts are set as texts: nothing is parsed.
+
+const PERIOD = 1000;
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+const find = (id) => document.getElementById(id);
+
+let report = null;
+let lost = "";
+
+const formatTime = (seconds) => {
+  if (seconds === null) return "";
+  if (seconds < 1) return seconds < 0.001 && seconds > 0 ? "< 1 ms" : `${Math.round(seconds * 1000)} ms`;
+  const [size, unit] = UNITS.find(([size]) => seconds >= size);
+  const shown = seconds / size;
+  return `${shown < 10 && size > 1 ? Math.floor(shown * 10) / 10 : Math.floor(shown)} ${unit}`;
+};
+const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+const list = (counts, skipped = []) => Object.entries(counts)
+  .filter(([name, count]) => count && !skipped.includes(name))
+  .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
+
+// The bucket in which a share of the reviews is: "half within 5 ms".
+const findQuantile = (counts, share) => {
+  let left = share * sum(counts);
+  const index = counts.findIndex((count) => (left -= count) <= 0);
+  const bound = report.bounds[index];
+  return bound === undefined ? `over ${formatTime(report.bounds.at(-1))}` : `within ${formatTime(bound)}`;
+};
+const drawHistogram = (cell, { counts }) => {
+  const [bars, text] = cell.children.length
+    ? cell.children
+    : [document.createElement("div"), document.createElement("span")];
+  if (!cell.children.length) {
+    bars.className = "histogram";
+    bars.ariaHidden = "true";
+    bars.append(...counts.map(() => document.createElement("i")));
+    cell.append(bars, text);
+  }
+  const most = Math.max(1, ...counts);
+  counts.forEach((count, index) => {
+    bars.children[index].style.height = count ? `${Math.max(8, (100 * count) / most)}%` : "0";
+  });
+  setText(text, sum(counts) ? `half ${findQuantile(counts, 0.5)}, 99 % ${findQuantile(counts, 0.99)}` : "");
+};
+
+const serious = ({ denied, ...others }) => sum(Object.values(others));
+const plain = (value) => (value ? String(value) : "");
+
+// Of each table: the key of a row, whether it fails, what is said if there is none, the columns.
+// Of each column: its title, its text, and its class, or what draws the cell.
+const TABLES = {
+  objects: {
+    key: (row) => `${row.resource} ${row.namespace} ${row.name}`,
+    fails: (row) => row.failures.length > 0,
+    empty: "Nothing is in progress.",
+    sorted: true, // by the operator, they would change places all the time
+    columns: [
+      ["Object", (row) => row.name],
+      ["Namespace", (row) => plain(row.namespace)],
+      ["Kind", (row) => row.resource],
+      ["State", (row) => row.state + (row.running ? `: ${row.running}` : "")],
+      ["For", (row) => formatTime(row.since), "number"],
+      ["Failed", (row) => plain(Math.max(0, ...row.failures.map((each) => each.attempts))), "number bad"],
+      ["Last error", (row) => row.failures.map((each) => `${each.handler || "webop itself"}: ${each.error}`).join(", "), "bad"],
+      ["Next in", (row) => formatTime(row.retry_in), "number"],
+    ],
+  },
+  handlers: {
+    key: (row) => `${row.type} ${row.id}`,
+    fails: (row) => row.calls.failure || row.calls.retry || row.last_error,
+    empty: "There are no handlers.",
+    columns: [
+      ["Handler", (row) => row.id],
+      ["Type", (row) => row.type],
+      ["Kinds", (row) => row.resources.join("; ")],
+      ["Succeeded", (row) => String(row.calls.success ?? 0), "number"],
+      ["Retried", (row) => plain(row.calls.retry), "number warn"],
+      ["Failed", (row) => plain(row.calls.failure), "number bad"],
+      ["Other", (row) => list(row.calls, ["success", "retry", "failure"])],
+      ["Mean time", (row) => (sum(Object.values(row.calls)) ? formatTime(row.seconds / sum(Object.values(row.calls))) : ""), "number"],
+      ["Last error", (row) => (row.last_error ? `${row.last_error.type}, ${formatTime(row.last_error.age)} ago` : ""), "bad"],
+    ],
+  },
+  webhooks: {
+    key: (row) => row.id,
+    fails: (row) => serious(row.rejections) > 0,
+    empty: "There are no webhooks.",
+    columns: [
+      ["Webhook", (row) => row.id],
+      ["Reviews", (row) => String(sum(row.counts)), "number"],
+      ["In flight", (row) => String(row.in_flight), "number"],
+      ["Denied", (row) => plain(row.rejections.denied), "number"],
+      ["No verdict", (row) => list(row.rejections, ["denied"]), "bad"],
+      ["Latency", drawHistogram, "drawn"],
+    ],
+  },
+  kinds: {
+    key: (row) => row.resource,
+    fails: (row) => row.watches.listing || row.watches.reconnecting,
+    empty: "No kinds are watched.",
+    columns: [
+      ["Kind", (row) => row.resource],
+      ["Watch", (row) => Object.entries(row.watches).map(([state, count]) => (count > 1 ? `${state} (${count})` : state)).join(", ")],
+      ["Age", (row) => formatTime(row.age), "number"],
+      ["Restarts", (row) => list(row.restarts)],
+      ["Objects", (row) => list(row.objects)],
+      ["Longest", (row) => Object.entries(row.oldest).filter(([, age]) => age >= 1).map(([state, age]) => `${state} ${formatTime(age)}`).join(", ")],
+    ],
+  },
+};
+
+const setText = (node, text) => {
+  if (node.textContent !== text) node.textContent = text;
+};
+const make = (name, role, className = "") => {
+  const node = document.createElement(name);
+  if (role) node.setAttribute("role", role); // tables on phones are no tables for CSS
+  node.className = className;
+  return node;
+};
+
+const makeTable = (columns) => {
+  const table = make("table", "table");
+  const head = make("thead", "rowgroup");
+  const row = make("tr", "row");
+  for (const [title, , kind = ""] of columns) {
+    const cell = make("th", "columnheader", kind.startsWith("number") ? "number" : "");
+    cell.scope = "col";
+    cell.textContent = title;
+    row.append(cell);
+  }
+  head.append(row);
+  table.append(head, make("tbody", "rowgroup"));
+  return table;
+};
+const makeRow = (columns) => {
+  const row = make("tr", "row");
+  columns.forEach(([title, , kind = ""], index) => {
+    const cell = index ? make("td", "cell", kind) : make("th", "rowheader");
+    if (index) cell.dataset.title = title;
+    else cell.scope = "row";
+    row.append(cell);
+  });
+  return row;
+};
+
+const showTable = (name, { key, fails, empty, sorted, columns }) => {
+  const { items, left_out: leftOut } = report[name];
+  const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const chosen = items.filter((row) => {
+    const texts = columns.map(([, text, kind]) => (kind === "drawn" ? "" : text(row))).join(" ").toLowerCase();
+    return (!find("failing").checked || fails(row)) && words.every((word) => texts.includes(word));
+  });
+  if (sorted) chosen.sort((a, b) => fails(b) - fails(a) || (key(a) < key(b) ? -1 : 1));
+  const place = find(name);
+  if (!place.children.length) place.append(make("p", "", "empty"), makeTable(columns));
+  const [notice, table] = place.children;
+  setText(notice, items.length ? "Nothing matches the filter." : empty);
+  notice.hidden = chosen.length > 0;
+  table.hidden = !chosen.length;
+  const body = table.tBodies[0];
+  const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  chosen.forEach((item, index) => {
+    const row = known.get(key(item)) ?? makeRow(columns);
+    known.delete(key(item));
+    row.dataset.key = key(item);
+    columns.forEach(([, show, kind], place) => {
+      const cell = row.cells[place];
+      if (kind === "drawn") show(cell, item);
+      else setText(cell, show(item));
+      cell.classList.toggle("blank", !cell.textContent);
+    });
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null);
+  });
+  known.forEach((row) => row.remove());
+  const total = items.length + leftOut;
+  const count = chosen.length === total ? `${total}` : `${chosen.length} of ${total}`;
+  const rest = leftOut ? `; only ${items.length} of them are sent` : "";
+  setText(find(`${name}-title`).querySelector(".count"), count + rest);
+};
+
+const showFacts = () => {
+  const left = (Date.parse(report.certificate_expires) - Date.parse(report.time)) / 1000;
+  const facts = {
+    Role: report.role || "no handlers of objects",
+    "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "it has expired"),
+  };
+  const shown = Object.entries(facts).filter(([, text]) => text);
+  const place = find("facts");
+  while (place.children.length > shown.length) place.lastChild.remove();
+  shown.forEach(([title, text], index) => {
+    if (!place.children[index]) {
+      const fact = make("div");
+      fact.append(make("dt"), make("dd"));
+      place.append(fact);
+    }
+    setText(place.children[index].firstChild, title);
+    setText(place.children[index].lastChild, text);
+  });
+  const obstacles = find("obstacles");
+  obstacles.hidden = !report.not_ready.length;
+  if (obstacles.dataset.texts !== String(report.not_ready)) {
+    obstacles.dataset.texts = report.not_ready;
+    obstacles.replaceChildren(...report.not_ready.map((text) => {
+      const item = make("li");
+      item.textContent = text;
+      return item;
+    }));
+  }
+};
+
+const show = () => {
+  const state = find("state");
+  const isReady = report && !report.not_ready.length;
+  setText(state, lost ? "Not connected" : isReady ? "Ready" : "Not ready"); // said aloud if it changes
+  state.className = `pill ${lost ? "bad" : isReady ? "good" : ""}`;
+  if (!report) return;
+  const time = new Date(report.time).toLocaleTimeString();
+  setText(find("updated"), lost ? `What is shown is of ${time}` : `At ${time}`);
+  setText(find("version"), report.version);
+  showFacts();
+  for (const [name, table] of Object.entries(TABLES)) showTable(name, table);
+};
+
+const update = async () => {
+  try {
+    const answer = await fetch("status.json", { signal: AbortSignal.timeout(20 * PERIOD) });
+    if (!answer.ok) throw new Error(answer.statusText);
+    report = await answer.json();
+    lost = "";
+  } catch (error) {
+    lost = String(error);
+  }
+  show();
+};
+
+for (const id of ["filter", "failing"]) find(id).addEventListener("input", () => report && show());
+for (;;) {
+  if (!document.hidden) await update();
+  await new Promise((resolve) => {
+    const timer = setTimeout(resolve, PERIOD);
+    if (document.hidden) document.addEventListener("visibilitychange", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
