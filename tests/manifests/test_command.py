@@ -142,6 +142,19 @@ def test_handlers_that_only_look_get_no_right_to_write(make: Maker) -> None:
     assert made.get_verbs("pods/status") == []
 
 
+@pytest.mark.parametrize(("argument", "is_writing"), [("patch, ", True), ("", False)])
+def test_handlers_of_events_that_take_the_patch_may_write(
+    make: Maker, argument: str, *, is_writing: bool
+) -> None:
+    made = make(f"@webop.on.event('pods')\ndef fn({argument}**_): ...\n")
+    assert ("patch" in made.get_verbs("pods")) == is_writing
+    assert ("patch" in made.get_verbs("pods/status")) == is_writing
+
+
+def test_namespaces_can_begin_with_a_digit(make: Maker) -> None:
+    assert make(_PODS, "--home", "1team").find("Deployment")["metadata"]["namespace"] == "1team"
+
+
 def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
     make: Maker,
 ) -> None:
@@ -490,6 +503,38 @@ def test_manifests_can_be_piped_into_kubectl(webop_cluster: LocalCluster, make: 
     text = make(_PODS + _WEBHOOK + _SERVER, "--name", "piped").text
     answer = webop_cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
     assert "deployment.apps/piped created" in answer
+
+
+def test_texts_that_other_parsers_take_for_something_else_stay_texts(
+    webop_cluster: LocalCluster, make: Maker
+) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("There is no kubectl.")
+    texts = (
+        "1e3",
+        "08",
+        "0o17",
+        "y",
+        "on",
+        "",
+        "-.5e1",
+        "1:30",
+        "<<",
+        "{a: b}",
+        "a\nb\n\nc: d",
+        "é",
+    )
+    variables = {f"V{index}": text for index, text in enumerate(texts)}
+    args = [f"--env={name}={text}" for name, text in variables.items()]
+    args += ["--name=y", "--home=on", "--lease=1e3", "--service=n", "--image=08"]
+    text = make(_PODS + _WEBHOOK + _SERVER, *args).text
+    command = ("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-")
+    made = Made(webop_cluster.kubectl(*command, stdin=text).replace("\n}\n{", "\n}\n---\n{"), "")
+    assert {one["metadata"]["name"] for one in made.documents} == {"y", "y-replicas", "n"}
+    assert made.variables.items() >= variables.items()
+    assert made.find("Deployment")["metadata"]["namespace"] == "on"
+    assert made.container["image"] == "08"
+    assert "--lease=1e3" in made.container["args"]
 
 
 # ---- mistakes

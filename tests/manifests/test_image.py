@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 import zipfile
@@ -138,6 +139,20 @@ def test_an_image_without_requirements_has_webop_and_what_is_imported(
     files = ["parts/__init__.py", "parts/handlers.py", "parts/words.py", "parts/"]
     assert f"COPY {json.dumps(files)}\n" in text
     assert text.rstrip().endswith('"--module=parts.handlers"]')
+
+
+def test_an_image_does_not_get_the_standard_library_of_the_machine(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter can be below the folder of the operator, such as the home directory."""
+    library = Path(sysconfig.get_path("stdlib"))
+    monkeypatch.syspath_prepend(str(project / "wheels" / "greeting-1.0-py3-none-any.whl"))
+    monkeypatch.syspath_prepend(str(project))
+    monkeypatch.chdir(library.parents[1])
+    with forgetting_modules(project):
+        result = invoke("image", "--module", "handlers")
+    assert result.exit_code == 0, result.output
+    assert f"{library.name}/" not in result.stdout
 
 
 def test_a_file_that_cannot_be_imported_makes_no_image(project: Path) -> None:

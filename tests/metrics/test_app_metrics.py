@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import prometheus_client
 import pytest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 import webop
 from tests.admissions import build_object, build_review, connect, serve
@@ -265,6 +265,34 @@ async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they
             prometheus_client.REGISTRY.unregister(broken)
     assert found.get("webop_ready") == 1
     assert "A collector in the registry of prometheus_client has failed" in caplog.text
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS], ids=["text", "OpenMetrics"])
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [("a", "many"), (5, 1), ("\ud800", 1)],
+    ids=["value", "type of a label", "half a character"],
+)
+async def test_invalid_metrics_of_the_users_own_hide_nothing_of_the_operator(
+    registry: webop.OperatorRegistry, accept: str, label: Any, value: Any
+) -> None:
+    class Invalid:
+        def describe(self) -> list[Metric]:
+            return []
+
+        def collect(self) -> Iterator[Metric]:
+            family = GaugeMetricFamily("invalid", "Not for Prometheus.", labels=["label"])
+            family.add_metric([label], value)
+            yield family
+
+    invalid: Any = Invalid()
+    prometheus_client.REGISTRY.register(invalid)
+    try:
+        async with serve(registry=registry, settings=build_settings()) as site:
+            found = await scrape(site.http, accept=accept)
+    finally:
+        prometheus_client.REGISTRY.unregister(invalid)
+    assert found.get("webop_ready") == 1
 
 
 async def test_whoever_scrapes_all_the_time_gets_a_small_share_of_the_event_loop(

@@ -97,6 +97,8 @@ def test_the_last_of_several_values_of_a_condition_counts() -> None:
         ("Ready", True, "", "reason= must be a word"),
         ("Ready", True, "two words", "reason= must be a word"),
         ("Ready", True, "Ends:", "reason= must be a word"),
+        ("x" * 317, True, "Fine", "type of a condition"),
+        ("Ready", True, "x" * 1025, "reason= must be a word"),
     ],
 )
 def test_what_api_servers_would_refuse_is_refused_at_once(

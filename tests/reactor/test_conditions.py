@@ -104,6 +104,34 @@ async def test_a_daemon_sets_a_condition_although_the_object_changes_at_that_mom
     assert body["metadata"]["labels"]["rival"] == "1"
 
 
+async def test_a_condition_is_set_although_a_function_of_another_handler_fails(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(body: webop.RawBody) -> None:
+        body["spec"]["half"] = "done"
+        raise KeyError("absent")
+
+    @webop.on.create("widgets", registry=registry)
+    async def first(patch: webop.Patch, **_: Any) -> None:
+        patch.status.set_condition("Early", True, reason="Fine")
+        patch.fns.append(fail)
+
+    @webop.on.create("widgets", registry=registry)
+    async def second(patch: webop.Patch, **_: Any) -> None:
+        patch.status.set_condition("Late", True, reason="Fine")
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", has("Late", "Fine"), timeout=10)
+    conditions = body["status"]["conditions"]
+    assert [condition["type"] for condition in conditions] == ["Early", "Late"]
+    assert body["spec"] == {}
+    assert caplog.text.count("has failed, and is skipped") == 1
+
+
 async def test_a_condition_that_the_schema_does_not_know_is_told_of(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,

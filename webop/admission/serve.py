@@ -113,7 +113,7 @@ class AdmissionService:
         review = parse_review(request)
         current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
         if self._operator.client is not None:
-            self._operator.client.enter(is_dry=review.dryrun)
+            self._operator.client.enter_review(is_dry=review.dryrun)
         headers = {} if headers is None else headers
         span = open_span(self._describe, review, webhook, headers)
         if span is None:

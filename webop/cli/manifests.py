@@ -24,6 +24,7 @@ from webop.cli.options import (
     source_options,
     startup_option,
 )
+from webop.escaping import escape
 
 if TYPE_CHECKING:
     from webop.handling.registry import OperatorRegistry
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 _HEAD = "# Made by: webop manifests"
 _ADVICE = "# Instead of editing it, run that again; what it has no option for, change by kustomize."
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _names, _scope, _others, _webhooks = map(
     build_option, ("Names", "Scope", "Replicas and other operators", "Webhooks")
 )
@@ -40,7 +42,8 @@ _kinds, _output = map(build_option, ("Handlers", "Output"))
 
 
 def _check_name(_: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    if name is not None and not _NAME.fullmatch(name):
+    pattern = _NAMESPACE if param.metavar == "NAMESPACE" else _NAME
+    if name is not None and not pattern.fullmatch(name):
         raise click.BadParameter(
             f"must be lowercase letters, digits and '-', 63 at most, got {name!r}.", param=param
         )
@@ -174,7 +177,8 @@ def manifests(
         made = asyncio.run(build_manifests(registry, request))
     for doubt in made.doubts:
         click.echo(f"Warning: {doubt}", err=True)
-    head = f"{_HEAD} {shlex.join(ctx.meta['arguments'])}\n{_ADVICE}"
+    command = escape(shlex.join(ctx.meta["arguments"]))
+    head = f"{_HEAD} {command}\n{_ADVICE}"
     if folder is None:
         click.echo(made.build_text(head), nl=False)
         return
@@ -226,7 +230,7 @@ def image(
     root, sources, name = _locate(paths, modules, name)
     _load(paths, modules, controls)
     files = list_own_files(root)
-    command = shlex.join(ctx.meta["arguments"])
+    command = escape(shlex.join(ctx.meta["arguments"]))
     click.echo(
         build_dockerfile(
             root, files, sources, command=command, name=f"{name}:0.1.0", wheels=wheels

@@ -25,7 +25,13 @@ from webop.client.lanes import Lanes
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
 from webop.client.streams import Deadlines, LineStream, StreamLimits, build_refusal, read_content
 from webop.client.transport import build_transport
-from webop.errors import APIConnectionError, APINotFoundError, APIServerError, APIUnauthorizedError
+from webop.errors import (
+    APIConnectionError,
+    APINotFoundError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+)
 from webop.pacing import Backoff, Once
 from webop.tallies import RequestTally
 from webop.tracing import NOT_TRACED, open_span
@@ -44,6 +50,9 @@ PAGE_SIZE = 500
 _SECOND_TRY = (FORGIVENESS, 1.0)
 
 _NO_LIMITS = StreamLimits()
+
+# A 429 only with a Retry-After: the eviction of a pod that others need has none, for example.
+_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIUnauthorizedError)
 
 
 class ObjectOptions(TypedDict, total=False):
@@ -66,8 +75,8 @@ class Client:
     """Requests to the API server with the credentials of a vault.
 
     Guarantees:
-        - Network errors and 5xx are retried with ``options.error_backoffs``; other errors escalate
-          at once. Each retry blocks only the one who asks.
+        - Network errors, 5xx, and 429 with a pause are retried with ``options.error_backoffs``;
+          other errors escalate at once. Each retry blocks only the one who asks.
         - After a 401, the same credentials are tried once more. If all requests with them get a 401
           now, the credentials are excluded, and the request goes on with others. If there are no
           others, it fails with LoginError.
@@ -161,8 +170,9 @@ class Client:
                     return await self._exchange(call)
                 finally:
                     self.lanes.leave(call.lane)
-            except (APIConnectionError, APIServerError, APIUnauthorizedError) as exc:
-                if not call.is_retried:
+            except _TRANSIENT as exc:
+                is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
+                if is_final or not call.is_retried:
                     raise
                 if backoff is None:
                     backoff = Backoff(self.options.error_backoffs, is_endless=False)

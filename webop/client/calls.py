@@ -7,6 +7,7 @@ turns it into an HTTP request with credentials, as often as there are attempts.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,7 +20,10 @@ from webop.objects.fields import is_lossy, unwrap_mapping
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML, too
+APPLY_PATCH = "application/apply-patch+yaml"
+
+# In YAML, these are line breaks, which become blanks, or are not allowed.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Call(NamedTuple):
@@ -86,6 +90,12 @@ def encode_body(body: object) -> bytes:
     return content
 
 
+def encode_yaml(body: object) -> bytes:
+    """Encode as JSON that is YAML, too; raises the same as :func:`encode_body`."""
+    text = encode_body(body).decode()
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
 def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     """Return the page and the token of the next one; empty for the last one.
 
@@ -112,3 +122,17 @@ def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
     metadata = answer["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
+
+
+def strip_object(answer: Any) -> dict[str, Any]:
+    """Return an object without what nobody reads, and what cannot be applied again.
+
+    Raises:
+        APIConnectionError: it is no object; something else has answered.
+    """
+    found: dict[str, Any] = answer if isinstance(answer, dict) else {"metadata": None}
+    metadata = found.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise APIConnectionError("The answer is not an object, so this may be no API server.")
+    metadata.pop("managedFields", None)
+    return found

@@ -20,6 +20,7 @@ from webop.errors import (
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
+from webop.objects.conditions import find_condition, is_outdated
 from webop.pacing import Backoff
 
 if TYPE_CHECKING:
@@ -79,3 +80,24 @@ async def follow(
         else:
             pause = backoff.next()  # a server that ends each stream at once must not be flooded
         await asyncio.sleep(pause or 0)
+
+
+def meets(obj: dict[str, Any], wish: str) -> bool:
+    """Tell whether the condition of a name, such as "Ready" or "Ready=False", holds."""
+    name, _, status = wish.partition("=")
+    condition = find_condition(obj, name) or {}
+    expected = (status or "True").lower()
+    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
+
+
+def describe(obj: dict[str, Any] | None, wish: str) -> str:
+    """Say how far an object is from what is waited for."""
+    if obj is None:
+        return "there is no such object"
+    condition = find_condition(obj, wish.partition("=")[0])
+    if condition is None:
+        version = obj["metadata"].get("resourceVersion")
+        return f"the last state seen has the resource version {version}"
+    why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    age = ", about a former generation" if is_outdated(obj, condition) else ""
+    return f"the condition is {condition.get('status')}{age} ({why})"

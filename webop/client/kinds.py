@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from webop.client.discovery import Discovery, discover
-from webop.errors import APINotFoundError, ConfigurationError
+from webop.errors import APIError, APIStatusError, ConfigurationError, LoginError
 from webop.objects.resources import Resource, Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -27,13 +27,14 @@ class Kinds:
     """The kinds of a cluster, by their names.
 
     Guarantees: the cluster is asked when a name is not known. Whoever asks meanwhile waits for the
-    same answer.
+    same answer, or gets the same error.
     """
 
     def __init__(self, requests: Client) -> None:
         self._requests = requests
         self._found: dict[Selector | KindName, Resource] = {}
         self._known = Discovery()
+        self._failure: APIError | LoginError | None = None
         self._asked_at = 0.0
         self._asking = asyncio.Lock()
 
@@ -44,7 +45,7 @@ class Kinds:
             TypeError: it cannot be the name of one kind.
             ConfigurationError: several kinds have the name.
             APINotFoundError: no kind of the cluster has it.
-            APIError: the API server does not say which kinds there are.
+            APIError: the API server does not say which kinds there are, or not of all groups.
         """
         if isinstance(kind, Resource):
             return kind
@@ -61,6 +62,7 @@ class Kinds:
         """Ask the cluster anew: it does not serve a kind any more, or only another version."""
         self._found.clear()
         self._known = Discovery()
+        self._asked_at = 0.0
 
     async def _select(self, selector: Selector) -> Resource:
         needed_at = time.monotonic()
@@ -68,21 +70,31 @@ class Kinds:
         if not found:
             async with self._asking:
                 if self._asked_at < needed_at:
-                    self._asked_at = time.monotonic()
-                    self._known = await discover(self._requests)
+                    await self._ask()
+            if self._failure is not None:
+                raise self._failure
             found = selector.find_candidates(self._known.resources)
         if len(found) == 1:
             return next(iter(found))
         if found:
             names = ", ".join(sorted(resource.name for resource in found))
             raise ConfigurationError(f"{selector} is ambiguous: name one of {names}.")
-        broken = ", ".join(sorted("/".join(version) for version in self._known.broken))
-        raise APINotFoundError(
+        broken = [name for name in self._known.broken if selector.group in (None, name[0])]
+        names = ", ".join(sorted(map("/".join, broken)))
+        message = (
             f"There is no kind {selector} in the cluster."
             + selector.suggest(self._known.resources, self._known.groups)
-            + (f" These API groups do not answer: {broken}." if broken else ""),
-            status=404,
+            + (f" These API groups do not answer, and may have it: {names}." if broken else "")
         )
+        raise APIStatusError.of(status := 503 if broken else 404)(message, status=status)
+
+    async def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            self._known, self._failure = await discover(self._requests), None
+        except (APIError, LoginError) as exc:
+            self._failure = exc
+        self._asked_at = began  # unless this was cancelled: then the next one asks
 
 
 def _parse(kind: str | tuple[str, ...] | Selector) -> Selector:

@@ -15,12 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from webop.client import current_client
 from webop.client.api import PAGE_SIZE
-from webop.client.calls import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Call, encode_body
+from webop.client.calls import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Call,
+    encode_body,
+    encode_yaml,
+    strip_object,
+)
 from webop.client.exec_plugins import login_is_over
-from webop.client.following import follow
+from webop.client.following import describe, follow, meets
 from webop.client.kinds import KindName, Kinds
-from webop.errors import APINotFoundError, APITimeoutError, LoginError
-from webop.objects.conditions import find_condition, is_outdated
+from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
@@ -33,8 +41,9 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# Of all requests of handlers: at most 16 of them are in flight (see webop.client.lanes).
-_LANE = "handlers"
+# At most 16 requests of handlers are in flight (see webop.client.lanes). Those of reviews do not
+# wait for them: it can be just these reviews that the API server must have before it answers them.
+_LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
 
 
 class _Target(NamedTuple):
@@ -76,8 +85,9 @@ class AsyncClient:
     Subresources are such as "status" or "scale".
 
     Guarantees:
-        - Network errors and 5xx are retried as ``settings.networking`` says.
-        - At most 16 requests of handlers are in flight; others wait for their turn.
+        - Network errors, 5xx, and 429 with a pause are retried as ``settings.networking`` says.
+        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait for their
+          turn.
         - In reviews of dry runs, nothing is stored: the API server is asked for a dry run, too.
 
     All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
@@ -90,6 +100,7 @@ class AsyncClient:
         creation can end in a conflict with itself.
 
     Attributes:
+        lane: with which other requests its own share a limit.
         is_dry: whether it is for the review of a dry run.
 
     Before each use, ``on_use`` is called, so that an operator logs in only if there is need.
@@ -107,16 +118,21 @@ class AsyncClient:
         self._on_use = on_use
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._reviewing: dict[bool, AsyncClient] = {}
+        self.lane = _LANE
         self.is_dry = False
 
-    def enter(self, *, is_dry: bool = False) -> None:
-        """Become the client of the current context, for handlers of dry runs maybe."""
+    def enter(self) -> None:
+        """Become the client of the current context."""
         self._loop = asyncio.get_running_loop()
-        client = self
-        if is_dry:
-            client = copy.copy(self)
-            client.is_dry = True
-        current_client.set(client)
+        current_client.set(self)
+
+    def enter_review(self, *, is_dry: bool) -> None:
+        """Have the handlers of a review find the client that is for reviews."""
+        if (client := self._reviewing.get(is_dry)) is None:
+            client = self._reviewing[is_dry] = copy.copy(self)
+            client.lane, client.is_dry = _LANE_OF_REVIEWS, is_dry
+        client.enter()
 
     @property
     def sync(self) -> SyncClient:
@@ -156,11 +172,18 @@ class AsyncClient:
         resource = await self._find(kind, namespace)
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
-        pages = self._requests.list_pages(
-            resource, namespace, PAGE_SIZE, selection=selection, lane=_LANE
-        )
+
+        async def read(limit: int) -> Objs:
+            pages = self._requests.list_pages(
+                resource, namespace, limit, selection=selection, lane=self.lane
+            )
+            return [strip_object(item) async for page in pages for item in page.items]
+
         with self._noticing_absence():
-            return [_strip(item) async for page in pages for item in page.items]
+            try:
+                return await read(PAGE_SIZE)
+            except APIGoneError:  # the pages have expired meanwhile: all of them at once
+                return await read(0)
 
     async def create(
         self,
@@ -300,7 +323,13 @@ class AsyncClient:
         def holds(obj: Obj | None) -> object:
             if obj is None:
                 return False
-            return _meets(obj, condition) if isinstance(condition, str) else condition(obj)
+            if isinstance(condition, str):
+                return meets(obj, condition)
+            result = condition(obj)
+            if asyncio.iscoroutine(result):
+                result.close()
+                raise TypeError("The condition of wait_for() must not be an async function.")
+            return result
 
         wish = condition if isinstance(condition, str) else "as expected"
         found = await self._wait(kind, name, namespace, timeout, holds, wish)
@@ -330,24 +359,26 @@ class AsyncClient:
         is_over: Callable[[Obj | None], object],
         wish: str,
     ) -> Obj | None:
-        resource = await self._find(kind, namespace, name)
+        what = f"{kind} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
+        is_known = False
         deadline = asyncio.timeout(timeout)
-        states = follow(self._requests, resource, namespace, name, lane=_LANE)
         try:
-            async with deadline, aclosing(states):
-                with self._noticing_absence():
-                    async for obj in states:
-                        if is_over(obj):
-                            return obj and _strip(obj)
+            async with deadline:
+                resource = await self._find(kind, namespace, name)
+                states = follow(self._requests, resource, namespace, name, lane=self.lane)
+                async with aclosing(states):
+                    with self._noticing_absence():
+                        async for state in states:
+                            obj = None if state is None else strip_object(state)
+                            is_known = True
+                            if is_over(obj):
+                                return obj
         except TimeoutError:
             if not deadline.expired():
                 raise
-        where = f" in namespace {namespace!r}" if namespace and resource.namespaced else ""
-        raise APITimeoutError(
-            f"{resource.name} {name!r}{where} is not {wish} after {timeout:g} s: "
-            f"{_describe(obj, wish)}."
-        )
+        how = describe(obj, wish) if is_known else "the API server has not answered"
+        raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     async def _find(
         self, kind: KindName | Selector, namespace: str | None, *names: str | None
@@ -393,11 +424,12 @@ class AsyncClient:
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
             query |= {"dryRun": "All"} if self.is_dry else {}
-        content = None if body is None else encode_body(body)
+        encode = encode_yaml if content_type == APPLY_PATCH else encode_body
+        content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, lane=_LANE)
+        call = Call(method, path, query or None, content, content_type, lane=self.lane)
         with self._noticing_absence():
-            return _strip(await self._requests.perform(call))
+            return strip_object(await self._requests.perform(call))
 
     @contextmanager
     def _noticing_absence(self) -> Iterator[None]:
@@ -429,28 +461,3 @@ def _join(selector: Mapping[str, str] | str | None) -> str:
     if isinstance(selector, Mapping):
         return ",".join(f"{key}={value}" for key, value in selector.items())
     return selector or ""
-
-
-def _strip(obj: Obj) -> Obj:
-    """Drop what nobody reads, and what cannot be applied again."""
-    (obj or {}).get("metadata", {}).pop("managedFields", None)
-    return obj
-
-
-def _meets(obj: Obj, wish: str) -> bool:
-    name, _, status = wish.partition("=")
-    condition = find_condition(obj, name) or {}
-    expected = (status or "True").lower()
-    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
-
-
-def _describe(obj: Obj | None, wish: str) -> str:
-    """Say how far an object is from what is waited for."""
-    if obj is None:
-        return "there is no such object"
-    condition = find_condition(obj, wish.partition("=")[0])
-    if condition is None:
-        return f"the last state seen has the resource version {obj['metadata']['resourceVersion']}"
-    why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-    age = ", about a former generation" if is_outdated(obj, condition) else ""
-    return f"the condition is {condition.get('status')}{age} ({why})"

@@ -181,6 +181,7 @@ class SessionPool:
         self.options = options
         self._transport_factory = transport_factory
         self._sessions: dict[int, Session] = {}
+        self._is_closed = False
 
     async def acquire(self, last: Session | None = None) -> Session:
         """Take valid credentials with their connections; wait for them if there are none.
@@ -189,8 +190,10 @@ class SessionPool:
             last: what to take again if its credentials are still valid.
 
         Raises:
-            LoginError: there are no credentials, or they are not usable.
+            LoginError: there are no credentials, or they are not usable; or all is over.
         """
+        if self._is_closed:
+            raise LoginError("The client is closed: its operator, or its block, has ended.")
         if last is not None and last.info in self._vault:
             last.users += 1
             return last
@@ -214,6 +217,7 @@ class SessionPool:
 
     async def aclose(self) -> None:
         """Close all connections, those in use included."""
+        self._is_closed = True
         async with contextlib.AsyncExitStack() as stack:  # also if it is cancelled in between
             while self._sessions:
                 stack.push_async_callback(self._sessions.popitem()[1].transport.aclose)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from webop.client import current_client
 from webop.client.objects import AsyncClient
 from webop.errors import APIConnectionError
 
@@ -32,11 +34,12 @@ class SyncClient:
     :meth:`wait_for` is called in that loop: it must not block.
     """
 
-    __slots__ = ("_loop", "asynchronous")
+    __slots__ = ("_context", "_loop", "asynchronous")
 
     def __init__(self, asynchronous: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
         self.asynchronous = asynchronous
         self._loop = loop
+        self._context = contextvars.copy_context()
 
     get = _blocking(AsyncClient.get)
     list = _blocking(AsyncClient.list)
@@ -61,8 +64,11 @@ class SyncClient:
                 "The sync client would block the event loop for ever: await the methods of the "
                 "argument `client` in async functions."
             )
+        context = contextvars.copy_context()
+        if context.get(current_client) is None:  # a thread that a handler has started
+            context = self._context.copy()  # with the handler's right to act
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = context.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
         except RuntimeError:
             coroutine.close()
             raise

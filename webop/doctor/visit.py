@@ -19,7 +19,8 @@ from webop.coordination.peers import build_kinds
 from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
 from webop.handling.activities import run_activity
-from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler
+from webop.handling.checks import names_argument
+from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler, EventHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.own_threads import OwnThreads
@@ -75,7 +76,9 @@ class Visit:
         """The resources that there are handlers for, and whether these change objects."""
         found: dict[Resource, bool] = {}
         for handler in self.registry.select_resource_handlers():
-            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler)
+            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler) or (
+                isinstance(handler, EventHandler) and names_argument(handler.fn, "patch")
+            )
             for one in handler.selector.select(self.resources) if handler.selector else ():
                 found[one] = found.get(one, False) or is_writing
         return found

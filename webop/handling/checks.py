@@ -60,6 +60,11 @@ def is_handler(value: object) -> TypeGuard[FunctionType]:
     return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _HINTS)
 
 
+def names_argument(fn: Callable[..., Any], name: str) -> bool:
+    """Tell whether a handler has a parameter of this name, and so means to use the argument."""
+    return any(item.name == name for item in _read_parameters(fn) or ())
+
+
 def check_signature(
     fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
 ) -> None:

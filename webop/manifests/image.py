@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import sysconfig
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def build_dockerfile(
         copied, installed = set[Path](), f"webop=={__version__}"
     copies = f"{_copy(copied)}\n" if copied else ""
     if wheels:
-        copies += f"COPY {wheels} wheels\n"
+        copies += f"COPY {json.dumps([wheels, 'wheels'])}\n"
         installed += " --find-links=wheels"
     arguments = ["run", "--all-namespaces", f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
     return f"""\
@@ -96,9 +97,11 @@ def _copy(files: Collection[Path]) -> str:
 def list_own_files(root: Path) -> set[Path]:
     """Return the imported Python files below a folder, relative to it, but for libraries."""
     found = set()
+    libraries = sysconfig.get_path("stdlib")
     for module in list(sys.modules.values()):
-        file = Path(getattr(module, "__file__", None) or "/")
-        if file.is_relative_to(root) and file.suffix == ".py" and file.is_file():
+        file = Path(getattr(module, "__file__", None) or libraries)
+        is_own = file.is_relative_to(root) and not file.is_relative_to(libraries)
+        if is_own and file.suffix == ".py" and file.is_file():
             path = file.relative_to(root)
             if not {"site-packages", "dist-packages"} & set(path.parts):
                 found.add(path)

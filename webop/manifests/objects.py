@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from webop.manifests.yaml_text import dump
 from webop.servers.service import WebhookServiceServer
 
 PROBES_PORT = 8080
@@ -17,9 +16,7 @@ PROBES_PORT = 8080
 
 def _dump(value: Any) -> str:
     """Return a value in YAML: mappings in one line, items of lists in one each."""
-    is_flow = isinstance(value, dict)
-    text = yaml.safe_dump(value, default_flow_style=is_flow, sort_keys=False, width=10_000)
-    return text.removesuffix("...\n").rstrip()
+    return dump(value, is_flow=isinstance(value, dict), width=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +58,17 @@ class Plan:
         return (self.server and self.server.service) or self.variables["WEBOP_SERVICE"]
 
     @property
+    def _name(self) -> str:
+        return _dump(self.name)
+
+    @property
     def _head(self) -> str:
         return f"""\
 metadata:
-  name: {self.name}
-  namespace: {self.home}
+  name: {self._name}
+  namespace: {_dump(self.home)}
   labels:
-    app.kubernetes.io/name: {self.name}"""
+    app.kubernetes.io/name: {self._name}"""
 
     def build_namespace(self) -> str:
         """Return the namespace; pods that could do more than the operator's are refused in it."""
@@ -75,7 +76,7 @@ metadata:
 apiVersion: v1
 kind: Namespace
 metadata:
-  name: {self.home}
+  name: {_dump(self.home)}
   labels:
     pod-security.kubernetes.io/enforce: restricted"""
 
@@ -103,14 +104,14 @@ spec:
 {textwrap.indent(self._build_strategy(), "    ")}
   selector:
     matchLabels:
-      app.kubernetes.io/name: {self.name}
+      app.kubernetes.io/name: {self._name}
   template:
     metadata:
       labels:
-        app.kubernetes.io/name: {self.name}
+        app.kubernetes.io/name: {self._name}
 {self._build_annotations()}\
     spec:
-      serviceAccountName: {self.name}
+      serviceAccountName: {self._name}
       # Webhooks are served for ten seconds more, what is in flight has ten, handlers the rest.
       terminationGracePeriodSeconds: 60
       securityContext:
@@ -178,7 +179,7 @@ spec:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        app.kubernetes.io/name: {self.name}
+        app.kubernetes.io/name: {self._name}
     matchLabelKeys: [pod-template-hash]
 """
             for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
@@ -197,12 +198,12 @@ spec:
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
-      app.kubernetes.io/name: {self.name}"""
+      app.kubernetes.io/name: {self._name}"""
 
     def build_service(self) -> str:
         """Return the Service, by which API servers reach the webhooks."""
         port = self.server.service_port if self.server else 443
-        head = self._head.replace(f"name: {self.name}", f"name: {self.service}", 1)
+        head = self._head.replace(f"name: {self._name}", f"name: {_dump(self.service)}", 1)
         return f"""\
 # By this, API servers reach the webhooks of pods that are ready.
 apiVersion: v1
@@ -210,7 +211,7 @@ kind: Service
 {head}
 spec:
   selector:
-    app.kubernetes.io/name: {self.name}
+    app.kubernetes.io/name: {self._name}
   ports:
     - {{name: webhooks, port: {port}, targetPort: webhooks}}"""
 
@@ -223,7 +224,7 @@ kind: NetworkPolicy
 spec:
   podSelector:
     matchLabels:
-      app.kubernetes.io/name: {self.name}
+      app.kubernetes.io/name: {self._name}
   policyTypes: [Ingress]"""
         scraping = (
             ""
@@ -234,7 +235,7 @@ spec:
         - {{protocol: TCP, port: probes}}
       from:
         - namespaceSelector:
-            matchLabels: {{kubernetes.io/metadata.name: {self.scraper}}}"""
+            matchLabels: {{kubernetes.io/metadata.name: {_dump(self.scraper)}}}"""
         )
         if self.server is None and scraping:
             return f"# The kubelet reaches the probes with no rule.\n{policy}\n  ingress:{scraping}"

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-import yaml
-
 from webop.admission.managed.configurations import build_configuration
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
@@ -28,6 +26,7 @@ from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
 from webop.manifests.objects import PROBES_PORT, Plan
 from webop.manifests.rights import build_rights, split_rules
+from webop.manifests.yaml_text import dump
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
@@ -269,4 +268,4 @@ def _build_webhooks(
         )
         configuration["metadata"]["labels"] = plan.labels
         if configuration["webhooks"]:
-            yield yaml.safe_dump(configuration, default_flow_style=None, sort_keys=False).rstrip()
+            yield dump(configuration, width=80)

@@ -12,6 +12,7 @@ import yaml
 from webop.doctor.permissions import Need
 from webop.errors import ConfigurationError
 from webop.manifests.objects import Plan
+from webop.manifests.yaml_text import dump
 from webop.objects.resources import Resource
 from webop.objects.rights import VERBS, parse_right
 
@@ -145,7 +146,7 @@ def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) ->
         last = why
         rule = {"apiGroups": [group], "resources": resources}
         rule |= {"resourceNames": list(names)} if names else {}
-        lines.append(_dump([{**rule, "verbs": list(verbs)}]))
+        lines.append(dump([{**rule, "verbs": list(verbs)}]))
     return "\n".join(lines) + "\n"
 
 
@@ -155,9 +156,9 @@ def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
     api = "rbac.authorization.k8s.io"
     metadata = {"name": name, **where, "labels": plan.labels}
     head = {"apiVersion": f"{api}/v1", "kind": kind, "metadata": metadata}
-    yield f"{_dump(head)}\nrules:\n{textwrap.indent(rules, '  ')}".rstrip()
+    yield f"{dump(head)}\nrules:\n{textwrap.indent(rules, '  ')}".rstrip()
     subject = {"kind": "ServiceAccount", "name": plan.name, "namespace": plan.home}
-    yield _dump(
+    yield dump(
         {
             **head,
             "kind": f"{kind}Binding",
@@ -165,11 +166,6 @@ def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
             "subjects": [subject],
         }
     )
-
-
-def _dump(document: Any) -> str:
-    text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=98)
-    return text.replace("apiGroups: ['']", 'apiGroups: [""]').rstrip()
 
 
 def _comment(text: str) -> str:

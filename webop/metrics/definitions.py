@@ -271,7 +271,8 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_client_slots_busy", _GAUGE, ("resource",)),
-        "Requests about objects that are being made now: 16 of a resource at most.",
+        "Requests about objects that are being made now: 16 of a resource at most. "
+        "Resources handlers, reviews: those of the client of handlers.",
         _read_busy_slots,
     ),
     Definition(

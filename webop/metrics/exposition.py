@@ -35,10 +35,12 @@ class OperatorCollector:
 
     Args:
         operator: what is measured; None if there is none yet.
+        with_others: whether the latter are wanted.
     """
 
-    def __init__(self, operator: Operator | None) -> None:
+    def __init__(self, operator: Operator | None, *, with_others: bool = True) -> None:
         self._operator = operator
+        self._with_others = with_others
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; errors in those of others do not hide ours."""
@@ -49,7 +51,7 @@ class OperatorCollector:
                 names.add(family.name)
                 yield family
         try:
-            for family in REGISTRY.collect():
+            for family in REGISTRY.collect() if self._with_others else ():
                 if family.name not in names:
                     yield family
         except Exception:
@@ -67,7 +69,11 @@ def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # the version is not a number
         encode, content_type = choose_encoder("")
-    return encode(OperatorCollector(operator)), content_type
+    try:
+        return encode(OperatorCollector(operator)), content_type
+    except Exception:
+        logger.exception("Metrics in the registry of prometheus_client are not valid.")
+        return encode(OperatorCollector(operator, with_others=False)), content_type
 
 
 def _build_family(definition: Definition, operator: Operator) -> Metric:

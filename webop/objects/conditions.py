@@ -14,7 +14,8 @@ from typing import Any
 from webop.objects.fields import resolve
 
 _STATUSES = {True: "True", False: "False", None: "Unknown"}
-_MESSAGE_LIMIT = 32768  # characters, as in the schema of meta/v1 Condition, like the patterns
+# Characters, as in the schema of meta/v1 Condition, like the patterns.
+_TYPE_LIMIT, _REASON_LIMIT, _MESSAGE_LIMIT = 316, 1024, 32768
 _is_type = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _is_reason = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
@@ -31,11 +32,11 @@ def build_condition(
     Raises:
         ValueError: API servers would refuse it.
     """
-    if not _is_type.fullmatch(type):
+    if not _is_type.fullmatch(type) or len(type) > _TYPE_LIMIT:
         raise ValueError(f"The type of a condition must be a word such as 'Ready', got {type!r}.")
     if status not in _STATUSES:
         raise ValueError(f"The status of a condition must be True, False or None, got {status!r}.")
-    if not _is_reason.fullmatch(reason):
+    if not _is_reason.fullmatch(reason) or len(reason) > _REASON_LIMIT:
         raise ValueError(f"reason= must be a word such as 'PodsStarting', got {reason!r}.")
     condition: dict[str, Any] = {"type": type, "status": _STATUSES[status], "reason": reason}
     condition["message"] = message[:_MESSAGE_LIMIT]

@@ -118,10 +118,10 @@ class Resource:
             raise ValueError(f"The object {name!r} of {self} needs a namespace.")
         url = self._root
         if namespace is not None and self.namespaced is not False:
-            url = f"{url}/namespaces/{namespace}"
+            url = f"{url}/namespaces/{_quote(namespace)}"
         url = f"{url}/{self.plural}"
         if name is not None:
-            url = f"{url}/{name if _is_plain(name) else quote(name, safe='')}"
+            url = f"{url}/{_quote(name)}"
         if subresource is not None:
             url = f"{url}/{subresource}"
         if params:
@@ -131,6 +131,10 @@ class Resource:
 
 # Names of RBAC roles may have any character but "/" and "%"; all others are like host names.
 _is_plain: Final = re.compile(r"[a-zA-Z0-9._:~-]+").fullmatch
+
+
+def _quote(name: str) -> str:
+    return name if _is_plain(name) else quote(name, safe="")
 
 
 class Marker(Enum):

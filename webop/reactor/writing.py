@@ -398,13 +398,18 @@ def _build_operations(
     ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], raw: dict[str, Any], part: str | None
 ) -> list[JSONPatchOp]:
     """Apply the functions; part "status" is the status only, "" all but it, None everything."""
+    operations, working = list[JSONPatchOp](), list[PatchFn]()
     try:
-        operations = Patch(fns=fns).as_json_patch(raw)
-        encode_body(operations)
-    except Exception:
-        said = "A function in the patch of %s has failed, and is skipped."
-        logger.exception(said, obj, extra=ctx.refer_to(obj))
-        return []
+        operations = _try_functions(fns, raw)
+    except Exception:  # noqa: BLE001 - logged below, for one of what several handlers want
+        for fn in fns:
+            try:
+                operations = _try_functions([*working, fn], raw)
+            except Exception:
+                said = "A function in the patch of %s has failed, and is skipped."
+                logger.exception(said, obj, extra=ctx.refer_to(obj))
+            else:
+                working.append(fn)
     chosen = [
         op
         for op in operations
@@ -413,6 +418,12 @@ def _build_operations(
     version = raw["metadata"].get("resourceVersion")
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [test, *chosen] if chosen else []
+
+
+def _try_functions(fns: list[PatchFn], raw: dict[str, Any]) -> list[JSONPatchOp]:
+    operations = Patch(fns=fns).as_json_patch(raw)
+    encode_body(operations)
+    return operations
 
 
 def _prune(value: Any, path: str, dropped: list[str]) -> Any:
