@@ -78,7 +78,7 @@ def check_signature(
         raise TypeError(
             f"The handler {_name(fn)} has a yield, so a call would not run it: return instead."
         )
-    parameters = read_parameters(fn)
+    parameters = _read_parameters(fn)
     if parameters is None:
         return
     for item in parameters:
@@ -126,7 +126,7 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
     except TypeError as exc:
         yield f"{exc}{place}"
     given = sorted(_get_arguments(family) | indexes)
-    for item in read_parameters(handler.fn) or ():
+    for item in _read_parameters(handler.fn) or ():
         is_by_name = item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         if is_by_name and item.default is item.empty and item.name not in given:
             nearest = difflib.get_close_matches(item.name, given, n=1)
@@ -186,7 +186,7 @@ def _get_arguments(family: type[Handler]) -> frozenset[str]:
     return next(ARGUMENTS[base] for base in family.__mro__ if base in ARGUMENTS)
 
 
-def read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
+def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
     """Return the parameters of what is called; None if they are not known for sure."""
     function = _find_function(fn)
     if hasattr(function, "__signature__") or _is_proxy(function):  # may take something else

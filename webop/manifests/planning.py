@@ -20,7 +20,7 @@ from webop.doctor.findings import Level
 from webop.doctor.permissions import list_needs
 from webop.doctor.visit import Visit, call_startup
 from webop.errors import ConfigurationError
-from webop.handling.checks import read_parameters
+from webop.handling.checks import names_argument
 from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
@@ -109,11 +109,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     settings.networking.rights = texts = [*settings.networking.rights, *texts]
     rights = map(parse_right, texts)
     kinds, doubts = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
-    clients = [
-        str(one)
-        for one in (*watched, *webhooks)
-        if any(item.name == "client" for item in read_parameters(one.fn) or ())
-    ]
+    clients = [str(one) for one in (*watched, *webhooks) if names_argument(one.fn, "client")]
     if clients and not (texts or own):
         doubts.append(
             f"{', '.join(clients)}: what is done by the client is not known. Say it in "
