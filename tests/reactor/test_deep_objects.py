@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import webop
-from tests.operating import Calls, Objects, RunOperator
+from tests.operating import Calls, Objects, RunOperator, build_settings
 from webop.client.credentials import ConnectionInfo
 
 
@@ -61,3 +61,25 @@ async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_delete
     assert calls.of("deep")[0]["spec"]["a"] == '}{"'
     assert "an object that is nested deeper than 200 levels" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+async def test_an_object_is_not_updated_because_a_deeper_one_is_listed_beside_it(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    info: ConnectionInfo,
+    calls: Calls,
+) -> None:
+    @webop.on.create("widgets", registry=registry)
+    @webop.on.update("widgets", registry=registry)
+    async def handle(**kwargs: Any) -> None:
+        calls.note(kwargs["reason"], kwargs)
+
+    settings = build_settings(watching={"streaming_list": False})
+    await create_deep(info, objects, "a", 230)
+    async with run_operator(settings):
+        await objects.wait_handled("a")
+    await create_deep(info, objects, "b", 600)
+    async with run_operator(settings):
+        await objects.wait_handled("b")
+    assert calls.handlers("a") == ["create"]

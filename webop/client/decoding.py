@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WRITABLE: Final = 254  # levels, for orjson
-_KEPT: Final = 200  # of an object that has more
-_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
+_KEPT: Final = 200  # of an object
+_AROUND: Final = {"list": 2, "watch": 1}  # levels around an object, by the verb
+# Brackets, and what is before them. Nothing is tried twice: events must be decoded quickly.
+_BRACKETS: Final = re.compile(
+    rb'[^][{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^][{}"]*+)*+([][{}])', re.DOTALL
+)
 _once = Once()
 
 
@@ -41,45 +45,42 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         data = orjson.loads(text)
         opened = text.count(b"{") + text.count(b"[")
         # What is empty is no level on the way to anything; managed fields are full of that.
-        if opened > _WRITABLE and opened - text.count(b"{}") - text.count(b"[]") >= _WRITABLE:
-            orjson.dumps(data)  # the quickest way to find out how deep it is
+        if opened <= _KEPT or opened - text.count(b"{}") - text.count(b"[]") < _KEPT:
+            return data
+        attempt = describe()
+        wrapped = data
+        for _ in range(_WRITABLE - _KEPT - _AROUND.get(attempt.verb, 0)):
+            wrapped = [wrapped]
+        orjson.dumps(wrapped)  # the quickest way to find out how deep it is
     except orjson.JSONDecodeError as exc:
         if "depth limit" not in str(exc):
             raise
+        attempt = describe()
     except orjson.JSONEncodeError:
         pass
     else:
         return data
-    head = orjson.loads(_cut(text, 2))
-    is_list = isinstance(head, dict) and isinstance(head.get("items"), list)
-    is_event = isinstance(head, dict) and head.keys() == {"type", "object"}
-    around = 2 if is_list else int(is_event)  # levels around an object
-    attempt = describe()
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
         "The answer to '%s' has an object that is nested deeper than %d levels. What is deeper is "
         "ignored.",
         *(attempt, _KEPT),
     )
-    return orjson.loads(_cut(text, _KEPT + around))
+    return orjson.loads(_cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))
 
 
 def _cut(text: bytes, limit: int) -> bytes:
     """Replace what is nested deeper than so many levels by null."""
-
-    def keep() -> Iterator[bytes]:
-        depth = start = 0
-        for token in _TOKENS.finditer(text):
-            kind = token[0]
-            if kind in b"{[":
-                depth += 1
-                if depth == limit + 1:
-                    yield text[start : token.start()]
-                    yield b"null"
-            elif kind in b"}]":
-                if depth == limit + 1:
-                    start = token.end()
-                depth -= 1
-        yield text[start:]
-
-    return b"".join(keep())
+    kept: list[bytes] = []
+    depth = start = 0
+    for found in _BRACKETS.finditer(text):
+        place = found.start(1)
+        if text[place] in b"{[":
+            if depth == limit:
+                kept += text[start:place], b"null"
+            depth += 1
+        else:
+            depth -= 1
+            if depth == limit:
+                start = place + 1
+    return b"".join((*kept, text[start:]))
