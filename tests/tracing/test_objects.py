@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 import webop
-from tests.operating import Objects, RunOperator, build_settings
+from tests.operating import Calls, Objects, RunOperator, build_settings
 from tests.tracing.conftest import Spans, get_id, get_parent, get_trace, is_failed, read
 
 FAST = build_settings(execution={"default_backoff": 0.01})
@@ -165,3 +168,40 @@ async def test_work_on_an_object_is_not_in_the_trace_of_another_that_made_room_f
             names.setdefault(get_trace(span), set()).add(read(span)["webop_object_name"])
     assert len(names) == 40
     assert [each for each in names.values() if len(each) > 1] == []
+
+
+class _Broken(SpanProcessor):
+    """What fails when a span begins, or when it ends."""
+
+    def __init__(self, moment: str) -> None:
+        self._moment = moment
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        assert self._moment != "start"
+
+    def on_end(self, span: ReadableSpan) -> None:
+        assert self._moment != "end"
+
+
+@pytest.mark.parametrize("moment", ["start", "end"])
+async def test_a_broken_span_processor_has_no_handler_called_twice(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    spans: Spans,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    moment: str,
+) -> None:
+    spans.provider.add_span_processor(_Broken(moment))
+
+    @webop.on.create("widgets", id="created", registry=registry)
+    async def create(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    caplog.set_level("DEBUG", "webop.tracing.spans")  # it is a warning once a minute only
+    async with run_operator(build_settings(batching={"error_delays": [0.01]})):
+        await objects.create("one")
+        await objects.wait_handled("one")
+    assert calls.handlers("one") == ["created"]
+    assert "a span processor of OpenTelemetry has failed" in caplog.text

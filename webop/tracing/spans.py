@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -10,9 +11,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from webop.pacing import Once
 from webop.tracing import Description
 from webop.version import __version__
 
+logger = logging.getLogger(__name__)
+
+_once = Once()
 # The API server knows no other; those of the user would take baggage as well.
 _PROPAGATOR = TraceContextTextMapPropagator()
 _FIELDS = _PROPAGATOR.fields
@@ -44,7 +49,10 @@ class Span:
     def close(self) -> None:
         """End it; what was the current span before it is so again."""
         detach(self._token)
-        self._span.end()
+        try:
+            self._span.end()
+        except Exception:  # noqa: BLE001  it is not what the span is about
+            _complain()
 
     def conclude(self, outcome: str, failure: BaseException | None = None) -> None:
         """Say what has come of it; of a failure, nothing but its type is told."""
@@ -72,7 +80,7 @@ class Tracing:
         self._tracer = provider.get_tracer("webop", __version__)
 
     def begin(self, description: Description) -> Span | None:
-        """Make a span; None if it would be of no interest."""
+        """Make a span; None if it would be of no interest, or cannot be made."""
         if description.is_inner and self.find_current() is None:
             return None
         context = None
@@ -82,7 +90,11 @@ class Tracing:
             context = self._find_caller(description.headers)
         attributes = {k: v for k, v in description.attributes.items() if v is not None}
         kind = trace.SpanKind[description.kind]
-        return Span(self._tracer.start_span(description.name, context, kind, attributes))
+        try:
+            return Span(self._tracer.start_span(description.name, context, kind, attributes))
+        except Exception:  # noqa: BLE001  it is not what the span is about
+            _complain()
+            return None
 
     def _find_caller(self, headers: Mapping[str, str]) -> Context | None:
         """Return the context of the caller; None if the current one continues it already."""
@@ -131,6 +143,15 @@ def find_tracing() -> Tracing | None:
     provider = trace.get_tracer_provider()
     idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
     return None if isinstance(provider, idle) else Tracing(provider)
+
+
+def _complain() -> None:
+    """Log why there is no span; what it is about must go on, and be done once only."""
+    logger.log(
+        _once.choose_level("span"),
+        "The sampler or a span processor of OpenTelemetry has failed. The span is lost.",
+        exc_info=True,
+    )
 
 
 def _name(kind: type[BaseException]) -> str:
