@@ -145,3 +145,18 @@ async def test_the_second_signal_ends_handlers_that_do_not_stop(workshop: Worksh
 
 def test_without_files_there_is_nothing_to_reload(tmp_path: Path) -> None:
     assert "--reload: name the files with the handlers" in fail("-A", "--reload", folder=tmp_path)
+
+
+async def test_a_thread_that_never_ends_does_not_keep_what_is_saved_from_running(
+    workshop: Workshop,
+) -> None:
+    endless = "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    path = write(workshop, "1", _HANDLERS + endless)
+    async with workshop.start("-A", "--reload", path) as command:
+        await command.wait_for("version 1 is process")
+        write(workshop, "2")
+        await command.wait_for("has not ended within 10 s, and is killed")
+        await command.wait_for("version 2 is process")
+        command.process.send_signal(signal.SIGTERM)
+        assert await command.wait_for_exit() == 0
+    await wait_for_end(command)

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 _VARIABLE = "WEBOP_RELOADED_BY"  # the number of the connection, for the child
 _PAUSE = 0.25  # seconds between two looks at the files
 _SHARE = 10  # looks take a tenth of the time at most
+_PATIENCE = 10  # seconds; longer than daemons and handlers are waited for
 _OTHERS = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -90,10 +91,20 @@ class _Child:
         with contextlib.suppress(ConnectionError):  # then it has ended, which is seen later
             self._link.sendall(b"+")
 
-    def stop(self) -> int:
-        """Stop it gracefully; return its exit code, as shells count it."""
+    def stop(self, patience: float | None = None) -> int:
+        """Stop it gracefully; return its exit code, as shells count it.
+
+        What does not end within so many seconds is killed: threads may run for ever.
+        """
         self._link.close()
-        code = self.process.wait()
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            logger.warning(
+                "The operator has not ended within %d s, and is killed. Do threads go on?", patience
+            )
+            self.process.kill()
+            code = self.process.wait()
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
@@ -150,7 +161,7 @@ class _Supervisor:
         """See what has become of the children."""
         if self._loading is not None and self._loading.is_loaded:
             if self._running is not None:
-                self._running.stop()
+                self._running.stop(_PATIENCE)
             self._running, self._loading = self._loading, None
             if not self._is_stopping:
                 self._running.begin()
