@@ -129,7 +129,8 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     assert made.container["image"] == "my-operator:0.1.0"
     assert made.container["args"] == [
         *("run", "--all-namespaces", "--standalone", "--lease=my-operator"),
-        *("--liveness=http://0.0.0.0:8080/healthz", "handlers.py"),
+        *("--liveness=http://0.0.0.0:8080/healthz", "--status=http://localhost:8081/ui"),
+        "handlers.py",
     ]
     assert made.get_verbs("pods") == ["get", "list", "watch", "patch"]
     assert made.get_verbs("pods/status") == ["patch"]
@@ -358,6 +359,10 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
     (base / "rbac.yaml").write_text("kind: Mine\n")
     assert "was not made by this command" in make.fail(handlers, "--kustomize", str(base))
     assert (base / "rbac.yaml").read_text() == "kind: Mine\n"
+    (base / "rbac.yaml").write_bytes(b"\xff")
+    assert "was not made by this command" in make.fail(handlers, "--kustomize", str(base))
+    said = make.fail(handlers, "--kustomize", str(base / "rbac.yaml" / "deeper"))
+    assert "Not a directory." in said
 
 
 def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:

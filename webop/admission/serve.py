@@ -21,9 +21,10 @@ from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import attempt, is_verdict
+from webop.handling.execute import attempt
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
+from webop.handling.observing import is_verdict
 from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment

@@ -185,14 +185,17 @@ def manifests(
     files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
     kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
     files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        if (folder / file).exists() and not (folder / file).read_text().startswith(_HEAD):
-            raise click.ClickException(
-                f"'{folder / file}' was not made by this command. Move it, or name another folder."
-            )
-    for file, text in files.items():
-        (folder / file).write_text(f"{head}\n{text}\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in [folder / file for file in files if (folder / file).exists()]:
+            if not path.read_bytes().startswith(_HEAD.encode()):
+                raise click.ClickException(
+                    f"'{path}' was not made by this command. Move it, or name another folder."
+                )
+        for file, text in files.items():
+            (folder / file).write_text(f"{head}\n{text}\n")
+    except OSError as exc:
+        raise click.ClickException(f"Cannot write to '{folder}': {exc.strerror}.") from exc
     click.echo(f"{len(files)} files in {folder}.", err=True)
 
 

@@ -18,32 +18,16 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from webop.client import current_client
-from webop.errors import (
-    AdmissionError,
-    HandlerRetriesError,
-    HandlerTimeoutError,
-    PermanentError,
-    TemporaryError,
-)
+from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import pass_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, build_mark, now
-from webop.handling.handlers import (
-    ActivityHandler,
-    ChangeHandler,
-    DaemonHandler,
-    EventHandler,
-    Handler,
-    IndexHandler,
-    Reason,
-    ResourceHandler,
-    TimerHandler,
-    WebhookHandler,
-)
+from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
+from webop.handling.observing import CANCELLED, DONE, is_verdict, note_begin, note_end
 from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
 from webop.handling.registry import deduplicated
 from webop.handling.threads import call_in_thread
@@ -51,20 +35,7 @@ from webop.lifecycles import LifeCycleFn
 from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
-from webop.tallies import add
-from webop.tracing import Description, open_span
 
-_DONE = Outcome(final=True)  # of the most calls by far
-_CANCELLED = Outcome(final=True)
-_TYPES: dict[type[Handler], str] = {
-    ActivityHandler: "activity",
-    ChangeHandler: "change",
-    DaemonHandler: "daemon",
-    EventHandler: "event",
-    IndexHandler: "index",
-    TimerHandler: "timer",
-    WebhookHandler: "webhook",
-}
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
 
@@ -180,11 +151,9 @@ async def attempt(
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
-    began, outcome = time.monotonic(), _CANCELLED
+    began, outcome = time.monotonic(), CANCELLED
     failure: Exception | None = None
-    span = open_span(_describe, handler, cause, state, options)
-    if options.standing is not None:
-        options.standing.running = handler.id
+    span = note_begin(invocation)
     try:
         check_limits(handler, standing)
         await pass_fence()
@@ -211,93 +180,16 @@ async def attempt(
         )
         _log_failure(cause, outcome, failure)
     else:
-        outcome = _DONE if result is None else Outcome(final=True, result=result)
+        outcome = DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
-        _count(invocation, outcome, time.monotonic() - began, failure)
-        if span is not None:
-            named = _name_failure(handler, outcome) or "success"
-            is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
-            span.conclude(named, failure if is_wrong else None)
-            span.close()
+        note_end(invocation, outcome, time.monotonic() - began, failure, span)
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
-
-
-def _describe(
-    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
-) -> Description:
-    """Say what a call is about, for traces."""
-    name = _name(handler, options)
-    attributes: dict[str, str | int | None] = {
-        "webop.handler.id": name,
-        "webop.handler.type": name_type(handler),
-        "webop.retry": state.retries,
-    }
-    if isinstance(cause, ResourceCause):
-        attributes |= cause.identify()
-    return Description(f"handler {name}", attributes)
-
-
-def _count(
-    invocation: Invocation, outcome: Outcome, seconds: float, failure: Exception | None
-) -> None:
-    """Count a call, for metrics; each one comes here, hence the shortcut to its row."""
-    handler, options = invocation.handler, invocation.options
-    tally, standing = options.tally, options.standing
-    if (row := tally.rows.get(handler)) is None:
-        row = tally.durations.find(_name(handler, options), name_type(handler))
-        if not options.parents and not isinstance(handler, ActivityHandler):
-            tally.rows[handler] = row  # others are made anew for each call
-    add(row, seconds)
-    if outcome is not _DONE and (how := _name_failure(handler, outcome)):
-        tally.failures[_name(handler, options), name_type(handler), how] += 1
-        if failure is not None and how != "denied":
-            tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
-    if standing is not None:
-        standing.running = ""
-        standing.failures.pop(handler.id, None)
-        if failure is not None and not outcome.final:
-            attempts = invocation.state.retries + 1
-            standing.failures[handler.id] = attempts, _name_error(failure)
-
-
-def _name_error(failure: Exception) -> str:
-    """Return the types of an error and of its cause; texts quote what objects contain."""
-    names = [type(each).__name__ for each in (failure, failure.__cause__) if each is not None]
-    return " from ".join(names)
-
-
-def _name(handler: Handler, options: CallOptions) -> str:
-    """Return the id; those of sub-handlers can be made of what objects contain."""
-    return f"{next(iter(options.parents))}/*" if options.parents else handler.id
-
-
-def name_type(handler: Handler) -> str:
-    """Return "change" for a ChangeHandler, and so on."""
-    return _TYPES[type(handler)]
-
-
-def _name_failure(handler: Handler, outcome: Outcome) -> str:
-    """Return why a call was no success; nothing if it was."""
-    if outcome is _CANCELLED:
-        return "cancelled"
-    if outcome.exception is None:
-        return "ignored" if outcome.message else ""
-    if isinstance(handler, WebhookHandler):
-        return "denied" if is_verdict(outcome.exception) else "failure"
-    return "failure" if outcome.final else "retry"
-
-
-def is_verdict(failure: BaseException | None) -> bool:
-    """Tell whether this is what a webhook denies a request with, not how it fails."""
-    is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
-    is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
-    return is_meant and not is_overdue
 
 
 def _build_kwargs(

@@ -12,6 +12,7 @@ from webop.manifests.yaml_text import dump
 from webop.servers.service import WebhookServiceServer
 
 PROBES_PORT = 8080
+STATUS_PORT = 8081
 
 
 def _dump(value: Any) -> str:

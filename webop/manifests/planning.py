@@ -24,7 +24,7 @@ from webop.handling.checks import names_argument
 from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
-from webop.manifests.objects import PROBES_PORT, Plan
+from webop.manifests.objects import PROBES_PORT, STATUS_PORT, Plan
 from webop.manifests.rights import build_rights, split_rules
 from webop.manifests.yaml_text import dump
 from webop.objects.resources import Resource
@@ -130,6 +130,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     others += [f"--peering={request.peering}"] if request.peering else []
     others += [f"--lease={lease}"] if lease is not None else []
     probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     plan = Plan(
         name=request.name,

@@ -1,0 +1,133 @@
+"""What is seen of the calls of handlers: in metrics, on the status page, in traces.
+
+No values of objects are in it: of errors, the types alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webop.errors import (
+    AdmissionError,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    PermanentError,
+    TemporaryError,
+)
+from webop.handling.call_options import CallOptions
+from webop.handling.causes import ResourceCause
+from webop.handling.handlers import (
+    ActivityHandler,
+    ChangeHandler,
+    DaemonHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    TimerHandler,
+    WebhookHandler,
+)
+from webop.handling.invocation import Invocation
+from webop.handling.policy import ChildrenRetryError, Outcome
+from webop.tallies import add
+from webop.tracing import Description, open_span
+
+if TYPE_CHECKING:
+    from webop.tracing import Span
+
+DONE = Outcome(final=True)  # of the most calls by far
+CANCELLED = Outcome(final=True)
+_TYPES: dict[type[Handler], str] = {
+    ActivityHandler: "activity",
+    ChangeHandler: "change",
+    DaemonHandler: "daemon",
+    EventHandler: "event",
+    IndexHandler: "index",
+    TimerHandler: "timer",
+    WebhookHandler: "webhook",
+}
+
+
+def note_begin(invocation: Invocation) -> Span | None:
+    """Note that a call begins; return its span, if there is one."""
+    if (standing := invocation.options.standing) is not None:
+        standing.running = invocation.handler.id
+    return open_span(_describe, invocation)
+
+
+def _describe(invocation: Invocation) -> Description:
+    handler, cause = invocation.handler, invocation.cause
+    name = _name(handler, invocation.options)
+    attributes: dict[str, str | int | None] = {
+        "webop.handler.id": name,
+        "webop.handler.type": name_type(handler),
+        "webop.retry": invocation.state.retries,
+    }
+    if isinstance(cause, ResourceCause):
+        attributes |= cause.identify()
+    return Description(f"handler {name}", attributes)
+
+
+def note_end(
+    invocation: Invocation,
+    outcome: Outcome,
+    seconds: float,
+    failure: Exception | None,
+    span: Span | None,
+) -> None:
+    """Note how a call has ended; each one comes here, hence the shortcut to its row."""
+    handler, options = invocation.handler, invocation.options
+    tally, standing = options.tally, options.standing
+    if (row := tally.rows.get(handler)) is None:
+        row = tally.durations.find(_name(handler, options), name_type(handler))
+        if not options.parents and not isinstance(handler, ActivityHandler):
+            tally.rows[handler] = row  # others are made anew for each call
+    add(row, seconds)
+    if outcome is not DONE and (how := _name_failure(handler, outcome)):
+        tally.failures[_name(handler, options), name_type(handler), how] += 1
+        if failure is not None and how != "denied":
+            tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if standing is not None:
+        standing.running = ""
+        standing.failures.pop(handler.id, None)
+        if failure is not None and not outcome.final:
+            attempts = invocation.state.retries + 1
+            standing.failures[handler.id] = attempts, _name_error(failure)
+    if span is not None:
+        named = _name_failure(handler, outcome) or "success"
+        is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+        span.conclude(named, failure if is_wrong else None)
+        span.close()
+
+
+def _name_error(failure: Exception) -> str:
+    """Return the types of an error and of its cause; texts quote what objects contain."""
+    names = [type(each).__name__ for each in (failure, failure.__cause__) if each is not None]
+    return " from ".join(names)
+
+
+def _name(handler: Handler, options: CallOptions) -> str:
+    """Return the id; those of sub-handlers can be made of what objects contain."""
+    return f"{next(iter(options.parents))}/*" if options.parents else handler.id
+
+
+def name_type(handler: Handler) -> str:
+    """Return "change" for a ChangeHandler, and so on."""
+    return _TYPES[type(handler)]
+
+
+def _name_failure(handler: Handler, outcome: Outcome) -> str:
+    """Return why a call was no success; nothing if it was."""
+    if outcome is CANCELLED:
+        return "cancelled"
+    if outcome.exception is None:
+        return "ignored" if outcome.message else ""
+    if isinstance(handler, WebhookHandler):
+        return "denied" if is_verdict(outcome.exception) else "failure"
+    return "failure" if outcome.final else "retry"
+
+
+def is_verdict(failure: BaseException | None) -> bool:
+    """Tell whether this is what a webhook denies a request with, not how it fails."""
+    is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
+    is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
+    return is_meant and not is_overdue
