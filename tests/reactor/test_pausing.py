@@ -465,3 +465,35 @@ async def test_in_a_pause_the_handlers_that_wait_for_a_running_one_are_not_calle
         await boss.resume()
         await objects.wait_handled("one")
     assert calls.handlers("one").count("create1") == calls.handlers("one").count("create2") == 1
+
+
+async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.update("widgets", registry=registry, id="first")
+    async def first(spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("first", kwargs, size=spec["size"])
+        await released.wait()
+
+    @webop.on.update("widgets", registry=registry, id="second")
+    async def second(**_: Any) -> None: ...
+
+    async with run_peer():
+        await objects.create("one", spec={"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await calls.wait("one", "first")
+        await boss.pause()
+        await objects.patch("one", {"spec": {"size": 1}})
+        released.set()
+        await objects.wait("one", lambda raw: "first" in get_progress(raw))
+        await boss.resume()
+        await calls.wait("one", "first", 2)
+        await objects.wait_handled("one")
+    assert [call["size"] for call in calls.of("one", "first")] == [2, 1]

@@ -132,7 +132,8 @@ class CalmJudge:
             is_late = call.end > ended_at - LAG
             return is_late or world.was_disturbed(call.end, ended_at, PLURAL)
         return world.plan.mode == "lease" and any(
-            step.fault is not None and step.fault.status == 401 and step.at >= call.begin
+            (step.fault is not None and step.fault.status == 401 and step.at >= call.begin)
+            or (step.kind == "pause" and call.begin <= step.at <= (call.end or 0) + 2 * LAG)
             for step in world.plan.steps
         )
 
@@ -166,7 +167,15 @@ class CalmJudge:
             # Peers can act beside each other for a moment, and know nothing of each other then.
             and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
         )
-        first = get_wish(before) if before else min(known, default=wish)
+        # So is what another one has handled meanwhile.
+        is_theirs = self._world.plan.mode == "peering" and any(
+            other.uid == uid and other.process.identity != cycle.user and other.begin < call.end
+            for call in calls
+            if call.process.identity == cycle.user and call.end is not None
+            for other in self._world.calls
+            if other.end is None or other.end > call.begin
+        )
+        first = get_wish(before) if before and not is_theirs else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
         done = {

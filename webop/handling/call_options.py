@@ -49,7 +49,8 @@ class CallOptions:
         parents: the states of the handlers that these are parts of; they are stored before any of
             these is called.
         success_level: the logging level of successes.
-        goes_on: tells whether another handler may be called after the first one.
+        goes_on: tells whether another handler may be called after the first one; sub-handlers are
+            called in any case: they are parts of one that runs.
         tally: where the calls are counted.
         standing: where the calls about an object are seen; None for those that nobody looks at.
     """

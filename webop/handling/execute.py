@@ -69,7 +69,7 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            if outcomes and not options.goes_on():
+            if outcomes and not options.parents and not options.goes_on():
                 return outcomes
             is_next = outcomes and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None

@@ -23,10 +23,20 @@ from webop.reactor.gate import Gate
 from webop.reactor.planning import Plan
 from webop.reactor.raw_events import EventProcessor, RawEvents
 from webop.reactor.room import Room
-from webop.reactor.tracking import NOTHING, Left, OnEnd, Phase, Tracked, Working, measure_phases
+from webop.reactor.tracking import (
+    NOTHING,
+    Left,
+    OnEnd,
+    Phase,
+    Tracked,
+    Work,
+    Working,
+    measure_phases,
+)
 
 logger = logging.getLogger(__name__)
 
+_PRECISION = 0.001  # seconds; of timers of the loop
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _NAMED = 3  # daemons that hang, in the log
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
@@ -322,7 +332,9 @@ class Dispatcher:
     def _hand_over(self, obj: Tracked) -> None:
         """Forget an object; other operators continue from what is stored on it."""
         self._raw_events.drop(obj)
-        obj.work = None
+        if obj.work is not None:
+            obj.work = Work(obj.work.cycle)
+            obj.work.leave()
         self._settle(obj)
 
     @property
@@ -462,7 +474,7 @@ class Dispatcher:
     def _wake(self, obj: Tracked) -> None:
         obj.timer = None
         obj.is_dirty = True
-        if obj.work is not None:
+        if obj.work is not None and obj.find_rest() < _PRECISION:  # else it has become longer
             obj.work.paused_until = 0.0
         self.check(obj)
 

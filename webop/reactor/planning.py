@@ -107,6 +107,10 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     if plan.finalizers is None and obj.is_view:
         plan.has_changes = work.is_released  # a daemon has ended: nothing else is new
     elif plan.finalizers is None:
+        if work.cycle is not None and work.cycle.is_left:
+            # It is still ours if its change was taken back before somebody has ended it.
+            is_undone = plan.cause.reason in _UNCHANGED and _has_records(ctx, plan.cause.body)
+            work.cycle = work.cycle if is_undone else None
         plan.has_changes = _plan_changes(ctx, work.cycle, plan)
     return plan or None
 
@@ -129,8 +133,13 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
         # which nothing must be left; the records of others in the same place are not ours.
         return ctx.handlers.has_scope_for(cause) or cycle is not None
     # A cycle can have lost its cause while the operator was down: its progress must be removed.
+    return _has_records(ctx, cause.body)
+
+
+def _has_records(ctx: ResourceContext, body: Body) -> bool:
+    """Tell whether there is progress of handlers on an object."""
     storage = ctx.operator.settings.persistence.progress_storage
-    return any(storage.fetch(key=handler.id, body=cause.body) for handler in ctx.handlers.changes)
+    return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
 
 
 def _select_background(

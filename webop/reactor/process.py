@@ -198,7 +198,10 @@ class Processor:
         )
         handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
         progress = Progress.start(handlers)
-        deliver_results(await execute(handlers, cause, progress, self._event_options), cause.patch)
+        options = self._event_options
+        if event_type == "DELETED":  # nobody sees it again
+            options = replace(options, goes_on=lambda: True)
+        deliver_results(await execute(handlers, cause, progress, options), cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
         try:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.client.events import parse_version
+from webop.errors import APIError, LoginError
 from webop.handling.call_options import Standing
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
@@ -102,6 +103,7 @@ class Cycle:
         trace: the span of the beginning, if there is one; the rest of the cycle continues it.
         bases: the states that handlers have seen last, if they must be called again for what
             has changed since then; others see what has changed since the last-handled state.
+        is_left: whether others may have continued or ended it, after a pause or in another stream.
     """
 
     reason: Reason
@@ -111,6 +113,7 @@ class Cycle:
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
     standing: Standing = field(default_factory=Standing)
+    is_left: bool = False
 
 
 @dataclass(slots=True)
@@ -123,6 +126,8 @@ class Work:
             have finished.
         pending: what could not be written.
         writing: held by whoever writes, so that nothing older is written after something newer.
+        tries: counts the attempts to write what is pending.
+        failure: the error of the last one; None if there was none.
         is_recording: whether somebody is writing what the framework keeps, such as outcomes of
             handlers: nobody must call them again meanwhile.
         backoff: the pauses after errors that are not of handlers; None if the last one is over.
@@ -134,6 +139,8 @@ class Work:
     cleanup: Patch | None = None
     pending: Pending | None = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tries: int = 0
+    failure: APIError | LoginError | None = None
     is_recording: bool = False
     backoff: Backoff | None = None
     paused_until: float = 0.0
@@ -148,6 +155,13 @@ class Work:
     def is_denied(self) -> bool:
         """Whether the API server has refused what is pending, and would refuse it again."""
         return self.pending is not None and self.pending.is_denied
+
+    def leave(self) -> None:
+        """Forget the cycle: it continues from its records, unless the update is taken back."""
+        if self.cycle is not None and self.cycle.reason is Reason.UPDATE:
+            self.cycle.is_left = True
+        else:
+            self.cycle = None
 
     @property
     def is_over(self) -> bool:
@@ -252,10 +266,11 @@ class Tracked:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def leave(self) -> Left:
-        """Return what the next stream must know; handling cycles continue from their records."""
+        """Return what the next stream must know."""
         work, background = self.work, self.background
         if work is not None:
-            work = Work(cleanup=work.cleanup, pending=work.pending)
+            work.leave()
+            work = Work(work.cycle, cleanup=work.cleanup, pending=work.pending)
         return Left(
             self.initial,
             None if work is None or work.is_over else work,

@@ -86,9 +86,13 @@ async def save(
     """
     work = obj.open_work()
     work.pending = pending if work.pending is None else work.pending.followed_by(pending)
+    tries = work.tries
     async with work.writing:
         if not obj.has_pending:  # whoever came before has written it, too
             return
+        if work.tries > tries and work.failure is not None:  # or has tried that
+            raise work.failure
+        work.tries, work.failure = work.tries + 1, None
         (wanted, own, _), work.pending = work.pending, None
         work.is_recording = bool(own)
         try:
@@ -113,6 +117,7 @@ async def save(
                 await patch(ctx, obj, own)
         except (APIError, LoginError, asyncio.CancelledError) as exc:
             obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
+            work.failure = None if isinstance(exc, asyncio.CancelledError) else exc
             raise
         finally:
             work.is_recording = False
@@ -300,8 +305,12 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
 
 def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
     """Let the worker of an object write what could not be written beside it, after a pause."""
-    if judge(exc) is not Failure.DENIED and obj.has_pending and not obj.find_rest():
-        postpone(ctx, obj, exc)
+    if judge(exc) is not Failure.DENIED and obj.has_pending:
+        if obj.find_rest():  # it was asked for anew
+            until = asyncio.get_running_loop().time() + (choose_pause(Backoff((0.0,)), exc) or 0.0)
+            obj.open_work().paused_until = max(obj.open_work().paused_until, until)
+        else:
+            postpone(ctx, obj, exc)
     obj.wake()
 
 
