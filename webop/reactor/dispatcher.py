@@ -432,7 +432,7 @@ class Dispatcher:
                     obj.text = None
                     if raw is not None and obj.raw is None:  # else something newer has come
                         obj.accept(obj.event_type, raw)
-                if obj.is_unindexed:
+                if obj.is_being_indexed:
                     await self._index(obj)
                 await self._room.take_turn()
                 if obj.is_dirty:  # a daemon can have ended since the plan was made

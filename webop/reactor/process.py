@@ -182,7 +182,7 @@ class Processor:
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
-        if obj.is_unindexed or obj.indexing is not None:
+        if obj.is_being_indexed:
             await self.index_newest(obj)
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]

@@ -312,6 +312,11 @@ class Tracked:
         self.keeper.check(self)
 
     @property
+    def is_being_indexed(self) -> bool:
+        """Whether the newest state is not in the indexes, or on its way there."""
+        return self.is_unindexed or (self.indexing is not None and self.indexing.locked())
+
+    @property
     def is_view(self) -> bool:
         """Whether ``raw`` is what daemons have been shown, and may have changed in place."""
         return self.background is not None and self.raw is self.background.raw
