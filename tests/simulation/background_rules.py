@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE
+from tests.simulation.patience import LAG, NOTICE, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     GROUP,
@@ -42,7 +42,7 @@ class BackgroundJudge:
 
     def judge_timer(self, call: Call) -> None:
         """A timer waits until the object has not changed for a while."""
-        times = call.begin - AFTERMATH, call.begin
+        times = call.begin - SILENCE, call.begin
         is_deaf = any(self._world.was_disturbed(*times, what) for what in (PLURAL, "watches"))
         if call.plan.idle is None or is_deaf or self._world.cluster.lag:
             return
