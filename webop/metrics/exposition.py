@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from webop.metrics.definitions import DEFINITIONS, Definition, MetricType
+from webop.pacing import Once
 from webop.tallies import BOUNDS, Timings
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_once = Once()
 _BUCKETS = [*map(str, BOUNDS), "+Inf"]
 
 
@@ -54,8 +56,8 @@ class OperatorCollector:
             for family in REGISTRY.collect() if self._with_others else ():
                 if family.name not in names:
                     yield family
-        except Exception:
-            logger.exception("A collector in the registry of prometheus_client has failed.")
+        except Exception:  # noqa: BLE001 - of others; it is logged
+            _complain("A collector in the registry of prometheus_client has failed.")
 
 
 def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
@@ -71,9 +73,13 @@ def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder("")
     try:
         return encode(OperatorCollector(operator)), content_type
-    except Exception:
-        logger.exception("Metrics in the registry of prometheus_client are not valid.")
+    except Exception:  # noqa: BLE001 - of others; it is logged
+        _complain("Metrics in the registry of prometheus_client are not valid.")
         return encode(OperatorCollector(operator, with_others=False)), content_type
+
+
+def _complain(text: str) -> None:
+    logger.log(_once.choose_level(text), text, exc_info=True)
 
 
 def _build_family(definition: Definition, operator: Operator) -> Metric:
