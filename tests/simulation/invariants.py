@@ -141,6 +141,8 @@ class Judge:
         is_same, mode = last.process is call.process, self.world.plan.mode
         path = "leases" if is_same and mode == "lease" else ""
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin, path)
+        # Peers whose watches are mute act beside each other.
+        is_disturbed |= not is_same and mode == "peering" and self._is_deaf(last, call)
         if not is_disturbed or (is_same and mode == "alone"):
             if last.outcome in FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
@@ -148,6 +150,9 @@ class Judge:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _is_deaf(self, last: Call, call: Call) -> bool:
+        return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
 
     def _has_kind_changed(self, since: float) -> bool:
         """Tell whether the kind has changed since some time before a moment."""
@@ -208,8 +213,7 @@ class Judge:
         """Attempts come when the last one wanted it; they are told by the clock on the wall."""
         if any(process.skew for process in self.world.processes):
             return
-        # Peers whose watches are mute act beside each other.
-        is_deaf = self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
+        is_deaf = self._is_deaf(last, call)  # then peers act beside each other, too
         if last.process is not call.process and self.world.plan.mode == "peering" and is_deaf:
             return
         if pause < last.delay - 0.01:
