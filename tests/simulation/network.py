@@ -24,7 +24,7 @@ from tests.simulation.virtual import VirtualLoop
 from webop.client.transport import Request, TransportError
 
 _LATENCY = 0.001, 0.015  # seconds, one way
-_SAVE = 0.1  # seconds, between the two requests of one patch
+_SAVE = 0.1  # seconds, between the requests of one patch
 _JSON = {b"content-type": b"application/json"}
 
 
@@ -160,14 +160,15 @@ class Network:
         is_watch = query.get("watch") in {"true", "1"}
         key = sender.identity, path
         since, until, refused = self._pauses.get(key, (0.0, 0.0, set()))
-        if request.method == "PATCH":
-            now = self._patched[key] = self._loop.time()
-            # The status goes first; if it is new, what comes after it must not stay behind.
-            is_second = now - self._patched.get((sender.identity, f"{path}/status"), -1.0) < _SAVE
-            if now < until - _LATENCY[1]:
-                writes_more = is_second or not _list_values(sent.body) <= refused
-                self._on_impatience(*key, since, until, writes_more)
+        now, place = self._loop.time(), (sender.identity, path.removesuffix("/status"))
+        if request.method == "PATCH" and now < until - _LATENCY[1]:
+            # What comes after a part that is new must not stay behind.
+            is_next = now - self._patched.get(place, -1.0) < _SAVE
+            writes_more = is_next or not _list_values(sent.body) <= refused
+            self._on_impatience(*key, since, until, writes_more)
         delay, fault = self.draw_latency(), self._choose(sender.number, sent)
+        if request.method == "PATCH" and fault is None:
+            self._patched[place] = now
         if fault is None or fault.kind in {"slow", "late"}:
             extra = fault.seconds * self._rng.random() if fault else 0.0
             delay, extra = (delay, extra) if fault and fault.kind == "late" else (delay + extra, 0)
