@@ -131,9 +131,12 @@ class CalmJudge:
         if ended_at is not None and call.end is not None:
             is_late = call.end > ended_at - LAG
             return is_late or world.was_disturbed(call.end, ended_at, PLURAL)
+        end = call.end or 0
+        if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):
+            return True  # so it can lose the lease
         return world.plan.mode == "lease" and any(
             (step.fault is not None and step.fault.status == 401 and step.at >= call.begin)
-            or (step.kind == "pause" and call.begin <= step.at <= (call.end or 0) + 2 * LAG)
+            or (step.kind == "pause" and call.begin <= step.at <= end + 2 * LAG)
             for step in world.plan.steps
         )
 
