@@ -59,7 +59,9 @@ def list_uses() -> Iterator[tuple[str, Callable[[Any], Any]]]:
 
 
 def _use(fn: Any, method: str, text: str) -> None:
-    found = fn("", text) if method == "sub" else fn(text)
+    is_text = isinstance(fn.__self__.pattern, str)
+    given: Any = text if is_text else text.encode()
+    found = fn(given[:0], given) if method == "sub" else fn(given)
     if method == "finditer":
         list(found)
 

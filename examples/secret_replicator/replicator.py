@@ -93,7 +93,7 @@ def list_places(
 ) -> set[str]:
     """Return the namespaces that a Secret matters to."""
     secret = read_secret(body)
-    everywhere = namespaces if secret.targets else ()
+    everywhere = namespaces if secret.targets and not body.meta.deletion_timestamp else ()
     return {secret.namespace, *copies.get(secret.path, ()), *everywhere}
 
 

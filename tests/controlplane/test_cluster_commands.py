@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from webop.cli.cluster import cluster as cluster_command
+from webop.cli import main
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.state import end_cluster, load_all_states
@@ -25,7 +25,7 @@ def _stop_all(cache: Path) -> Iterator[None]:
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(cluster_command, arguments)
+    return CliRunner().invoke(main, ["cluster", *arguments])
 
 
 def test_a_cluster_is_started_used_by_a_shell_and_stopped(use_real_assets: None) -> None:

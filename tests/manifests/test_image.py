@@ -146,6 +146,7 @@ def test_an_image_does_not_get_the_standard_library_of_the_machine(
 ) -> None:
     """The interpreter can be below the folder of the operator, such as the home directory."""
     library = Path(sysconfig.get_path("stdlib"))
+    monkeypatch.delitem(sys.modules, "handlers", raising=False)
     monkeypatch.syspath_prepend(str(project / "wheels" / "greeting-1.0-py3-none-any.whl"))
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.chdir(library.parents[1])

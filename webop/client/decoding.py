@@ -73,8 +73,9 @@ def _cut(text: bytes, limit: int) -> bytes:
     """Replace what is nested deeper than so many levels by null."""
     kept: list[bytes] = []
     depth = start = 0
-    for found in _BRACKETS.finditer(text):
-        place = found.start(1)
+    end = 0
+    while found := _BRACKETS.match(text, end):  # it is not looked for elsewhere
+        place, end = found.span(1)
         if text[place] in b"{[":
             if depth == limit:
                 kept += text[start:place], b"null"
