@@ -50,7 +50,9 @@ async def play_claims(admin: Admin, _: Recorder, namespace: str) -> None:
 
     async def is_told_twice() -> bool:
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-        return any(event.get("count", 0) > 1 for event in events if "relabelled" not in event["message"])
+        return any(
+            event.get("count", 0) > 1 for event in events if "relabelled" not in event["message"]
+        )
 
     await admin.until(is_told_twice, "an Event that counts twice")
 
@@ -201,7 +203,9 @@ async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> 
         for words in (None, annotations[key]):  # the timer begins anew
             await admin.merge(source, {"metadata": {"annotations": {key: words}}})
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-        return any("somebody else" in each["message"] and each.get("count", 0) > 1 for each in events)
+        return any(
+            "somebody else" in each["message"] and each.get("count", 0) > 1 for each in events
+        )
 
     await admin.until(is_told_twice, "an Event that counts twice about what is in the way")
     await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
