@@ -1,4 +1,4 @@
-"""What the operator asks of a database server. For PostgreSQL, write these four functions anew."""
+"""What the operator asks of a database server. For PostgreSQL, replace these four functions."""
 
 from __future__ import annotations
 

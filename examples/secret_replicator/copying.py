@@ -18,7 +18,7 @@ class Secret:
     namespace: str
     name: str
     uid: str
-    targets: str  # where it is to be copied; empty if nowhere
+    targets: str  # where it must be copied; empty if nowhere
     origin: str  # the path of its source; empty if it is no copy
     type: str
     data: Mapping[str, str]

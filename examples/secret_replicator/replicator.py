@@ -3,7 +3,7 @@
 A Secret with the annotation ``replicator.example.com/to: "team-*, tier=gold"`` is copied to the
 namespaces whose names or labels match one of these words.
 
-Indexes know all Secrets and namespaces. So what is to be done is seen in memory, and the API server
+Indexes know all Secrets and namespaces. So what must be done is seen in memory, and the API server
 is asked only to do it: at once, when something has changed. A timer repeats what has failed, and
 says so in an Event of the source.
 """
@@ -54,7 +54,7 @@ def secrets(body: webop.Body, **_: Any) -> dict[str, Secret]:
 
 @webop.index("secrets", annotations={TO: webop.PRESENT, FROM: webop.ABSENT})
 def sources(name: str, meta: webop.Meta, body: webop.Body, **_: Any) -> dict[str, Secret]:
-    """The Secrets that are to be copied, by name: the copies have it, too."""
+    """The Secrets that must be copied, by name: the copies have it, too."""
     return {} if meta.deletion_timestamp else {name: read_secret(body)}
 
 

@@ -200,7 +200,7 @@ async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> 
     key = "replicator.example.com/to"
 
     async def is_told_twice() -> bool:
-        for words in (None, annotations[key]):  # the timer begins anew
+        for words in (None, annotations[key]):  # the timer begins again
             await admin.merge(source, {"metadata": {"annotations": {key: words}}})
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
         return any(

@@ -47,7 +47,7 @@ class Outage:
                 raise webop.AdmissionError("secret-verdict")
 
     def check(self, name: str) -> None:
-        """Fail as a driver does that is told to quote what it was given."""
+        """Fail as a driver does that quotes what it was given."""
         if not self.is_over and "fence" not in name:
             said = "secret-password is refused"
             raise webop.TemporaryError(said, delay=0.05) from ConnectionError(said)

@@ -64,7 +64,7 @@ _handlers, _scope, _others, _probes = map(
 @_handlers(
     "--reload",
     is_flag=True,
-    help="Load the handlers anew when a Python file changes in their folders; for development.",
+    help="Load the handlers again when a Python file changes in their folders; for development.",
 )
 @_scope(
     "-A",

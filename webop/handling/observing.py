@@ -80,7 +80,7 @@ def note_end(
     if (row := tally.rows.get(handler)) is None:
         row = tally.durations.find(_name(handler, options), name_type(handler))
         if not options.parents and not isinstance(handler, ActivityHandler):
-            tally.rows[handler] = row  # others are made anew for each call
+            tally.rows[handler] = row  # others are new for each call
     add(row, seconds)
     if outcome is not DONE and (how := _name_failure(handler, outcome)):
         tally.failures[_name(handler, options), name_type(handler), how] += 1

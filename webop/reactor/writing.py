@@ -306,7 +306,7 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
 def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
     """Let the worker of an object write what could not be written beside it, after a pause."""
     if judge(exc) is not Failure.DENIED and obj.has_pending:
-        if obj.find_rest():  # it was asked for anew
+        if obj.find_rest():  # it was asked for again
             until = asyncio.get_running_loop().time() + (choose_pause(Backoff((0.0,)), exc) or 0.0)
             obj.open_work().paused_until = max(obj.open_work().paused_until, until)
         else:
