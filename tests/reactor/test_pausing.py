@@ -57,16 +57,23 @@ def run_peer(run_operator: RunOperator) -> RunOperator:
 @pytest.fixture
 def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
     """Handlers of everything, which note their calls."""
-
-    def declare(decorator: Callable[..., Any], handler: str) -> None:
-        async def fn(**kwargs: Any) -> None:
-            calls.note(handler, kwargs)
-
-        decorator("widgets", registry=registry, id=handler)(fn)
-
     for name in ("create", "update", "delete", "resume"):
-        declare(getattr(webop.on, name), name)
+        decorate = getattr(webop.on, name)("widgets", registry=registry, id=name)
+        decorate(build_noting_handler(calls, name))
     return calls
+
+
+def build_noting_handler(
+    calls: Calls, name: str, released: asyncio.Event | None = None
+) -> Callable[..., Any]:
+    """Return a handler that notes its calls, and goes on until it is released."""
+
+    async def fn(**kwargs: Any) -> None:
+        calls.note(name, kwargs)
+        if released is not None:
+            await released.wait()
+
+    return fn
 
 
 @pytest.mark.feature("PEE-17", "D-06")
@@ -441,19 +448,10 @@ async def test_in_a_pause_the_handlers_that_wait_for_a_running_one_are_not_calle
     calls: Calls,
 ) -> None:
     released = asyncio.Event()
-
-    def declare(decorator: Callable[..., Any], handler: str) -> None:
-        async def fn(**kwargs: Any) -> None:
-            calls.note(handler, kwargs)
-            if handler.endswith("1"):
-                await released.wait()
-
-        decorator("widgets", registry=registry, id=handler)(fn)
-
-    for handler in ("create1", "create2"):
-        declare(webop.on.create, handler)
-    for handler in ("event1", "event2"):
-        declare(webop.on.event, handler)
+    for decorator, kind in ((webop.on.create, "create"), (webop.on.event, "event")):
+        for name, until in ((f"{kind}1", released), (f"{kind}2", None)):
+            decorate = decorator("widgets", registry=registry, id=name)
+            decorate(build_noting_handler(calls, name, until))
     async with run_peer():
         await objects.create("one")
         await calls.wait("one", "create1")

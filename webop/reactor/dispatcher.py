@@ -333,8 +333,7 @@ class Dispatcher:
         """Forget an object; other operators continue from what is stored on it."""
         self._raw_events.drop(obj)
         if obj.work is not None:
-            obj.work = Work(obj.work.cycle)
-            obj.work.leave()
+            obj.work = Work(obj.work.leave_cycle())
         self._settle(obj)
 
     @property

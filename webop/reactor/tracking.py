@@ -156,12 +156,12 @@ class Work:
         """Whether the API server has refused what is pending, and would refuse it again."""
         return self.pending is not None and self.pending.is_denied
 
-    def leave(self) -> None:
-        """Forget the cycle: it continues from its records, unless the update is taken back."""
-        if self.cycle is not None and self.cycle.reason is Reason.UPDATE:
-            self.cycle.is_left = True
-        else:
-            self.cycle = None
+    def leave_cycle(self) -> Cycle | None:
+        """Return the cycle if it is of an update, which can be undone; records keep the rest."""
+        if self.cycle is None or self.cycle.reason is not Reason.UPDATE:
+            return None
+        self.cycle.is_left = True
+        return self.cycle
 
     @property
     def is_over(self) -> bool:
@@ -269,8 +269,7 @@ class Tracked:
         """Return what the next stream must know."""
         work, background = self.work, self.background
         if work is not None:
-            work.leave()
-            work = Work(work.cycle, cleanup=work.cleanup, pending=work.pending)
+            work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
         return Left(
             self.initial,
             None if work is None or work.is_over else work,
