@@ -11,7 +11,7 @@ from typing import Any, cast
 import webop
 from tests.operating import eventually
 from webop.client.api import Client
-from webop.client.calls import Call
+from webop.client.requests import Call
 from webop.errors import APIConflictError, APINotFoundError
 from webop.posting import EVENTS, Poster, current_poster
 

@@ -46,9 +46,11 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
+from webop.field_errors import AdmissionCause
 from webop.handling.filters import all_, any_, none_, not_
 from webop.handling.handlers import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
 from webop.handling.indexes import Index, Store
+from webop.handling.memos import Memo
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.handling.stopping import (
     AsyncDaemonStopped,
@@ -56,7 +58,6 @@ from webop.handling.stopping import (
     DaemonStoppingReason,
     SyncDaemonStopped,
 )
-from webop.handling.stores import Memo
 from webop.handling.subhandlers import execute
 from webop.handling.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
@@ -116,7 +117,6 @@ from webop.servers.base import (
     WebhookServerProtocol,
 )
 from webop.settings import OperatorSettings
-from webop.verdicts import AdmissionCause
 from webop.version import __version__
 
 if TYPE_CHECKING:

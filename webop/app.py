@@ -30,11 +30,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from webop.aliasing import alias_kopf
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
 from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.kopf_alias import alias_kopf
 from webop.lifecycles import LifeCycleFn
 from webop.loading import load_sources, to_list
 from webop.logs import configure
@@ -42,8 +42,8 @@ from webop.reactor.observer import Scope as NamespaceScope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.servers.hosting import Hosting
-from webop.servers.http.answers import RETRY, build_refusal
 from webop.servers.http.endpoint import ReviewEndpoint
+from webop.servers.http.responses import RETRY, build_refusal
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
 from webop.status.page import HEADERS, Page

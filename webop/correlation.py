@@ -27,8 +27,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from webop.backoff import Backoff
 from webop.objects.body import ObjectReference
-from webop.pacing import Backoff
 from webop.settings import PostingSettings
 
 _TYPES = frozenset({"Normal", "Warning", "Error"})

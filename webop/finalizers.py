@@ -7,13 +7,13 @@ import datetime as dt
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from webop.backoff import Backoff
 from webop.client.api import PAGE_SIZE, Client
-from webop.client.calls import MERGE_PATCH, Call, parse_page
+from webop.client.requests import MERGE_PATCH, Call, parse_page
+from webop.concurrency import run_concurrently
 from webop.errors import APIConflictError, APINotFoundError, APIStatusError
 from webop.escaping import escape
 from webop.objects.resources import Resource
-from webop.pacing import Backoff
-from webop.together import run_together
 
 # Only the metadata of the objects is transferred.
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -22,7 +22,7 @@ _CONFLICT_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0)  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldObject:
     """An object with the finalizer.
 
     Attributes:
@@ -54,7 +54,7 @@ class Held:
 class Search:
     """What was found; and what could not be searched, with the reasons by kinds."""
 
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldObject] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
 
 
@@ -79,14 +79,14 @@ async def find_held(
     kinds = {(resource.group, resource.plural): resource for resource in resources}
     chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]
     places = namespaces or (None,)
-    await run_together(search_kind(kind, place) for kind in chosen for place in places)
+    await run_concurrently(search_kind(kind, place) for kind in chosen for place in places)
     search.held.sort(key=lambda one: (one.deleted_at is None, one.deleted_at or one.created_at))
     return search
 
 
 async def _list_held(
     client: Client, resource: Resource, namespace: str | None, finalizer: str
-) -> list[Held]:
+) -> list[HeldObject]:
     path, token, found = resource.get_url(namespace=namespace), "", []
     while True:
         params = {"limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
@@ -96,7 +96,7 @@ async def _list_held(
             finalizers = metadata.get("finalizers") or ()
             if finalizer in finalizers:
                 deleted = metadata.get("deletionTimestamp")
-                one = Held(
+                one = HeldObject(
                     resource,
                     metadata.get("namespace"),
                     metadata["name"],
@@ -110,7 +110,9 @@ async def _list_held(
             return found
 
 
-async def release(client: Client, one: Held, finalizer: str, *, everything: bool, dry: bool) -> str:
+async def release(
+    client: Client, one: HeldObject, finalizer: str, *, everything: bool, dry: bool
+) -> str:
     """Remove a finalizer from an object, whatever else changes in it; return what has happened.
 
     Objects that are not being deleted keep it, unless everything is released.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from webop.backoff import Backoff, Once
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.exec_plugins import login_is_over
 from webop.client.logins import (
@@ -31,7 +32,6 @@ from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity, ActivityHandler
 from webop.handling.registry import OperatorRegistry
-from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 

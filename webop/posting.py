@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from webop.backoff import Backoff
 from webop.client.failures import choose_pause
 from webop.correlation import Correlator, Entry, Loss, Message
 from webop.errors import (
@@ -37,7 +38,6 @@ from webop.errors import (
 from webop.escaping import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
-from webop.pacing import Backoff
 from webop.settings import OperatorSettings, PostingSettings
 from webop.settings.sections import check_delays
 
@@ -394,12 +394,12 @@ def build_update(entry: Entry) -> dict[str, Any]:
 
 async def _request(client: Client, method: str, path: str, body: Mapping[str, Any]) -> None:
     """Send a request once: when to try again is decided here, not by ``settings.networking``."""
-    from webop.client import calls  # noqa: PLC0415 - handler files are imported without HTTP
+    from webop.client import requests  # noqa: PLC0415 - handler files are imported without HTTP
 
-    content_type = calls.MERGE_PATCH if method == "PATCH" else calls.JSON
-    content = calls.encode_body(body)
+    content_type = requests.MERGE_PATCH if method == "PATCH" else requests.JSON
+    content = requests.encode_body(body)
     await client.perform(
-        calls.Call(method, path, None, content, content_type, timeout=_TIMEOUT, is_retried=False)
+        requests.Call(method, path, None, content, content_type, timeout=_TIMEOUT, is_retried=False)
     )
 
 

@@ -23,6 +23,7 @@ from webop.client.credentials import Vault
 from webop.client.objects import AsyncClient
 from webop.client.transport import TransportFactory, build_transport
 from webop.coordination.coordinator import Coordinator
+from webop.counters import Timings
 from webop.errors import ActivityError, LoginError, WebopError
 from webop.handling.activities import run_activity
 from webop.handling.cancellation import TaskGroup, end_if_cancelled
@@ -30,9 +31,9 @@ from webop.handling.checks import check_registry
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
 from webop.handling.indexes import Indexes
+from webop.handling.memos import Memo, Memos
 from webop.handling.registry import OperatorRegistry, get_default_registry
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.stores import Memo, Memos
 from webop.handling.watchdog import measure_lag, watching_loop
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
@@ -40,10 +41,9 @@ from webop.login import LoginKeeper
 from webop.logs import restore_loggers
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
-from webop.reactor.room import Total
 from webop.reactor.scopes import is_exact
+from webop.reactor.slots import SharedSlots
 from webop.settings import OperatorSettings
-from webop.tallies import Timings
 from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Operator:
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
-        self._total = Total()
+        self._total = SharedSlots()
 
     async def run(self) -> None:
         """Run until cancelled, or until something that cannot be gone on without has failed.

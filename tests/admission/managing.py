@@ -14,7 +14,7 @@ import httpx
 
 import webop
 from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
-from webop.admission.managed.marks import PREFIX, decode_mark
+from webop.admission.managed.replica_records import PREFIX, decode_mark
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType

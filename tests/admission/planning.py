@@ -7,7 +7,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from webop.admission.managed.marks import Mark, build_bundle, build_key, parse_bundle
+from webop.admission.managed.replica_records import (
+    ReplicaRecord,
+    build_bundle,
+    build_key,
+    parse_bundle,
+)
 from webop.admission.managed.replicas import (
     Configuration,
     Plan,
@@ -107,7 +112,7 @@ class Actor:
         self.cluster = cluster
         self.address: str = options.get("url", SERVICE)
         self.authority: str = options.get("authority", "")
-        self.elsewhere: Mapping[str, Mark] = {}
+        self.elsewhere: Mapping[str, ReplicaRecord] = {}
         self.persistent: tuple[str, ...] = options.get("persistent", ())
         self.webhooks = webhooks
         self.name, self.key, self.since = name, build_key(name), cluster.now
@@ -117,7 +122,7 @@ class Actor:
         return [f"{name}.x" for name in self.persistent]
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ReplicaRecord:
         config = {"url": self.address, **build_bundle([build_pem(self.authority)])}
         if not self.authority:
             del config["caBundle"]

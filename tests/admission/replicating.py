@@ -14,7 +14,7 @@ import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
 from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.marks import PREFIX
+from webop.admission.managed.replica_records import PREFIX
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 from webop.running import Operator, OperatorOptions

@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from tests.admission.planning import NOW, SERVICE, Actor, Cluster, Json, build_webhook
-from webop.admission.managed.marks import Served
+from webop.admission.managed.replica_records import Served
 from webop.admission.managed.replicas import build_mark, build_patch, is_same, plan_presence
 
 

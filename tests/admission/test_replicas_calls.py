@@ -16,7 +16,7 @@ import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.admission.replicating import Balancer, Crew, define_crews, open_crew
 from tests.operating import Kind
-from webop.admission.managed.clock import ServerClock
+from webop.admission.managed.server_clock import ServerClock
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 

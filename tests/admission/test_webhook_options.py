@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import pytest
 
 import webop
-from webop.admission.managed.configurations import Exemptions, build_configuration
+from webop.admission.managed.configurations import Exclusions, build_configuration
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.handling.options import WebhookOptions
 
@@ -32,7 +32,7 @@ def declare(
     return registry.select_webhooks()
 
 
-def build(handlers: list[WebhookHandler], exemptions: Exemptions | None = None) -> dict[str, Any]:
+def build(handlers: list[WebhookHandler], exemptions: Exclusions | None = None) -> dict[str, Any]:
     """Return the webhook of a handler."""
     (handler,) = handlers
     configuration = build_configuration(
@@ -306,18 +306,18 @@ def test_the_option_of_timeouts_is_suggested() -> None:
 
 def test_the_namespace_of_the_operator_can_be_exempted() -> None:
     exemption = {"key": METADATA_NAME, "operator": "NotIn", "values": ["ns"]}
-    plain = build(declare(), Exemptions(namespace="ns"))
+    plain = build(declare(), Exclusions(namespace="ns"))
     assert plain["namespaceSelector"] == {"matchExpressions": [exemption]}
     assert "matchConditions" not in plain
 
     handlers = declare(namespace_selector={"a": webop.PRESENT})
     expressions = [{"key": "a", "operator": "Exists"}, exemption]
     for _ in range(2):  # nothing piles up in the handler
-        webhook = build(handlers, Exemptions(namespace="ns"))
+        webhook = build(handlers, Exclusions(namespace="ns"))
         assert webhook["namespaceSelector"] == {"matchExpressions": expressions}
 
     labels = declare(namespace_selector={"matchLabels": {"a": "b"}})
-    assert build(labels, Exemptions(namespace="ns"))["namespaceSelector"] == {
+    assert build(labels, Exclusions(namespace="ns"))["namespaceSelector"] == {
         "matchLabels": {"a": "b"},
         "matchExpressions": [exemption],
     }
@@ -333,7 +333,7 @@ def test_the_namespace_of_the_operator_can_be_exempted() -> None:
     ],
 )
 def test_the_account_of_the_operator_can_be_exempted(username: str, literal: str) -> None:
-    webhook = build(declare(), Exemptions(username=username))
+    webhook = build(declare(), Exclusions(username=username))
     assert webhook["matchConditions"] == [
         {"name": "not-by-the-operator", "expression": f"request.userInfo.username != {literal}"}
     ]
@@ -342,14 +342,14 @@ def test_the_account_of_the_operator_can_be_exempted(username: str, literal: str
 
 def test_the_condition_of_the_exemption_has_a_name_of_its_own() -> None:
     conditions = {"not-by-the-operator": "true", "not-by-the-operator-2": "true"}
-    webhook = build(declare(match_conditions=conditions), Exemptions(username="u"))
+    webhook = build(declare(match_conditions=conditions), Exclusions(username="u"))
     names = [condition["name"] for condition in webhook["matchConditions"]]
     assert names == [*conditions, "not-by-the-operator-3"]
 
 
 def test_the_exemption_does_not_exceed_the_number_of_conditions() -> None:
     conditions = {f"c{number}": "true" for number in range(64)}
-    webhook = build(declare(match_conditions=conditions), Exemptions(username="u"))
+    webhook = build(declare(match_conditions=conditions), Exclusions(username="u"))
     assert len(webhook["matchConditions"]) == 64
     assert webhook["matchConditions"][-1] == {
         "name": "c63",
@@ -368,7 +368,7 @@ def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start(
         handlers=registry.select_webhooks(),
         resources=[KEX, secrets],
         client_config={"url": "https://host"},
-        exemptions=Exemptions(secret=("ns", "certs")),
+        exemptions=Exclusions(secret=("ns", "certs")),
     )["webhooks"]
     (condition,) = guard["matchConditions"]
     assert condition["name"] == "not-the-certificate"

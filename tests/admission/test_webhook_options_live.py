@@ -12,7 +12,7 @@ import pytest
 import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
-from webop.admission.managed.configurations import Exemptions, build_configuration
+from webop.admission.managed.configurations import Exclusions, build_configuration
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 from webop.handling.options import WebhookOptions
@@ -56,13 +56,13 @@ class Place:
         decorator(*self.site.names, **options)(lambda **_: None)
 
     async def apply(
-        self, reason: WebhookType = VALIDATING, exemptions: Exemptions | None = None
+        self, reason: WebhookType = VALIDATING, exemptions: Exclusions | None = None
     ) -> list[Json]:
         """Create the configuration; return the webhooks as the API server has them."""
         await self.site.client.create(KINDS[reason], None, self.build(reason, exemptions))
         return await self.site.get_webhooks(reason) or []
 
-    def build(self, reason: WebhookType, exemptions: Exemptions | None = None) -> Json:
+    def build(self, reason: WebhookType, exemptions: Exclusions | None = None) -> Json:
         """Return the configuration."""
         return build_configuration(
             reason=reason,
@@ -70,7 +70,7 @@ class Place:
             handlers=self.registry.select_webhooks(),
             resources=[self.site.objects.kind.resource],
             client_config={"url": NOWHERE},
-            exemptions=exemptions or Exemptions(),
+            exemptions=exemptions or Exclusions(),
         )
 
     async def create(
@@ -144,7 +144,7 @@ async def test_the_api_server_takes_all_options_at_once(place: Place, reason: We
     if reason is MUTATING:
         options["reinvocation_policy"] = "IfNeeded"
     place.declare(reason, **options)
-    exemptions = Exemptions(namespace="some-namespace", username='a "user" \\ 😀\n')
+    exemptions = Exclusions(namespace="some-namespace", username='a "user" \\ 😀\n')
     (sent,) = place.build(reason, exemptions)["webhooks"]
     (taken,) = await place.apply(reason, exemptions)
     assert len(taken["matchConditions"]) == 64
@@ -200,7 +200,7 @@ async def test_the_namespace_of_the_operator_is_left_out(place: Place) -> None:
     other = f"{own}-other"
     await place.site.client.create(NAMESPACES, None, {"metadata": {"name": other}})
     place.declare()
-    await place.apply(exemptions=Exemptions(namespace=own))
+    await place.apply(exemptions=Exclusions(namespace=own))
     await place.wait_in_force(namespace=other)
     assert not await place.is_asked()
 
@@ -208,7 +208,7 @@ async def test_the_namespace_of_the_operator_is_left_out(place: Place) -> None:
 @pytest.mark.parametrize("user", ["system:serviceaccount:ns:operator", 'o"neill\\'])
 async def test_the_account_of_the_operator_is_left_out(place: Place, user: str) -> None:
     place.declare()
-    await place.apply(exemptions=Exemptions(username=user))
+    await place.apply(exemptions=Exclusions(username=user))
     await place.wait_in_force()
     assert not await place.is_asked(user=user)
     assert await place.is_asked(user="somebody")

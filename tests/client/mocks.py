@@ -57,7 +57,7 @@ class HTTPXAnswer:
         self._chunks = aiter(self._stream)
 
     async def receive(self) -> bytes:
-        """Wait for a piece of the content (see :class:`webop.client.transport.Answer`)."""
+        """Wait for a piece of the content (see :class:`webop.client.transport.Response`)."""
         try:
             async for chunk in self._chunks:
                 if chunk:

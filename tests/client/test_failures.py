@@ -6,6 +6,7 @@ import httpx
 import orjson
 import pytest
 
+from webop.backoff import Backoff
 from webop.client.failures import (
     build_connection_error,
     build_event_error,
@@ -14,7 +15,6 @@ from webop.client.failures import (
     parse_attempt,
 )
 from webop.errors import APIConnectionError, APIGoneError, APIServerError, APIStatusError
-from webop.pacing import Backoff
 
 
 @pytest.mark.parametrize(

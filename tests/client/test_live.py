@@ -18,7 +18,7 @@ from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.logins import login_with_kubeconfig
-from webop.client.transport import Answer, Request, build_transport
+from webop.client.transport import Request, Response, build_transport
 from webop.client.watch import ListingStarted, State, watch
 from webop.errors import (
     APIConflictError,
@@ -224,7 +224,7 @@ class _ClassicTransport:
     def __init__(self, info: ConnectionInfo) -> None:
         self.transport = build_transport(info)
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         headers = re.sub(rb"Accept: .*\r\n", b"Accept: application/json\r\n", request.headers)
         return await self.transport.send(request._replace(headers=headers))
 
@@ -312,7 +312,7 @@ class _GatedTransport:
         self.transport = build_transport(info)
         self.gate = gate
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         await self.gate.wait()
         return await self.transport.send(request)
 
@@ -358,7 +358,7 @@ class _CountingTransport:
         self.transport = build_transport(info)
         self.queries = queries
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         self.queries.append(dict(parse_qsl(urlsplit(request.target).query)))
         return await self.transport.send(request)
 

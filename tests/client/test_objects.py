@@ -16,7 +16,7 @@ from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.objects import AsyncClient
-from webop.client.transport import Answer, Request, build_transport
+from webop.client.transport import Request, Response, build_transport
 from webop.handling.fence import Fence, current_fence, fence_offspring, read_clock
 from webop.settings import NetworkingSettings
 
@@ -539,7 +539,7 @@ class Holding:
         self.held, self.most = 0, 0
         self.gate = asyncio.Event()
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         if "/configmaps" in request.target:
             self.held += 1
             self.most = max(self.most, self.held)

@@ -18,7 +18,7 @@ from tests.operating import Kind
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
-from webop.client.transport import Answer, Request, build_transport
+from webop.client.transport import Request, Response, build_transport
 from webop.errors import APIServerError, APITooManyRequestsError
 from webop.handling.fence import Fence, current_fence, fence_offspring, read_clock
 from webop.settings import NetworkingSettings
@@ -26,7 +26,7 @@ from webop.settings import NetworkingSettings
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-Rule = Callable[[Request], Awaitable["Answer | Request"]]
+Rule = Callable[[Request], Awaitable["Response | Request"]]
 
 
 class Made:
@@ -52,7 +52,7 @@ async def meddle(info: ConnectionInfo, rule: Rule) -> AsyncIterator[AsyncClient]
         def __init__(self) -> None:
             self._transport = build_transport(info)
 
-        async def send(self, request: Request) -> Answer:
+        async def send(self, request: Request) -> Response:
             result = await rule(request)
             return await self._transport.send(result) if isinstance(result, Request) else result
 
@@ -93,7 +93,7 @@ async def test_texts_that_yaml_reads_in_other_ways_are_applied_as_they_are(
 async def test_kinds_that_the_server_did_not_tell_of_are_not_absent(info: ConnectionInfo) -> None:
     asked, is_down, gate = 0, True, asyncio.Event()
 
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         nonlocal asked
         if request.target == "/api" and is_down:
             asked += 1
@@ -119,7 +119,7 @@ async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
     version = {"version": "v1", "freshness": "Stale", "resources": []}
     group = {"metadata": {"name": "metrics.k8s.io"}, "versions": [version]}
 
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         if request.target == "/apis":
             return Made(200, {"kind": "APIGroupDiscoveryList", "items": [group]})
         return request
@@ -135,7 +135,7 @@ async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
 async def test_waiting_ends_in_time_although_the_server_does_not_answer(
     info: ConnectionInfo, what: str
 ) -> None:
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         if request.target == what or "configmaps" in request.target:
             await asyncio.Event().wait()
         return request
@@ -157,7 +157,7 @@ async def test_an_async_condition_is_refused(client: Client) -> None:
 async def test_what_is_no_object_is_an_error_of_the_connection(
     info: ConnectionInfo, answer: Any
 ) -> None:
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         if "configmaps/" in request.target:
             return Made(200, answer)
         if "configmaps?" in request.target:
@@ -182,7 +182,7 @@ async def test_a_list_whose_pages_expire_is_read_at_once(
         await AsyncClient(client).create(build_map(name, webop_namespace))
     pages = 0
 
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         nonlocal pages
         pages += "configmaps" in request.target
         if "continue=" in request.target:
@@ -202,7 +202,7 @@ async def test_a_server_that_asks_for_a_pause_is_asked_again(
 ) -> None:
     refused = 0
 
-    async def rule(request: Request) -> Answer | Request:
+    async def rule(request: Request) -> Response | Request:
         nonlocal refused
         if request.target.endswith("/default") and not refused:
             refused += 1

@@ -13,11 +13,11 @@ from typing import Any
 import webop
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.election import Elector
-from webop.coordination.lease import Terms, build_terms
+from webop.coordination.lease import LeaseTimes, build_times
 from webop.errors import APIConnectionError, APIForbiddenError
 from webop.handling.context import OperatorContext
+from webop.handling.memos import Memos
 from webop.handling.registry import OperatorRegistry
-from webop.handling.stores import Memos
 from webop.posting import Poster
 
 Json = dict[str, Any]
@@ -186,7 +186,7 @@ class Candidate:
         self.clock = asyncio.get_running_loop().time
         self.elector = Elector(self.context, clock=self.clock)
         self.access = Access(ledger, rng)
-        self.terms: Terms = build_terms(settings.leadership)
+        self.terms: LeaseTimes = build_times(settings.leadership)
         self.steps: list[float] = []
         self.is_stubborn = False
         self._task: asyncio.Task[None] | None = None

@@ -10,9 +10,9 @@ import pytest
 
 import webop
 from webop.coordination.lease import (
+    Observation,
     Record,
-    Sighting,
-    build_terms,
+    build_times,
     claim,
     detach,
     is_newer,
@@ -40,7 +40,7 @@ def build_lease(holder: str | None = "other", version: int = 7, **spec: Any) -> 
 
 
 def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> None:
-    terms = build_terms(build_options())
+    terms = build_times(build_options())
     assert (terms.duration, terms.deadline, terms.period) == (15, 10.0, 2.0)
     assert terms.end == pytest.approx(14.25)
     assert terms.cancellation == pytest.approx(13.25)
@@ -53,7 +53,7 @@ def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> 
 def test_the_moments_of_a_lease_come_in_order(
     duration: float, deadline: float, period: float
 ) -> None:
-    terms = build_terms(
+    terms = build_times(
         build_options(lease_duration=duration, renew_deadline=deadline, retry_period=period)
     )
     assert terms.duration == math.ceil(duration)
@@ -74,7 +74,7 @@ def test_the_moments_of_a_lease_come_in_order(
 )
 def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text.replace(".", r"\.")):
-        build_terms(build_options(**values))
+        build_times(build_options(**values))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:
 
 
 def test_a_lease_is_free_so_long_after_it_was_last_seen_to_change() -> None:
-    seen = see(Sighting(), build_lease(renewTime="1"), 100, 15)
+    seen = see(Observation(), build_lease(renewTime="1"), 100, 15)
     assert seen.free_at == 110
     # Nothing has changed, or nothing that counts: not even if the clocks of others say so.
     assert see(seen, build_lease(renewTime="1", version=8), 105, 15).free_at == 110
@@ -160,16 +160,16 @@ def test_a_lease_is_free_so_long_after_it_was_last_seen_to_change() -> None:
 
 
 def test_a_lease_of_nobody_is_free_at_once() -> None:
-    seen = see(Sighting(), build_lease(), 100, 15)
+    seen = see(Observation(), build_lease(), 100, 15)
     assert see(seen, build_lease(""), 101, 15).free_at < 0
-    assert see(Sighting(), None, 100, 15).free_at < 0
+    assert see(Observation(), None, 100, 15).free_at < 0
 
 
 def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
-    seen = see(see(Sighting(), build_lease(), 100, 15), None, 103, 15)
+    seen = see(see(Observation(), build_lease(), 100, 15), None, 103, 15)
     assert seen.raw is None
     assert seen.free_at == 110
-    assert see(see(Sighting(), build_lease(""), 100, 15), None, 101, 15).free_at < 0
+    assert see(see(Observation(), build_lease(""), 100, 15), None, 101, 15).free_at < 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tests.admission.managing import KINDS, Site, until
 from tests.cli.invoking import invoke
 from tests.commands import Workshop
-from webop.admission.managed.marks import Mark, Served, build_key, list_targets
+from webop.admission.managed.replica_records import ReplicaRecord, Served, build_key, list_targets
 from webop.handling.handlers import WebhookType
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Doctor:
         return report
 
 
-def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> Mark:
+def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
     """Return the mark of a replica that serves webhooks, heard of so many seconds ago."""
     renewed = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)
     served = {
@@ -101,11 +101,11 @@ def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> Mar
         "address": {},
         "served": served,
     }
-    return Mark(**{**values, **fields})
+    return ReplicaRecord(**{**values, **fields})
 
 
 async def configure(
-    site: Site, config: Json, marks: Iterable[Mark] | None = None, **webhook: Any
+    site: Site, config: Json, marks: Iterable[ReplicaRecord] | None = None, **webhook: Any
 ) -> Json:
     """Put a validating configuration into the cluster, with one webhook for the site's objects.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.reachability import Answer, Webhook, judge, read_answer
+from webop.doctor.reachability import Response, Webhook, judge, read_answer
 from webop.errors import APIConnectionError, APIError, APIStatusError
 from webop.handling.handlers import WebhookType
 
@@ -27,31 +27,31 @@ def build_error(text: str, status: int = 500) -> APIStatusError:
     [
         (
             build_error('admission webhook "check.auto" denied the request: No.', 403),
-            Answer("a CREATE", "check.auto"),
+            Response("a CREATE", "check.auto"),
         ),
         (  # what a webhook says of others is not about them
             build_error('admission webhook "a.b" denied the request: webhook "c.d": EOF', 403),
-            Answer("a CREATE", "a.b"),
+            Response("a CREATE", "a.b"),
         ),
         (
             build_error(
                 'Internal error occurred: failed calling webhook "check.auto": failed to call '
                 'webhook: Post "https://h/x": EOF'
             ),
-            Answer("a CREATE", "check.auto", 'Post "https://h/x": EOF'),
+            Response("a CREATE", "check.auto", 'Post "https://h/x": EOF'),
         ),
         (
             build_error("it is forbidden", 403),
-            Answer("a CREATE", "", "Cannot create patients: HTTP 403: it is forbidden", 403),
+            Response("a CREATE", "", "Cannot create patients: HTTP 403: it is forbidden", 403),
         ),
         (
             build_error("spec is required", 422),
-            Answer("a CREATE", "", "Cannot create patients: HTTP 422: spec is required", 422),
+            Response("a CREATE", "", "Cannot create patients: HTTP 422: spec is required", 422),
         ),
-        (APIConnectionError("no answer in time"), Answer("a CREATE", "", "no answer in time")),
+        (APIConnectionError("no answer in time"), Response("a CREATE", "", "no answer in time")),
     ],
 )
-def test_an_answer_is_read(error: APIError, answer: Answer) -> None:
+def test_an_answer_is_read(error: APIError, answer: Response) -> None:
     assert read_answer("a CREATE", error) == answer
 
 
@@ -90,13 +90,13 @@ def test_an_answer_is_read(error: APIError, answer: Answer) -> None:
     ],
 )  # fmt: skip
 def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
-    finding = judge(build_webhook(), "", [Answer("a CREATE", "check.auto", reason)], None)
+    finding = judge(build_webhook(), "", [Response("a CREATE", "check.auto", reason)], None)
     assert finding.level == "failure"
     assert what in finding.text.removesuffix(reason)
     assert finding.remedy.endswith(".")
 
 
-ALLOWED = Answer("a CREATE")
+ALLOWED = Response("a CREATE")
 EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"'}
 
 
@@ -112,30 +112,30 @@ EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"
             "note",
             "matchConditions",
         ),
-        (build_webhook(), Answer("a CREATE", "check.auto"), "ok", "denied"),
-        (build_webhook(), Answer("a CREATE", "other"), "note", "other has denied"),
+        (build_webhook(), Response("a CREATE", "check.auto"), "ok", "denied"),
+        (build_webhook(), Response("a CREATE", "other"), "note", "other has denied"),
         (
             build_webhook(),
-            Answer("a CREATE", "check.auto", "connection refused"),
+            Response("a CREATE", "check.auto", "connection refused"),
             "failure",
             "nobody listens",
         ),
         (
             build_webhook(),
-            Answer("a CREATE", "other", "EOF"),
+            Response("a CREATE", "other", "EOF"),
             "warning",
             "at another webhook, other",
         ),
         # The schema is checked after the mutating webhooks, and before the validating ones.
-        (build_webhook(MUTATING), Answer("a CREATE", "", "bad", 422), "ok", "reached"),
-        (build_webhook(), Answer("a CREATE", "", "bad", 422), "warning", "bad"),
-        (build_webhook(), Answer("a CREATE", "", "no", 403), "warning", "no"),
-        (build_webhook(), Answer("a CREATE", "", "why", 409), "warning", "why"),
+        (build_webhook(MUTATING), Response("a CREATE", "", "bad", 422), "ok", "reached"),
+        (build_webhook(), Response("a CREATE", "", "bad", 422), "warning", "bad"),
+        (build_webhook(), Response("a CREATE", "", "no", 403), "warning", "no"),
+        (build_webhook(), Response("a CREATE", "", "why", 409), "warning", "why"),
         (build_webhook(), "nothing to try", "note", "not tried: nothing to try"),
     ],
 )
-def test_a_webhook_is_judged(webhook: Webhook, own: Answer | str, level: str, text: str) -> None:
-    answers = [own] if isinstance(own, Answer) else []
+def test_a_webhook_is_judged(webhook: Webhook, own: Response | str, level: str, text: str) -> None:
+    answers = [own] if isinstance(own, Response) else []
     finding = judge(webhook, own, answers, "admin")
     assert finding.level == level
     assert text in finding.text
@@ -143,8 +143,8 @@ def test_a_webhook_is_judged(webhook: Webhook, own: Answer | str, level: str, te
 
 
 def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
-    failed = Answer("an UPDATE", "check.auto", "EOF")
-    denied = Answer("an UPDATE", "check.auto")
+    failed = Response("an UPDATE", "check.auto", "EOF")
+    denied = Response("an UPDATE", "check.auto")
     assert judge(build_webhook(), ALLOWED, [ALLOWED, failed], None).level == "failure"
     assert judge(build_webhook(), "nothing", [denied], None).level == "ok"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.doctor.consulting import build_mark
-from webop.admission.managed.marks import Mark
+from webop.admission.managed.replica_records import ReplicaRecord
 from webop.admission.managed.replicas import Configuration
 from webop.doctor.records import check_replicas
 
@@ -24,7 +24,7 @@ LENIENT = build_webhook("one", failurePolicy="Ignore")
 NOW = dt.datetime.now(dt.UTC)
 
 
-def age_mark(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Mark:
+def age_mark(webhooks: list[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
     """Return the mark of a replica that was heard of so many seconds before NOW."""
     return build_mark(webhooks, renewed=NOW - dt.timedelta(seconds=age), **fields)
 
@@ -46,7 +46,9 @@ def age_mark(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Mark:
         ([LENIENT, TWO], [age_mark([TWO])], ["ok", "warning"]),
     ],
 )
-def test_marks_are_judged(webhooks: list[Json], marks: list[Mark], levels: list[str]) -> None:
+def test_marks_are_judged(
+    webhooks: list[Json], marks: list[ReplicaRecord], levels: list[str]
+) -> None:
     found = Configuration("1", {str(n): mark for n, mark in enumerate(marks)}, webhooks=webhooks)
     findings = list(check_replicas(found, "kubectl delete it", NOW))
     assert [finding.level for finding in findings] == levels

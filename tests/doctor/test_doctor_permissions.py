@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import webop
+from webop.doctor.context import Context
 from webop.doctor.permissions import Need, build_review, list_object_needs
-from webop.doctor.visit import Visit
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
@@ -14,8 +14,8 @@ NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
 
 def build_visit(
     registry: webop.OperatorRegistry, *resources: webop.Resource, namespaces: tuple[str, ...] = ()
-) -> Visit:
-    return Visit(
+) -> Context:
+    return Context(
         settings=webop.OperatorSettings(),
         managed=None,
         account=None,

@@ -10,8 +10,8 @@ import webop
 from webop.handling.causes import ChangeCause, EventCause, WebhookCause, detect_reason
 from webop.handling.filters import matches
 from webop.handling.handlers import Reason
+from webop.handling.memos import Memo
 from webop.handling.registry import ResourceHandlers, select_webhooks
-from webop.handling.stores import Memo
 from webop.objects.body import Body
 from webop.objects.diffs import Diff, diff
 from webop.objects.patch import Patch

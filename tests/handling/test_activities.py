@@ -13,7 +13,7 @@ from webop.errors import ActivityError
 from webop.handling.activities import run_activity
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
-from webop.handling.stores import Memo, Memos
+from webop.handling.memos import Memo, Memos
 from webop.posting import Poster
 
 

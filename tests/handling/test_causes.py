@@ -10,7 +10,7 @@ import webop
 from tests.handling.occasions import RESOURCE, build_body, build_change, build_event, build_review
 from webop.handling.causes import ActivityCause, detect_reason
 from webop.handling.handlers import Activity
-from webop.handling.stores import Memo
+from webop.handling.memos import Memo
 
 ESSENCE: dict[str, Any] = {"spec": {}}
 

@@ -24,7 +24,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.errors import APIUnauthorizedError
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
-from webop.handling.stores import Memo, Memos
+from webop.handling.memos import Memo, Memos
 from webop.login import LoginKeeper
 from webop.posting import Poster
 

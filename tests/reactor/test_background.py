@@ -16,15 +16,15 @@ from tests.reactor.timeline import Timeline
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.handling.context import OperatorContext
-from webop.handling.stores import Memo, Memos
+from webop.handling.memos import Memo, Memos
 from webop.lifecycles import get_default_lifecycle
 from webop.objects.resources import Resource
 from webop.posting import Poster
 from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.gate import Gate
+from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
-from webop.reactor.room import Room, Total
+from webop.reactor.slots import SharedSlots, Slots
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
 
@@ -64,11 +64,11 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         identity="test",
         poster=Poster(settings),
     )
-    gate: Gate[str] = Gate()
+    gate: IndexGate[str] = IndexGate()
     gate.expect([])
     async with Client(Vault(), settings.networking) as client, asyncio.TaskGroup() as group:
         handlers = registry.handlers_of(registry.collect_selectors())
-        ctx = ResourceContext(operator, client, WIDGETS, handlers, Room("widgets", Total()))
+        ctx = ResourceContext(operator, client, WIDGETS, handlers, Slots("widgets", SharedSlots()))
         processor = Processor(ctx, spawn=group.create_task)
         dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate, room=ctx.room)
         for names in (["kept", "vanished"], ["kept"]):

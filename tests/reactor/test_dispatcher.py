@@ -14,9 +14,9 @@ from tests.operating import eventually
 from webop.client.events import parse_version
 from webop.handling.threads import Pool
 from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.gate import Gate
+from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
-from webop.reactor.room import Room, Total
+from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.tracking import Tracked
 
 
@@ -91,14 +91,14 @@ class Processor:
         return [version for seen, _, version in self.seen if seen == uid]
 
 
-def open_gate() -> Gate[str]:
-    gate: Gate[str] = Gate()
+def open_gate() -> IndexGate[str]:
+    gate: IndexGate[str] = IndexGate()
     gate.expect([])
     return gate
 
 
-def open_room(limit: int | None = None) -> Room:
-    return Room("things", Total(), limit=limit)
+def open_room(limit: int | None = None) -> Slots:
+    return Slots("things", SharedSlots(), limit=limit)
 
 
 @pytest.fixture
@@ -534,7 +534,7 @@ def test_versions_are_numbers_where_they_can_be() -> None:
 
 @pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
-    gate: Gate[str] = Gate()
+    gate: IndexGate[str] = IndexGate()
     dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=gate, room=open_room())
     gate.expect(["one", "two"])
     for number in range(250):

@@ -28,7 +28,7 @@ import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
 from tests.simulation.cluster import Refusal, Request, Response, Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.managed.marks import list_targets
+from webop.admission.managed.replica_records import list_targets
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.hosting import get_hosting

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from webop.admission.managed.configurations import build_service_id, build_typed_id
 from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
-from webop.admission.verdict_lines import ReviewLogger, log_answer, log_interruption
+from webop.admission.review_logging import ReviewLogger, log_answer, log_interruption
+from webop.backoff import Once
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
@@ -33,7 +34,6 @@ from webop.objects.diffs import diff
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
-from webop.pacing import Once
 from webop.posting import current_poster
 from webop.servers.hosting import Hosting
 from webop.tracing import Description, open_span

@@ -74,9 +74,9 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
 
     If a finding is a failure, the exit code is 1.
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    from webop.doctor.examination import examine  # noqa: PLC0415 - not for --help
+    from webop.doctor.context import Context  # noqa: PLC0415
+    from webop.doctor.diagnosis import examine  # noqa: PLC0415 - not for --help
     from webop.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
-    from webop.doctor.visit import Visit  # noqa: PLC0415
     from webop.settings import OperatorSettings  # noqa: PLC0415
 
     registry, _ = load_quietly(options.pop("paths"), options.pop("modules"), controls.registry)
@@ -86,7 +86,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     settings.peering.standalone |= options.pop("standalone")
     if name := options.pop("peering_name"):
         settings.peering.name, settings.peering.mandatory = name, True
-    visit = Visit(settings=settings, namespaces=namespaces, registry=registry, **options)
+    visit = Context(settings=settings, namespaces=namespaces, registry=registry, **options)
     found = asyncio.run(examine(visit))
     # click drops colours if this is no terminal.
     text = build_text(found, lambda text, level: click.style(text, fg=_COLOURS[level]))

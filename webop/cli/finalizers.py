@@ -15,7 +15,7 @@ from webop.errors import APIConnectionError, APIError
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.finalizers import Held, Search
+    from webop.finalizers import HeldObject, Search
     from webop.objects.resources import Resource
 
 
@@ -146,14 +146,14 @@ def release(
     asyncio.run(run())
 
 
-def _confirm(chosen: list[Held], *, is_sure: bool) -> bool:
+def _confirm(chosen: list[HeldObject], *, is_sure: bool) -> bool:
     _print_table(chosen)
     objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
     return is_sure or click.confirm(f"Remove the finalizer from {objects}?", abort=True)
 
 
 async def _release_all(
-    client: Client, chosen: list[Held], finalizer: str, *, everything: bool, dry: bool
+    client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
 ) -> None:
     from webop.finalizers import release as release_one  # noqa: PLC0415 - not for --help
 
@@ -194,7 +194,7 @@ async def _search(
     return await find_held(client, chosen, namespaces, finalizer)
 
 
-def _print_table(held: list[Held]) -> None:
+def _print_table(held: list[HeldObject]) -> None:
     from webop.doctor.findings import describe_seconds  # noqa: PLC0415 - not for --help
 
     now = dt.datetime.now(dt.UTC)

@@ -18,7 +18,6 @@ from typing import Any
 
 import click
 
-from webop.aliasing import advise_about_kopf
 from webop.cli.options import load_quietly, source_options
 from webop.handling.handlers import (
     Activity,
@@ -30,6 +29,7 @@ from webop.handling.handlers import (
     WebhookHandler,
 )
 from webop.handling.registry import OperatorRegistry
+from webop.kopf_alias import advise_about_kopf
 from webop.objects.resources import Selector
 
 _HEADINGS = ("HANDLER", "RESOURCE", "ID", "SOURCE", "FILTERS AND OPTIONS")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from webop.aliasing import advise_about_kopf
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import (
     CLIControls,
@@ -25,6 +24,7 @@ from webop.cli.options import (
     startup_option,
 )
 from webop.escaping import escape
+from webop.kopf_alias import advise_about_kopf
 
 if TYPE_CHECKING:
     from webop.handling.registry import OperatorRegistry

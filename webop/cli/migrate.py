@@ -21,7 +21,7 @@ def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
         0  nothing stands in the way
         1  something must change; the lines say what and where
     """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    from webop.migration.examination import examine  # noqa: PLC0415  only now, so that --help is quick
+    from webop.migration.analysis import examine  # noqa: PLC0415  only now, so that --help is quick
 
     findings, importing = examine(paths)
     for item in findings:

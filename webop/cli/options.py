@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from webop.aliasing import alias_kopf
 from webop.cli.layout import build_option
 from webop.errors import WebopError
+from webop.kopf_alias import alias_kopf
 from webop.logs import LogFormat, configure
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from webop.aliasing import advise_about_kopf
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
@@ -24,6 +23,7 @@ from webop.cli.options import (
     source_options,
 )
 from webop.cli.reloading import accept_reload, supervise, wait_for_turn
+from webop.kopf_alias import advise_about_kopf
 from webop.loading import load_handlers
 
 logger = logging.getLogger(__name__)

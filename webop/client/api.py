@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
-from webop.client.calls import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
+from webop.backoff import Backoff, Once
 from webop.client.decoding import decode
 from webop.client.failures import build_connection_error, choose_pause
-from webop.client.lanes import Lanes
+from webop.client.request_limits import RequestLimits
+from webop.client.requests import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
 from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
 from webop.client.streams import Deadlines, LineStream, StreamLimits, build_refusal, read_content
 from webop.client.transport import build_transport
+from webop.counters import RequestCounters
 from webop.errors import (
     APIConnectionError,
     APINotFoundError,
@@ -32,8 +34,6 @@ from webop.errors import (
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
-from webop.pacing import Backoff, Once
-from webop.tallies import RequestTally
 from webop.tracing import NOT_TRACED, open_span
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ObjectOptions(TypedDict, total=False):
 
     Attributes:
         is_queued: whether it waits for its turn among the requests about objects of its kind
-            (see :mod:`webop.client.lanes`); by default, it is sent at once.
+            (see :mod:`webop.client.request_limits`); by default, it is sent at once.
         is_retried: whether network errors and 5xx are retried; by default, they are.
         keeps_managed_fields: whether the answer keeps its ``metadata.managedFields``; by default,
             it does.
@@ -106,8 +106,8 @@ class Client:
         self.vault = vault
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
-        self.tally = RequestTally()
-        self.lanes = Lanes(self.tally.waits)
+        self.tally = RequestCounters()
+        self.lanes = RequestLimits(self.tally.waits)
         self.watchers: set[Watcher] = set()
         self._logged = Once()
 

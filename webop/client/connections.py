@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from webop.client.credentials import check_proxy
-from webop.client.http1 import Connection, HTTPAnswer
+from webop.client.http1 import Connection, HTTPResponse
 from webop.client.tls import build_ssl_context
 from webop.client.transport import Request, TransportError
-from webop.own_threads import call_in_own_thread
+from webop.dedicated_threads import call_in_dedicated_thread
 
 if TYPE_CHECKING:
     from webop.client.credentials import ConnectionInfo
@@ -93,7 +93,7 @@ class ConnectionPool:
         self._cleaning: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def send(self, request: Request) -> HTTPAnswer:
+    async def send(self, request: Request) -> HTTPResponse:
         """Send a request, wait for the head of its answer.
 
         A request that the server has not answered because it has closed a kept connection is sent
@@ -288,7 +288,7 @@ async def _resolve(place: _Place) -> list[_Address]:
     try:
         return look_up(socket.AI_NUMERICHOST)
     except socket.gaierror:
-        return await call_in_own_thread(look_up, socket.AI_ADDRCONFIG)
+        return await call_in_dedicated_thread(look_up, socket.AI_ADDRCONFIG)
 
 
 async def _connect(addresses: list[_Address]) -> socket.socket:

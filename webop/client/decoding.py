@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from webop.pacing import Once
+from webop.backoff import Once
 
 if TYPE_CHECKING:
     from webop.client.failures import Attempt

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from webop.client.calls import Call
+from webop.client.requests import Call
+from webop.concurrency import run_concurrently
 from webop.errors import APINotFoundError, APIStatusError
 from webop.objects.resources import Resource
-from webop.together import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -56,7 +56,7 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
     made = Discovery()
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
     roots = [path for path, is_needed in needed.items() if is_needed]
-    found = await run_together(_scan_root(client, path, groups, made) for path in roots)
+    found = await run_concurrently(_scan_root(client, path, groups, made) for path in roots)
     made.resources = frozenset(_prefer(list(chain.from_iterable(found)), made.broken))
     return made
 
@@ -83,7 +83,7 @@ async def _scan_root(
         return list(_parse_aggregated(answer, groups, made))
     versions = list(_parse_versions(answer))
     made.groups.update(group for group, _, _ in versions)
-    found = await run_together(
+    found = await run_concurrently(
         _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
         for group, version, is_preferred in versions
         if groups is None or group in groups

@@ -16,7 +16,7 @@ from webop.escaping import escape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webop.pacing import Backoff
+    from webop.backoff import Backoff
 
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}

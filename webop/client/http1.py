@@ -27,8 +27,8 @@ _CUT = "the server closed the connection in the middle of the answer"
 _UNANSWERED = "the server closed the connection before it answered"
 
 
-class HTTPAnswer:
-    """The answer to a request (see :class:`webop.client.transport.Answer`).
+class HTTPResponse:
+    """The answer to a request (see :class:`webop.client.transport.Response`).
 
     It leaves its connection as soon as all of it has come, whether it is read or not.
 
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
         self._parser: httptools.HttpResponseParser  # it and this refer to each other while it lives
-        self._answer: HTTPAnswer | None = None
+        self._answer: HTTPResponse | None = None
         self._is_for_head = False
         self._head_size = 0
         self._is_used_up = False  # no other request can be sent
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 return self._flush()
 
-    def send(self, request: bytes, *, is_for_head: bool = False) -> HTTPAnswer:
+    def send(self, request: bytes, *, is_for_head: bool = False) -> HTTPResponse:
         """Send a request; its answer is to come.
 
         Args:
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             is_for_head: whether the method is HEAD, so that no content comes whatever is promised.
         """
         self._is_set_up = True
-        self._answer = HTTPAnswer(self)
+        self._answer = HTTPResponse(self)
         self._is_for_head = is_for_head
         self._head_size = 0
         if self._tls is None:
@@ -349,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer.status:
             answer.wake()
 
-    def _release(self, answer: HTTPAnswer) -> None:
+    def _release(self, answer: HTTPResponse) -> None:
         """Be free for the next request, if there can be one."""
         self._answer = None
         answer.leave()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
+from webop.backoff import Once
 from webop.client.credentials import (
     ConnectionInfo,
     check_proxy,
@@ -25,7 +26,6 @@ from webop.client.credentials import (
 from webop.client.exec_plugins import parse_plugin
 from webop.client.lifetimes import detect_expiration
 from webop.errors import LoginError
-from webop.pacing import Once
 
 logger = logging.getLogger(__name__)
 _logged = Once()

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from webop.client import current_client
 from webop.client.api import PAGE_SIZE
-from webop.client.calls import (
+from webop.client.exec_plugins import login_is_over
+from webop.client.kinds import KindName, Kinds
+from webop.client.object_watch import describe, follow, meets
+from webop.client.requests import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
@@ -25,9 +28,6 @@ from webop.client.calls import (
     encode_yaml,
     strip_object,
 )
-from webop.client.exec_plugins import login_is_over
-from webop.client.following import describe, follow, meets
-from webop.client.kinds import KindName, Kinds
 from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
 from webop.objects.resources import Resource, Selector
 
@@ -41,8 +41,8 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# At most 16 requests of handlers are in flight (see webop.client.lanes). Those of reviews do not
-# wait for them: it can be just these reviews that the API server must have before it answers them.
+# At most 16 requests of handlers are in flight (see webop.client.request_limits). Requests of reviews
+# do not wait for them: the API server may need the answers of these reviews before it answers them.
 _LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
 
 

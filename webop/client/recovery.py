@@ -10,6 +10,7 @@ import enum
 import logging
 from typing import Protocol
 
+from webop.backoff import Backoff
 from webop.client.failures import Attempt, choose_pause
 from webop.errors import (
     APIConnectionError,
@@ -22,7 +23,6 @@ from webop.errors import (
     LoginError,
     WebopError,
 )
-from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

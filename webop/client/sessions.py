@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.credentials import check_proxy, find_server_problem, quote_url
-from webop.client.transport import Answer, Request, Transport
+from webop.client.transport import Request, Response, Transport
 from webop.errors import LoginError
 from webop.tracing import Description, build_trace_headers
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.client.calls import Call
     from webop.client.credentials import ConnectionInfo, Vault
+    from webop.client.requests import Call
     from webop.client.transport import TransportFactory
 
 # Seconds. A server that starts, or an authentication webhook that stumbles, refuses good
@@ -83,7 +83,7 @@ class Session:
         # infinity for "no answer yet", None if the last answer was another one.
         self._doubted_since: float | None = math.inf
 
-    async def send(self, call: Call, connect_timeout: float | None) -> Answer:
+    async def send(self, call: Call, connect_timeout: float | None) -> Response:
         """Send a request; take note of whether the API server accepts the credentials."""
         since = self._doubted_since
         is_decisive = since is not None and _get_time() - since >= FORGIVENESS

@@ -14,8 +14,8 @@ from webop.client.failures import build_connection_error, build_status_error
 from webop.client.transport import TransportError
 
 if TYPE_CHECKING:
-    from webop.client.calls import Call
-    from webop.client.transport import Answer
+    from webop.client.requests import Call
+    from webop.client.transport import Response
     from webop.errors import APIStatusError
 
 _MAX_DECODED = 256 * 1024  # bytes, of compressed content at once
@@ -68,7 +68,7 @@ class LineStream:
     the stream is cut.
     """
 
-    def __init__(self, call: Call, answer: Answer, deadlines: Deadlines) -> None:
+    def __init__(self, call: Call, answer: Response, deadlines: Deadlines) -> None:
         self._call = call
         self._read = _open_content(answer)
         self._deadlines = deadlines
@@ -113,7 +113,7 @@ class LineStream:
             raise build_connection_error(self._call.attempt, exc) from exc
 
 
-async def read_content(answer: Answer) -> bytes:
+async def read_content(answer: Response) -> bytes:
     """Read the whole content, give the connection back."""
     read = _open_content(answer)
     chunks = []
@@ -125,13 +125,13 @@ async def read_content(answer: Answer) -> bytes:
     return b"".join(chunks)
 
 
-def build_refusal(call: Call, answer: Answer, content: bytes) -> APIStatusError:
+def build_refusal(call: Call, answer: Response, content: bytes) -> APIStatusError:
     """Build the exception for an answer with a status of 300 or above."""
     retry_after = answer.headers.get(b"retry-after", b"").decode("latin-1")
     return build_status_error(call.attempt, answer.status, {"retry-after": retry_after}, content)
 
 
-def _open_content(answer: Answer) -> Callable[[], Awaitable[bytes]]:
+def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
     """Return what reads the next piece of the content; nothing at the end."""
     coding = answer.headers.get(b"content-encoding", b"").lower()
     if coding in {b"", b"identity"}:

@@ -1,7 +1,7 @@
 """The seam between the client and what sends its requests: by default, webop's own HTTP/1.1.
 
 Place in the flow: a session turns a call into a :class:`Request`; the transport of its credentials
-sends it and returns an :class:`Answer`. Tests put other transports here.
+sends it and returns an :class:`Response`. Tests put other transports here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Request(NamedTuple):
         return f"<Request {self.method} {self.target}>"  # the headers have the credentials
 
 
-class Answer(Protocol):
+class Response(Protocol):
     """An answer whose content may still be on its way."""
 
     @property
@@ -66,7 +66,7 @@ class Answer(Protocol):
 class Transport(Protocol):
     """Connections to one API server with one set of credentials."""
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         """Send a request, wait for the head of its answer.
 
         Raises:

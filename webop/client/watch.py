@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webop.client.api import PAGE_SIZE
-from webop.client.calls import build_selection
 from webop.client.early_changes import EarlyChanges
 from webop.client.events import BOOKMARK, CHANGES, BrokenStreamError, WatchEvent, parse_event
 from webop.client.failures import parse_attempt
 from webop.client.recovery import Recovery, State, WatchOptions, WatchStatus
+from webop.client.requests import build_selection
 from webop.client.streams import LineStream, StreamLimits
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
-    from webop.client.calls import Page
+    from webop.client.requests import Page
     from webop.objects.resources import Resource
 
 __all__ = ["State", "WatchItem", "WatchOptions", "WatchStatus", "watch"]

@@ -44,7 +44,7 @@ _SERVING_TIMEOUT = 30.0  # seconds; a definition is served after some tenths of 
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """An answer of the API server."""
 
     status: int
@@ -73,7 +73,7 @@ class Prober:
         path: str,
         body: dict[str, Any] | None = None,
         content_type: str = "application/json",
-    ) -> Answer:
+    ) -> Response:
         """Send a request and return the answer, whatever its status."""
         connection = http.client.HTTPSConnection(
             self._host, self._port, context=self._context, timeout=_TIMEOUT
@@ -84,7 +84,7 @@ class Prober:
                 method, path, body=None if body is None else orjson.dumps(body), headers=headers
             )
             answer = connection.getresponse()
-            return Answer(answer.status, answer.read())
+            return Response(answer.status, answer.read())
         except http.client.HTTPException as error:
             raise OSError(f"garbled answer: {error!r}") from error
         finally:
@@ -272,7 +272,7 @@ def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
         yield document
 
 
-def _read(answer: Answer, failure: str) -> Json:
+def _read(answer: Response, failure: str) -> Json:
     """Return the object in an answer."""
     if answer.status < 400:
         return answer.read_json()

@@ -24,16 +24,16 @@ import logging
 import random
 from collections.abc import Callable
 
+from webop.backoff import Once
 from webop.client.api import Client
-from webop.coordination.holding import Holding
-from webop.coordination.lease import NOTHING, Terms, build_terms
+from webop.coordination.lease import NOTHING, LeaseTimes, build_times
+from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError, LoginError
 from webop.handling.context import OperatorContext
 from webop.handling.fence import Fence, fence_offspring, read_clock
 from webop.handling.stopping import DaemonStoppingReason
-from webop.pacing import Once
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ class Elector:
         self._namespace = namespace
         self._settings = operator.settings.leadership
         self._fence = Fence(clock)
-        self._terms: Terms | None = None
-        self._holding: Holding | None = None
+        self._terms: LeaseTimes | None = None
+        self._holding: ObservedLease | None = None
         self._watchdog: Watchdog | None = None
         self._lost = ""
         self._failure: LoginError | None = None
@@ -118,7 +118,7 @@ class Elector:
         """
         if not self.is_enabled:
             return
-        self._terms = build_terms(self._settings)
+        self._terms = build_times(self._settings)
         pausing = self._operator.pausing
         pausing.fence = self._fence
         pausing.pause(_WHO, "not elected yet")
@@ -153,11 +153,11 @@ class Elector:
             )
         return namespace
 
-    async def campaign(self, access: LeaseAccess, terms: Terms) -> None:
+    async def campaign(self, access: LeaseAccess, terms: LeaseTimes) -> None:
         """Do so with a certain Lease."""
         self.lease = str(access)
         former, identity = self._holding, self._operator.identity
-        self._holding = holding = Holding(access, terms, identity, self._fence, former)
+        self._holding = holding = ObservedLease(access, terms, identity, self._fence, former)
         if self._watchdog is not None:
             self._watchdog.stop()
         self._watchdog = watchdog = Watchdog(self._fence, self._bite)
@@ -175,7 +175,7 @@ class Elector:
                 if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise it has something to wait for
 
-    async def _stand(self, holding: Holding, terms: Terms) -> None:
+    async def _stand(self, holding: ObservedLease, terms: LeaseTimes) -> None:
         """Wait until the Lease is free, and take it."""
         while True:
             try:
@@ -190,14 +190,16 @@ class Elector:
             await _wait_for(holding.sighted, min(pause, holding.wait or pause))
         self._ease()
 
-    def _tell_of_holder(self, holding: Holding) -> None:
+    def _tell_of_holder(self, holding: ObservedLease) -> None:
         """Say whom this replica stands by for, once for each."""
         record = holding.seen.record
         term = (record.holder, record.acquired_at)
         if record.holder and not holding.is_own and self._once.is_new("holder", term):
             logger.info("Standing by: the lease %s is %s.", holding, record)
 
-    async def _lead(self, holding: Holding, terms: Terms, group: asyncio.TaskGroup) -> None:
+    async def _lead(
+        self, holding: ObservedLease, terms: LeaseTimes, group: asyncio.TaskGroup
+    ) -> None:
         """Act as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost, self._failure = "", None
         renewal = self._keep_renewing(holding, terms)
@@ -213,7 +215,7 @@ class Elector:
         if self._failure is not None:
             raise self._failure
 
-    async def _enforce_terms(self, holding: Holding, terms: Terms) -> None:
+    async def _enforce_terms(self, holding: ObservedLease, terms: LeaseTimes) -> None:
         """Enforce the terms until the lease is over, or lost."""
         while not self._lost and holding.age < terms.end:
             if holding.age < terms.deadline:
@@ -238,7 +240,7 @@ class Elector:
         self._pause("the lease is lost")
         self._operator.pausing.cancel()
 
-    def _resume(self, holding: Holding) -> bool:
+    def _resume(self, holding: ObservedLease) -> bool:
         """Begin to act, if nothing of an earlier term goes on; tell whether it was so."""
         pausing = self._operator.pausing
         if not pausing.is_idle:
@@ -248,7 +250,7 @@ class Elector:
         pausing.resume(_WHO)
         return True
 
-    def _stand_down(self, holding: Holding) -> None:
+    def _stand_down(self, holding: ObservedLease) -> None:
         """Begin nothing any more, as the lease was not renewed in time; say so once."""
         text = f"could not be renewed for {holding.age:.1f} s"
         if self._pause(f"the lease {text}"):
@@ -270,7 +272,7 @@ class Elector:
             self._turned.set()
             self._turned = asyncio.Event()
 
-    async def _keep_renewing(self, holding: Holding, terms: Terms) -> None:
+    async def _keep_renewing(self, holding: ObservedLease, terms: LeaseTimes) -> None:
         """Renew the Lease; whatever happens here, another task enforces the terms."""
         while not self._lost:
             await _wait_for(holding.sighted, terms.period)
@@ -285,7 +287,7 @@ class Elector:
             self._renewed.set()
 
     async def _hand_over(
-        self, holding: Holding, terms: Terms, renewing: asyncio.Task[None]
+        self, holding: ObservedLease, terms: LeaseTimes, renewing: asyncio.Task[None]
     ) -> None:
         """Give the Lease back as soon as the work is done, and keep it until then."""
         pausing = self._operator.pausing
@@ -318,7 +320,7 @@ class Elector:
             await asyncio.sleep(_POLLING)
         return pausing.is_idle
 
-    async def _release(self, holding: Holding, terms: Terms) -> None:
+    async def _release(self, holding: ObservedLease, terms: LeaseTimes) -> None:
         try:
             if await holding.release():
                 logger.info("The lease %s is given back.", holding)
@@ -349,7 +351,7 @@ class Elector:
         else:
             logger.critical("%s Others may be at the same work now.", text)
 
-    def _complain(self, holding: Holding, what: str, exc: APIError) -> None:
+    def _complain(self, holding: ObservedLease, what: str, exc: APIError) -> None:
         """Say what does not work, once for each trouble; a missing right once a minute."""
         text, now = str(exc), self._fence.clock()
         level, self.obstacle = logging.WARNING, ""

@@ -35,7 +35,7 @@ class LeadershipOptions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTimes:
     """The times of a lease, in seconds; all are counted from when a renewal was sent.
 
     Attributes:
@@ -55,7 +55,7 @@ class Terms:
     patience: float
 
 
-def build_terms(options: LeadershipOptions) -> Terms:
+def build_times(options: LeadershipOptions) -> LeaseTimes:
     """Return the times that follow from the settings.
 
     Raises:
@@ -76,7 +76,7 @@ def build_terms(options: LeadershipOptions) -> Terms:
             f"settings.leadership.retry_period is {period:g} s and must be less than "
             f"renew_deadline, {deadline:g} s: no renewal would be in time."
         )
-    return Terms(
+    return LeaseTimes(
         duration=duration,
         deadline=deadline,
         cancellation=end - min(_LAST_MOMENTS, (end - deadline) / 2),
@@ -133,7 +133,7 @@ NOTHING = Record(holder="", duration=None, acquired_at="", renewed_at="")
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Observation:
     """The newest known state of a Lease.
 
     Attributes:
@@ -147,7 +147,9 @@ class Sighting:
     free_at: float = -math.inf
 
 
-def see(before: Sighting, raw: dict[str, Any] | None, now: float, duration: float) -> Sighting:
+def see(
+    before: Observation, raw: dict[str, Any] | None, now: float, duration: float
+) -> Observation:
     """Return what is known when an object is seen, or its absence.
 
     One that vanishes can have been deleted while its holder is at work: it counts for as long as
@@ -156,13 +158,13 @@ def see(before: Sighting, raw: dict[str, Any] | None, now: float, duration: floa
     The duration is assumed if the object does not say.
     """
     if raw is None:
-        return Sighting(None, before.record, before.free_at)
+        return Observation(None, before.record, before.free_at)
     record = Record.parse(raw)
     if not record.holder:
-        return Sighting(raw, record)
+        return Observation(raw, record)
     if record == before.record:
-        return Sighting(raw, record, before.free_at)
-    return Sighting(raw, record, now + (record.duration or duration))
+        return Observation(raw, record, before.free_at)
+    return Observation(raw, record, now + (record.duration or duration))
 
 
 def claim(

@@ -15,10 +15,11 @@ import time
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
+from webop.backoff import Backoff, Once
 from webop.client.api import Client
-from webop.client.calls import MERGE_PATCH, build_selection, encode_body
 from webop.client.discovery import discover
 from webop.client.events import parse_version
+from webop.client.requests import MERGE_PATCH, build_selection, encode_body
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
@@ -36,7 +37,6 @@ from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
 from webop.identities import is_former_self
 from webop.objects.resources import Resource
-from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import product
 
 from webop.admission.managed.configurations import GROUP, KINDS
+from webop.concurrency import run_concurrently
 from webop.coordination.requests import LEASES
+from webop.doctor.context import Context, Json
 from webop.doctor.findings import Finding, Level, approve, join_names, warn
-from webop.doctor.visit import Json, Visit
 from webop.objects.rights import parse_right
-from webop.together import run_together
 
 _API = "authorization.k8s.io"
 _EMPTY = '""'
@@ -74,7 +74,7 @@ class Need:
 _weak = partial(Need, level=Level.WARNING)
 
 
-def list_object_needs(visit: Visit) -> Iterator[Need]:
+def list_object_needs(visit: Context) -> Iterator[Need]:
     """Yield what it takes to serve objects (chapter "Deployment", RBAC)."""
     settings, namespaces, is_patched = visit.settings, visit.namespaces, visit.handled
     for resource in sorted(is_patched, key=lambda resource: resource.name):
@@ -98,7 +98,7 @@ def list_object_needs(visit: Visit) -> Iterator[Need]:
         yield _weak("", "events", ("create", "patch"), namespaces)
 
 
-def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
+def _list_coordination_needs(visit: Context) -> Iterator[Need]:
     leadership, peering = visit.settings.leadership, visit.settings.peering
     if (name := leadership.lease_name) is not None:
         where = (leadership.lease_namespace or visit.namespace,)
@@ -112,7 +112,7 @@ def _list_coordination_needs(visit: Visit) -> Iterator[Need]:
         yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
 
 
-def _list_declared_needs(visit: Visit) -> Iterator[Need]:
+def _list_declared_needs(visit: Context) -> Iterator[Need]:
     for right in map(parse_right, visit.settings.networking.rights):
         for one in right.selector.select(visit.resources):
             resource = f"{one.plural}/{right.subresource}".rstrip("/")
@@ -121,7 +121,7 @@ def _list_declared_needs(visit: Visit) -> Iterator[Need]:
             yield Need(one.group, resource, right.verbs, where, use=use, is_declared=True)
 
 
-def list_needs(visit: Visit, *, has_own_secret: bool = True) -> Iterator[Need]:
+def list_needs(visit: Context, *, has_own_secret: bool = True) -> Iterator[Need]:
     """Yield all that the operator must be permitted to do, as far as it is known.
 
     A Secret with a certificate that is not its own is only read.
@@ -151,7 +151,7 @@ def build_review(attributes: Json, account: str | None, home: str) -> tuple[str,
     return f"/apis/{_API}/v1/{kind.lower()}s", body
 
 
-async def check_permissions(visit: Visit) -> list[Finding]:
+async def check_permissions(visit: Context) -> list[Finding]:
     """Ask the API server about all that the operator needs."""
 
     async def check(need: Need) -> Finding:
@@ -166,10 +166,10 @@ async def check_permissions(visit: Visit) -> list[Finding]:
     found = {} if visit.secret is None else await visit.read_secret(*visit.secret)
     known = found.get("metadata", {}).get("annotations") or ()
     is_own = not found or "webop.dev/certificate" in known  # one of others is only read
-    return await run_together(map(check, list_needs(visit, has_own_secret=is_own)))
+    return await run_concurrently(map(check, list_needs(visit, has_own_secret=is_own)))
 
 
-def list_unknown(visit: Visit) -> Iterator[Finding]:
+def list_unknown(visit: Context) -> Iterator[Finding]:
     """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
     rights = {parse_right(text).selector for text in visit.settings.networking.rights}
     handled = visit.registry.collect_selectors()

@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from webop.client.calls import JSON, MERGE_PATCH, Call, encode_body
+from webop.client.requests import JSON, MERGE_PATCH, Call, encode_body
+from webop.concurrency import run_concurrently
+from webop.doctor.context import Context, Json
 from webop.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
 from webop.doctor.records import has_required
-from webop.doctor.visit import Json, Visit
 from webop.errors import APIError, APIForbiddenError
 from webop.handling.handlers import WebhookType
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
 from webop.servers.local import WebhookServer
-from webop.together import run_together
 
 _TIMEOUT = 5.0  # seconds; of a handshake
 _AT_ONCE = 4  # requests; a webhook that does not answer takes 30 s
@@ -61,7 +61,7 @@ Attempt = tuple[str, str, bytes, str]  # a dry run: the method, the path, the bo
 Target = tuple[Resource, str | None, bool, bool]  # resource, subresource; updates, creations
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """How a dry run has ended; without a culprit and a reason, it has gone through."""
 
     what: str
@@ -113,7 +113,7 @@ _CAUSES = (
 )  # fmt: skip
 
 
-async def check_trust(visit: Visit, webhooks: Sequence[Json]) -> list[Finding]:
+async def check_trust(visit: Context, webhooks: Sequence[Json]) -> list[Finding]:
     """Check where the webhooks of a configuration lead: usually, all to the same address."""
     addresses: dict[tuple[str, str], Json] = {}
     for config in (webhook["clientConfig"] for webhook in webhooks):
@@ -159,7 +159,7 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
     return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_address(visit: Visit, url: str, service: Json, bundle: str) -> list[Finding]:
+async def _check_address(visit: Context, url: str, service: Json, bundle: str) -> list[Finding]:
     """Connect to a server if that is possible from here, and check the certificate it shows."""
     parts, place = urlsplit(url), None
     name = str(parts.hostname)
@@ -219,7 +219,7 @@ async def _shake_hands(host: str, port: int, name: str, bundle: str) -> bytes:
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Visit, service: Json) -> tuple[str, bytes]:
+async def _fetch_wanted(visit: Context, service: Json) -> tuple[str, bytes]:
     """Return where the operator has its certificate from, and that."""
     server = visit.settings.admission.server
     if isinstance(server, WebhookServer) and server.certfile:
@@ -229,16 +229,16 @@ async def _fetch_wanted(visit: Visit, service: Json) -> tuple[str, bytes]:
     return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 
 
-def read_answer(what: str, error: APIError) -> Answer:
+def read_answer(what: str, error: APIError) -> Response:
     """Return how a dry run has ended, by the error that it has ended with."""
     text = " ".join(str(error).split())
     if found := _CULPRIT.search(text):
-        return Answer(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
-    return Answer(what, "", text[:_TEXT_LIMIT], getattr(error, "status", 0))
+        return Response(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
+    return Response(what, "", text[:_TEXT_LIMIT], getattr(error, "status", 0))
 
 
 def judge(
-    webhook: Webhook, own: Answer | str, everything: Iterable[Answer], username: str | None
+    webhook: Webhook, own: Response | str, everything: Iterable[Response], username: str | None
 ) -> Finding:
     """Say whether the API server can call a webhook: any answer can name it, its own or another."""
     reason, body = webhook
@@ -334,28 +334,28 @@ def build_creation(
     return "POST", path, encode_body(made), f"a CREATE of {resource.plural}{where}"
 
 
-async def probe(visit: Visit, webhooks: Collection[Webhook]) -> list[Finding]:
+async def probe(visit: Context, webhooks: Collection[Webhook]) -> list[Finding]:
     """Make the API server call webhooks; return a finding for each."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def send(method: str, path: str, body: bytes, what: str) -> Answer:
+    async def send(method: str, path: str, body: bytes, what: str) -> Response:
         form = JSON if method == "POST" else MERGE_PATCH
         async with gate:
             try:
                 await visit.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
             except APIError as exc:
                 return read_answer(what, exc)
-        return Answer(what)
+        return Response(what)
 
-    attempts = await run_together(_prepare(visit, body) for _, body in webhooks)
+    attempts = await run_concurrently(_prepare(visit, body) for _, body in webhooks)
     unique = dict.fromkeys(one for one in attempts if not isinstance(one, str))
-    sent = await run_together(send(*one) for one in unique)
+    sent = await run_concurrently(send(*one) for one in unique)
     answers = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else answers[one] for one in attempts]
     return [judge(*one, sent, visit.username) for one in zip(webhooks, own, strict=True)]
 
 
-async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
+async def _prepare(visit: Context, webhook: Json) -> Attempt | str:
     """Return a request that a webhook is called for; or say why there is none."""
     places: list[str] | None = None  # the namespaces that it is called for; None for all
     if query := parse_selector(webhook.get("namespaceSelector"))[0]:
@@ -381,7 +381,7 @@ async def _prepare(visit: Visit, webhook: Json) -> Attempt | str:
 
 
 async def _find_object(
-    visit: Visit, resource: Resource, query: str, places: list[str] | None
+    visit: Context, resource: Resource, query: str, places: list[str] | None
 ) -> Json | None:
     """Return an object that the webhook is called for, if there is one that can be read."""
     where = visit.namespaces or (None, visit.namespace)  # None is the whole cluster

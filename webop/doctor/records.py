@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from webop.admission.managed.configurations import KINDS, build_configuration
-from webop.admission.managed.marks import PREFIX
+from webop.admission.managed.replica_records import PREFIX
 from webop.admission.managed.replicas import Configuration, parse_configuration
 from webop.coordination import lease
 from webop.coordination.peers import build_creation_command, build_kinds, parse_peers, select_rivals
 from webop.coordination.requests import LEASES
+from webop.doctor.context import Context, Json
 from webop.doctor.findings import Finding, approve, describe_seconds, fail, join_names, note, warn
-from webop.doctor.visit import Json, Visit
 from webop.errors import APIForbiddenError
-from webop.finalizers import Held, find_held
+from webop.finalizers import HeldObject, find_held
 from webop.handling.handlers import WebhookType
 
 _TOO_LONG = dt.timedelta(seconds=60)  # of a deletion; handlers need some time
@@ -28,7 +28,7 @@ def has_required(webhooks: Iterable[Json]) -> bool:
     return any(webhook.get("failurePolicy") != "Ignore" for webhook in webhooks)
 
 
-async def find_configurations(visit: Visit) -> tuple[Found, list[Finding]]:
+async def find_configurations(visit: Context) -> tuple[Found, list[Finding]]:
     """Return the operator's configurations, and what is wrong with them; set their names."""
     subject, found, findings = "configurations", Found(), list[Finding]()
     if visit.registry and not visit.registry.select_webhooks() and not visit.managed:
@@ -59,7 +59,7 @@ async def find_configurations(visit: Visit) -> tuple[Found, list[Finding]]:
     return found, findings
 
 
-async def _list_names(visit: Visit) -> Sequence[str]:
+async def _list_names(visit: Context) -> Sequence[str]:
     if name := visit.managed or visit.settings.admission.managed:
         return [name]
     lists = [await visit.read(kind.get_url()) for kind in KINDS.values()]
@@ -68,7 +68,7 @@ async def _list_names(visit: Visit) -> Sequence[str]:
     return list(dict.fromkeys(one["name"] for one in kept))
 
 
-async def _fetch(visit: Visit, reason: WebhookType, name: str) -> Configuration:
+async def _fetch(visit: Context, reason: WebhookType, name: str) -> Configuration:
     """Read it; for operators, who may only patch it, an empty patch returns it."""
     try:
         body = await visit.read(KINDS[reason].get_url(name=name)) or None
@@ -109,7 +109,7 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
 
 
 def check_handlers(
-    visit: Visit, name: str, reason: WebhookType, found: Configuration
+    visit: Context, name: str, reason: WebhookType, found: Configuration
 ) -> Iterator[Finding]:
     """Compare the webhooks that the handlers need with those that are configured."""
     made = build_configuration(
@@ -132,7 +132,7 @@ def check_handlers(
         yield warn("handlers", text, remedy)
 
 
-async def check_lease(visit: Visit) -> list[Finding]:
+async def check_lease(visit: Context) -> list[Finding]:
     """Check that a live replica holds the Lease, if the operator has one."""
     leadership = visit.settings.leadership
     if leadership.lease_name is None:
@@ -164,7 +164,7 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
     return approve(subject, f"{record.holder} holds it")
 
 
-async def check_peering(visit: Visit) -> list[Finding]:
+async def check_peering(visit: Context) -> list[Finding]:
     """Check that the peering objects are there, and that nobody in them pauses the operator."""
     peering, findings = visit.settings.peering, list[Finding]()
     if peering.standalone:
@@ -206,7 +206,7 @@ def judge_peers(
         yield approve(subject, f"nobody pauses an operator of priority {priority}")
 
 
-async def check_finalizers(visit: Visit) -> list[Finding]:
+async def check_finalizers(visit: Context) -> list[Finding]:
     """Find objects that cannot go because of the finalizer, of custom and of handled kinds."""
     finalizer = visit.settings.persistence.finalizer
     custom = [one for one in visit.resources if one.preferred and "." in one.group]
@@ -214,7 +214,7 @@ async def check_finalizers(visit: Visit) -> list[Finding]:
     kinds = [one for one in (*kinds, *visit.handled) if "list" in one.verbs]
     handled = visit.handled if visit.registry else kinds  # maybe, if the handlers are not known
     search = await find_held(visit.client, kinds, visit.namespaces, finalizer)
-    stuck: dict[str, list[Held]] = {}
+    stuck: dict[str, list[HeldObject]] = {}
     for one in search.held:
         age = visit.now - (one.deleted_at or visit.now)
         if one.deleted_at and (age > _TOO_LONG or one.resource not in handled):

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from webop.counters import CallCounters
 from webop.handling.handlers import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
 from webop.objects.patch import Patch
 from webop.settings import OperatorSettings
-from webop.tallies import CallTally
 
 if TYPE_CHECKING:
     from webop.handling.handler_states import HandlerState
@@ -21,7 +21,7 @@ Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[bool]]
 
 
 @dataclass(slots=True)
-class Standing:
+class HandlingStatus:
     """How the handlers of one object are doing, for the status page.
 
     Attributes:
@@ -64,5 +64,5 @@ class CallOptions:
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
     goes_on: Callable[[], bool] = lambda: True
-    tally: CallTally = field(default_factory=CallTally)
-    standing: Standing | None = None
+    tally: CallCounters = field(default_factory=CallCounters)
+    standing: HandlingStatus | None = None

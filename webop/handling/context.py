@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from webop.counters import CallCounters
 from webop.handling.cluster_view import ClusterView
 from webop.handling.indexes import Indexes
+from webop.handling.memos import Memos
 from webop.handling.pausing import Pausing
 from webop.handling.registry import OperatorRegistry
-from webop.handling.stores import Memos
 from webop.lifecycles import LifeCycleFn
 from webop.posting import Poster
 from webop.settings import OperatorSettings
-from webop.tallies import CallTally
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient
@@ -33,4 +33,4 @@ class OperatorContext:
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)
-    tally: CallTally = field(default_factory=CallTally)
+    tally: CallCounters = field(default_factory=CallCounters)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from webop.counters import add
 from webop.errors import (
     AdmissionError,
     HandlerRetriesError,
@@ -28,7 +29,6 @@ from webop.handling.handlers import (
 )
 from webop.handling.invocation import Invocation
 from webop.handling.policy import ChildrenRetryError, Outcome
-from webop.tallies import add
 from webop.tracing import Description, open_span
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
+from webop.field_errors import is_validation_error
 from webop.handling.handlers import ActivityHandler, ErrorsMode, Handler, WebhookHandler
 from webop.settings import find_setting_problem
-from webop.verdicts import is_validation_error
 
 _WRONG_CALL = re.compile(
     r"(?P<name>\w+)\.__init__\(\) "

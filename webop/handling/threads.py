@@ -18,10 +18,10 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from webop.dedicated_threads import DedicatedThreads
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.fence import current_fence
 from webop.handling.stopping import SyncDaemonStopped
-from webop.own_threads import OwnThreads
 from webop.settings.sections import Threads
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class _NoPool:
     """A thread for each call: what keeps the operator alive must not wait for other calls."""
 
     threads = Threads("activities", "logins and probes", "")
-    executor: Executor = OwnThreads("webop-activities")
+    executor: Executor = DedicatedThreads("webop-activities")
     max_workers: int | None = None
 
 

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from webop.backoff import Once
+from webop.counters import Timings
 from webop.handling.execute import attempt
 from webop.handling.invocation import Invocation, current_invocation
-from webop.pacing import Once
 from webop.posting import ObjectLogger
 from webop.settings import ProcessSettings
-from webop.tallies import Timings
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from webop.admission.managed.configurations import build_configuration
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
 from webop.coordination.peers import build_kinds
+from webop.doctor.context import Context, call_startup
 from webop.doctor.findings import Level
 from webop.doctor.permissions import list_needs
-from webop.doctor.visit import Visit, call_startup
 from webop.errors import ConfigurationError
 from webop.handling.checks import names_argument
 from webop.handling.handlers import WebhookType
@@ -160,7 +160,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
 
 async def _prepare(
     registry: OperatorRegistry, request: Request, variables: dict[str, str]
-) -> Visit:
+) -> Context:
     """Return what is known of the operator after its startup handlers; add variables.
 
     Raises:
@@ -178,7 +178,7 @@ async def _prepare(
         settings.leadership.lease_name = name
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
-    visit = Visit(
+    visit = Context(
         settings=settings,
         managed=None,
         account=f"system:serviceaccount:{request.home}:{request.name}",

@@ -2,6 +2,6 @@
 
 Flow: :func:`webop.metrics.exposition.expose` → the definitions in
 :mod:`webop.metrics.definitions`, each with a function that reads its values from the operator →
-the text. Nothing of it runs between scrapes: counters are in :mod:`webop.tallies`, gauges are read
+the text. Nothing of it runs between scrapes: counters are in :mod:`webop.counters`, gauges are read
 when they are asked for.
 """

@@ -18,10 +18,10 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from webop.client.watch import State
+from webop.counters import Labels, Timings
 from webop.handling.observing import name_type
 from webop.handling.threads import count_calls
 from webop.reactor.tracking import Phase
-from webop.tallies import Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:

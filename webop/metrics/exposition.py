@@ -16,9 +16,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from webop.backoff import Once
+from webop.counters import BOUNDS, Timings
 from webop.metrics.definitions import DEFINITIONS, Definition, MetricType
-from webop.pacing import Once
-from webop.tallies import BOUNDS, Timings
 
 if TYPE_CHECKING:
     from webop.running import Operator

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from webop.handling.call_options import Standing
+from webop.handling.call_options import HandlingStatus
 from webop.handling.handlers import BackgroundHandler
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason, Stopper
@@ -45,7 +45,7 @@ class Background:
         self.finished: frozenset[str] = frozenset()
         self.postponed: frozenset[str] = frozenset()
         self.changed_at = asyncio.get_running_loop().time()
-        self.standing = Standing()
+        self.standing = HandlingStatus()
 
     def show(self, raw: dict[str, Any]) -> None:
         """Let the daemons and timers see a newer state of the object."""

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
+from webop.backoff import Backoff
 from webop.client.api import Client
 from webop.client.events import get_uid
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.resources import Resource
-from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

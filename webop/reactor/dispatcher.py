@@ -19,13 +19,13 @@ from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import find_abandoned
 from webop.objects.body import RawEventType
 from webop.reactor.background import Background
-from webop.reactor.gate import Gate
+from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.raw_events import EventProcessor, RawEvents
-from webop.reactor.room import Room
+from webop.reactor.slots import Slots
 from webop.reactor.tracking import (
     NOTHING,
-    Left,
+    Carryover,
     OnEnd,
     Phase,
     Tracked,
@@ -100,8 +100,8 @@ class Dispatcher:
         processor: ObjectProcessor,
         *,
         spawn: Callable[..., asyncio.Task[Any]],
-        gate: Gate[Any],
-        room: Room,
+        gate: IndexGate[Any],
+        room: Slots,
         is_resuming: bool = True,
         is_paused: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class Dispatcher:
         self.is_complete = not is_resuming
         self._is_resuming = is_resuming
         self._is_paused = is_paused
-        self.former: dict[str, Left] = {}
+        self.former: dict[str, Carryover] = {}
         self.epoch = 0
         self.has_indexes = processor.has_indexes
         if not gate.is_open:
@@ -126,7 +126,7 @@ class Dispatcher:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def list_objects(self) -> dict[str, Left]:
+    def list_objects(self) -> dict[str, Carryover]:
         """Return the uids of all objects, and what the next stream must know of them."""
         return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
+from webop.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIError
@@ -22,7 +23,6 @@ from webop.handling.indexes import Feed
 from webop.handling.invocation import is_async
 from webop.handling.registry import ResourceHandlers
 from webop.objects.resources import Resource, Selector
-from webop.pacing import Backoff, Once
 from webop.reactor.cluster_changes import (
     DEFINITIONS,
     NAMESPACES,
@@ -31,10 +31,10 @@ from webop.reactor.cluster_changes import (
     wait_for_permission,
     watch_namespaces,
 )
-from webop.reactor.gate import Gate
+from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
-from webop.reactor.room import Room, Total
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
+from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.stream import Stream, StreamKey
 from webop.reactor.supervision import keep_running
 
@@ -70,7 +70,7 @@ class Observer:
         client: Client,
         scope: Scope,
         group: asyncio.TaskGroup,
-        total: Total,
+        total: SharedSlots,
     ) -> None:
         self._operator = operator
         self._client = client
@@ -82,13 +82,13 @@ class Observer:
         self._streams: dict[StreamKey, Stream] = {}
         self._ending: set[Stream] = set()
         self._resumed: set[StreamKey] = set()
-        self._gate: Gate[StreamKey] = Gate()
+        self._gate: IndexGate[StreamKey] = IndexGate()
         self._broken: frozenset[tuple[str, str]] = frozenset()
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
         self._total = total
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, Slots] = {}
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
@@ -311,12 +311,12 @@ class Observer:
         stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
         stream.task.add_done_callback(lambda _: self._end(stream))
 
-    def _open_room(self, resource: Resource, handlers: ResourceHandlers) -> Room:
+    def _open_room(self, resource: Resource, handlers: ResourceHandlers) -> Slots:
         """Return the room of a kind, for all of its namespaces and versions."""
         settings, name = self._operator.settings, resource.plural_name
         if name not in self._rooms:
             limit = settings.batching.worker_limit
-            self._rooms[name] = Room(name, self._total, limit=limit)
+            self._rooms[name] = Slots(name, self._total, limit=limit)
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
         self._rooms[name].pool = settings.execution if has_sync else None
         return self._rooms[name]

@@ -23,7 +23,7 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
-from webop.reactor.room import Room
+from webop.reactor.slots import Slots
 from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
@@ -45,7 +45,7 @@ class ResourceContext:
     client: Client
     resource: Resource
     handlers: ResourceHandlers
-    room: Room
+    room: Slots
     is_late: bool = False
 
     @property

@@ -7,11 +7,11 @@ import logging
 from collections import deque
 from typing import Any, Protocol
 
+from webop.backoff import Once
 from webop.errors import WebopError
 from webop.handling.threads import Pool
 from webop.objects.body import RawEventType
-from webop.pacing import Once
-from webop.reactor.room import Room, Total
+from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.tracking import Tracked
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class RawEvents:
 
     def __init__(self, processor: EventProcessor) -> None:
         self._processor = processor
-        self._room = Room("events", Total(), pool=processor.event_pool)
+        self._room = Slots("events", SharedSlots(), pool=processor.event_pool)
         self._once = Once()
 
     def keep(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:

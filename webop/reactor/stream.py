@@ -17,7 +17,7 @@ from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.gate import Gate
+from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 
@@ -54,7 +54,7 @@ class Stream:
         ctx: ResourceContext,
         namespace: str | None,
         selectors: frozenset[Selector],
-        gate: Gate[StreamKey],
+        gate: IndexGate[StreamKey],
         *,
         is_resuming: bool,
     ) -> None:

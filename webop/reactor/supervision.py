@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from webop.backoff import Backoff
 from webop.errors import LoginError
 from webop.handling.cancellation import is_being_cancelled
-from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from webop.backoff import Backoff
 from webop.client.events import parse_version
 from webop.errors import APIError, LoginError
-from webop.handling.call_options import Standing
+from webop.handling.call_options import HandlingStatus
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
-from webop.pacing import Backoff
 from webop.reactor.background import Background
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Working = Coroutine[Any, Any, Any]
 OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
 
 
-class Keeper(Protocol):
+class ObjectKeeper(Protocol):
     """What keeps the object, and starts its worker."""
 
     epoch: int
@@ -112,7 +112,7 @@ class Cycle:
     trace: SpanContext | None = None
     bases: dict[str, Any] = field(default_factory=dict)
     detour: Any = None
-    standing: Standing = field(default_factory=Standing)
+    standing: HandlingStatus = field(default_factory=HandlingStatus)
     is_left: bool = False
 
 
@@ -174,7 +174,7 @@ NOTHING = Work()
 """The work on objects that have none; it must not be changed."""
 
 
-class Left(NamedTuple):
+class Carryover(NamedTuple):
     """What the next stream of the same objects must know of one.
 
     Attributes:
@@ -238,7 +238,9 @@ class Tracked:
         "work",
     )
 
-    def __init__(self, keeper: Keeper, uid: str, raw: dict[str, Any], *, initial: bool) -> None:
+    def __init__(
+        self, keeper: ObjectKeeper, uid: str, raw: dict[str, Any], *, initial: bool
+    ) -> None:
         self.keeper = keeper
         self.uid = uid
         self.namespace: str | None = raw["metadata"].get("namespace")
@@ -265,18 +267,18 @@ class Tracked:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
-    def leave(self) -> Left:
+    def leave(self) -> Carryover:
         """Return what the next stream must know."""
         work, background = self.work, self.background
         if work is not None:
             work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
-        return Left(
+        return Carryover(
             self.initial,
             None if work is None or work.is_over else work,
             None if background is None else background.without_body(),
         )
 
-    def inherit(self, left: Left) -> None:
+    def inherit(self, left: Carryover) -> None:
         """Continue where the former stream has ended."""
         self.initial, self.work, self.background = left
 
@@ -326,14 +328,14 @@ class Tracked:
         return self.background is not None and bool(self.background.tasks)
 
     @property
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[HandlingStatus]:
         """How its handlers are doing; what webop itself fails with has no id."""
         if self.work is not None:
             if self.work.cycle is not None:
                 yield self.work.cycle.standing
             if error := self.work.trouble[0]:
                 attempts = 1 if self.work.backoff is None else self.work.backoff.failures
-                yield Standing(failures={"": (attempts, error)})
+                yield HandlingStatus(failures={"": (attempts, error)})
         if self.background is not None:
             yield self.background.standing
 

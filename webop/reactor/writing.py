@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from webop.client.calls import encode_body
+from webop.backoff import Backoff
 from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
+from webop.client.requests import encode_body
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
-from webop.pacing import Backoff
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 

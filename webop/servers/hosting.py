@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from webop.counters import ReviewCounters
 from webop.servers.base import WebhookClientConfig
-from webop.servers.gate import Gate
-from webop.tallies import ReviewTally
+from webop.servers.overload import OverloadGate
 
 
 class ServingLimits(Protocol):
@@ -101,12 +101,12 @@ class Hosting:
     is_stopping: bool = False
     expiry: dt.datetime | None = None
     secret: tuple[str, str] | None = None
-    gate: Gate = field(init=False)
-    tally: ReviewTally = field(default_factory=ReviewTally)
+    gate: OverloadGate = field(init=False)
+    tally: ReviewCounters = field(default_factory=ReviewCounters)
 
     def __post_init__(self) -> None:
         """Let the gate read the limits of the moment."""
-        self.gate = Gate(lambda: self.limits)
+        self.gate = OverloadGate(lambda: self.limits)
 
 
 current_hosting: ContextVar[Hosting] = ContextVar("current_hosting")

@@ -17,9 +17,9 @@ from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from webop.backoff import Once
+from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.own_threads import call_in_own_thread
-from webop.pacing import Once
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
 from webop.servers.certificates.certfiles import (
@@ -156,14 +156,14 @@ class WebhookServer(BaseWebhookServer):
         Yields:
             The CA certificates in PEM; None for those that clients trust by default.
         """
-        current = await call_in_own_thread(self._read_material)
+        current = await call_in_dedicated_thread(self._read_material)
         own = None
         if current.cert is not None:
             await self.use_certificate(current.cert, current.key, self.password)
         elif self._contexts is not None and not self._contexts.has_certificate:
             addr = get_reachable_address(self._get_addr())
             names = [self._get_host(), addr, *self.extra_sans]
-            own, key = await call_in_own_thread(self.build_certificate, names, self.password)
+            own, key = await call_in_dedicated_thread(self.build_certificate, names, self.password)
             await self.use_certificate(own, key, self.password)
         yield add_bundle(current.bundle, own)
         if self.certfile is not None or self.cafile is not None:
@@ -228,7 +228,7 @@ class WebhookServer(BaseWebhookServer):
         hosting = self._hosting = get_hosting()
         self._expiry = ExpiryWatch(hosting)
         # Files are read in a thread: those of networked disks can take long.
-        self._contexts = await call_in_own_thread(self._build_contexts)
+        self._contexts = await call_in_dedicated_thread(self._build_contexts)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
         addr = self._get_addr()
@@ -351,7 +351,7 @@ class WebhookServer(BaseWebhookServer):
     async def _read_again(self, current: Material) -> Material:
         """Read the files; keep what is known if they are not usable, as when half-written."""
         try:
-            return await call_in_own_thread(self._read_material)
+            return await call_in_dedicated_thread(self._read_material)
         except ConfigurationError as error:
             logger.warning("The changed files of the webhook server are left out: %s", error)
             return current
@@ -362,7 +362,7 @@ class WebhookServer(BaseWebhookServer):
         if bundle is None:
             logger.warning("There are no CA certificates to write to cadump=%r.", str(self.cadump))
         else:
-            await call_in_own_thread(write_file, self.cadump, bundle, "cadump")
+            await call_in_dedicated_thread(write_file, self.cadump, bundle, "cadump")
 
 
 class WebhookK3dServer(WebhookServer):

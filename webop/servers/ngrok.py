@@ -18,9 +18,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
 from webop.escaping import hide_secrets
-from webop.own_threads import call_in_own_thread
 from webop.servers.tunnel import WebhookTunnel
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class WebhookNgrokTunnel(WebhookTunnel):
 
     async def open(self, upstream: str) -> AsyncGenerator[str, None]:
         """Run an agent; yield the public URL (:meth:`WebhookTunnel.open`)."""
-        path = await call_in_own_thread(_find_agent, self.binary)
+        path = await call_in_dedicated_thread(_find_agent, self.binary)
         command = [path, "http", upstream, "--log", "stdout", "--log-format", "json"]
         command += ["--region", self.region] if self.region else []
         # Not in the command line, which everybody on this host can see.

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from webop.backoff import Backoff
 from webop.errors import ConfigurationError
-from webop.pacing import Backoff
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn, check_generator
 from webop.servers.local import WebhookServer
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import TypedDict  # that of typing is none for pydantic before 3.12
 
+from webop.counters import BOUNDS, Labels
 from webop.handling.observing import name_type
 from webop.metrics import definitions as metrics
-from webop.tallies import BOUNDS, Labels
 from webop.version import __version__
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any, Self
 import orjson
 
 from webop.errors import AdmissionError
+from webop.field_errors import AdmissionCause, parse_causes
 from webop.objects.fields import clone
-from webop.verdicts import AdmissionCause, parse_causes
 
 Json = dict[str, Any]
 

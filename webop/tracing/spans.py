@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from webop.pacing import Once
+from webop.backoff import Once
 from webop.tracing import Description
 from webop.version import __version__
 

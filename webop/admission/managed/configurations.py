@@ -67,7 +67,7 @@ _VITAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Exemptions:
+class Exclusions:
     """What no webhook is asked about, so that the operator never stands in its own way.
 
     Attributes:
@@ -83,7 +83,7 @@ class Exemptions:
     secret: tuple[str, str] | None = None
 
 
-_NO_EXEMPTIONS = Exemptions()
+_NO_EXEMPTIONS = Exclusions()
 
 
 def build_configuration(
@@ -93,7 +93,7 @@ def build_configuration(
     handlers: Iterable[WebhookHandler],
     resources: Collection[Resource],
     client_config: WebhookClientConfig,
-    exemptions: Exemptions = _NO_EXEMPTIONS,
+    exemptions: Exclusions = _NO_EXEMPTIONS,
 ) -> dict[str, Any]:
     """Return a Validating- or MutatingWebhookConfiguration object (ADM-40 to 46).
 
@@ -175,7 +175,7 @@ def _normalize(handler_id: str) -> str:
 
 
 def _build_conditions(
-    handler: WebhookHandler, exemptions: Exemptions, rules: Collection[dict[str, Any]]
+    handler: WebhookHandler, exemptions: Exclusions, rules: Collection[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what requests the API server sends, beside the rules (ADM-19, ADM-21)."""
     expressions = build_expressions(handler.labels)

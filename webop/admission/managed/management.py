@@ -3,7 +3,7 @@
 Chapter "Admission control", "Managed configurations". What one replica wants there is built in
 :mod:`webop.admission.managed.configurations`; what follows for all of them, in
 :mod:`webop.admission.managed.replicas`; how it gets into the cluster, in
-:mod:`webop.admission.managed.shared`.
+:mod:`webop.admission.managed.shared_configurations`.
 
 Timing: each replica looks at both configurations whenever its handlers, its server or the resources
 of the cluster have changed; every five seconds while webhooks of its own have to wait for others;
@@ -23,9 +23,14 @@ import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from webop.admission.managed.clock import ServerClock
-from webop.admission.managed.configurations import Exemptions, build_configuration, list_dangers
-from webop.admission.managed.marks import Json, Mark, build_key, get_renewal, parse_bundle
+from webop.admission.managed.configurations import Exclusions, build_configuration, list_dangers
+from webop.admission.managed.replica_records import (
+    Json,
+    ReplicaRecord,
+    build_key,
+    get_renewal,
+    parse_bundle,
+)
 from webop.admission.managed.replicas import (
     Configuration,
     Plan,
@@ -33,7 +38,9 @@ from webop.admission.managed.replicas import (
     plan_exit,
     plan_presence,
 )
-from webop.admission.managed.shared import SharedConfigurations
+from webop.admission.managed.server_clock import ServerClock
+from webop.admission.managed.shared_configurations import SharedConfigurations
+from webop.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.errors import (
     APIConflictError,
@@ -48,7 +55,6 @@ from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.identities import detect_process
 from webop.objects.resources import Resource
-from webop.pacing import Backoff, Once
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
@@ -83,7 +89,7 @@ class ConfigurationManager:
         self._since: dt.datetime | None = None  # None until it is known to others
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
-        self._offers: dict[WebhookType, tuple[Mark, frozenset[str]]] = {}
+        self._offers: dict[WebhookType, tuple[ReplicaRecord, frozenset[str]]] = {}
         self._next_look = 0.0
         self._trusted: frozenset[str] = frozenset()
         self._looked = asyncio.Condition()
@@ -254,7 +260,7 @@ class ConfigurationManager:
         return get_renewal(self._lifetime)
 
     def _plan_presence(
-        self, kind: WebhookType, found: Configuration, others: Mapping[str, Mark]
+        self, kind: WebhookType, found: Configuration, others: Mapping[str, ReplicaRecord]
     ) -> Plan:
         mark, _ = self._offers[kind]
         if found.version is None and not mark.served:
@@ -265,13 +271,13 @@ class ConfigurationManager:
         mark = dataclasses.replace(mark, is_in_both=is_offered or self._key in others)
         return plan_presence(found, others, self._key, mark, self._clock.tell())
 
-    def _list_heirs(self, marks: Mapping[str, Mark]) -> list[str]:
+    def _list_heirs(self, marks: Mapping[str, ReplicaRecord]) -> list[str]:
         """Return the other replicas that stay."""
         return [key for key, mark in marks.items() if key != self._key and not mark.is_retired]
 
     def _build_offer(
         self, kind: WebhookType, config: WebhookClientConfig, since: dt.datetime
-    ) -> tuple[Mark, frozenset[str]]:
+    ) -> tuple[ReplicaRecord, frozenset[str]]:
         """Return what this replica has for a configuration, and what of it is persistent."""
         exemptions = self._build_exemptions()
 
@@ -300,7 +306,7 @@ class ConfigurationManager:
         )
         return mark, frozenset(webhook["name"] for webhook, is_kept in named if is_kept)
 
-    def _build_exemptions(self) -> Exemptions:
+    def _build_exemptions(self) -> Exclusions:
         admission = self._operator.settings.admission
         namespace = self._client.vault.default_namespace if admission.exempt_namespace else None
         username = self._clock.username if admission.exempt_account else None
@@ -310,7 +316,7 @@ class ConfigurationManager:
                     f"settings.admission.{name} has no effect: the operator cannot tell its own "
                     f"{name.removeprefix('exempt_')}."
                 )
-        return Exemptions(namespace=namespace, username=username, secret=self._secret)
+        return Exclusions(namespace=namespace, username=username, secret=self._secret)
 
     def _report_waiting(self, names: list[str]) -> None:
         """Say what waits for other replicas, and when nothing does any more."""

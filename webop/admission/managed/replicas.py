@@ -25,10 +25,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from webop.admission.managed.marks import (
+from webop.admission.managed.replica_records import (
     PREFIX,
     Json,
-    Mark,
+    ReplicaRecord,
     Served,
     build_bundle,
     decode_mark,
@@ -60,7 +60,7 @@ class Configuration:
     """
 
     version: str | None = None
-    marks: Mapping[str, Mark] = dataclasses.field(default_factory=dict)
+    marks: Mapping[str, ReplicaRecord] = dataclasses.field(default_factory=dict)
     stale: frozenset[str] = frozenset()
     webhooks: Sequence[Json] = ()
 
@@ -70,11 +70,11 @@ class Plan:
     """What a configuration is to become; ``deferred`` are webhooks that are not all in force."""
 
     webhooks: Sequence[Json]
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, ReplicaRecord]
     deferred: frozenset[str] = frozenset()
 
 
-def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> Mark:
+def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> ReplicaRecord:
     """Return the mark of a replica that serves some webhooks, with all of their definitions.
 
     Raises:
@@ -85,7 +85,7 @@ def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) 
         _, path = split_address(webhook["clientConfig"])
         served[webhook["name"]] = Served(path, list_targets(webhook["rules"]))
         definitions[webhook["name"]] = _cut(webhook)
-    return Mark(
+    return ReplicaRecord(
         address=split_address(config)[0],
         authorities=parse_bundle(config.get("caBundle")),
         served=served,
@@ -95,7 +95,7 @@ def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) 
 
 
 def parse_configuration(
-    body: Mapping[str, Any] | None, is_alive: Callable[[Mark], bool]
+    body: Mapping[str, Any] | None, is_alive: Callable[[ReplicaRecord], bool]
 ) -> Configuration:
     """Return what there is in an object of the API server; None stands for no object."""
     if body is None:
@@ -112,7 +112,11 @@ def parse_configuration(
 
 
 def plan_presence(
-    found: Configuration, elsewhere: Mapping[str, Mark], key: str, mine: Mark, now: dt.datetime
+    found: Configuration,
+    elsewhere: Mapping[str, ReplicaRecord],
+    key: str,
+    mine: ReplicaRecord,
+    now: dt.datetime,
 ) -> Plan:
     """Plan a configuration with a replica as one of those that serve it.
 
@@ -138,7 +142,10 @@ def plan_presence(
 
 
 def plan_exit(
-    found: Configuration, elsewhere: Mapping[str, Mark], key: str, persistent: Collection[str]
+    found: Configuration,
+    elsewhere: Mapping[str, ReplicaRecord],
+    key: str,
+    persistent: Collection[str],
 ) -> Plan:
     """Plan a configuration without a replica: its webhooks go if nobody else serves them.
 
@@ -158,7 +165,9 @@ def plan_exit(
 
 
 def merge(
-    marks: Mapping[str, Mark], elsewhere: Mapping[str, Mark], existing: Iterable[Json]
+    marks: Mapping[str, ReplicaRecord],
+    elsewhere: Mapping[str, ReplicaRecord],
+    existing: Iterable[Json],
 ) -> tuple[list[Json], frozenset[str]]:
     """Return the webhooks that there should be, and the names of those to be completed later.
 
@@ -211,14 +220,17 @@ def build_patch(found: Configuration, plan: Plan) -> Json | None:
     return {"metadata": {**metadata, "annotations": annotations}, **patch}
 
 
-def build_annotations(marks: Mapping[str, Mark]) -> Json:
+def build_annotations(marks: Mapping[str, ReplicaRecord]) -> Json:
     """Return the annotations of a new object."""
     return {key: mark.encode() for key, mark in marks.items()}
 
 
 def _choose(
-    name: str, candidates: Sequence[Mark], everyone: Sequence[Mark], record: Json | None
-) -> Mark | None:
+    name: str,
+    candidates: Sequence[ReplicaRecord],
+    everyone: Sequence[ReplicaRecord],
+    record: Json | None,
+) -> ReplicaRecord | None:
     """Return the replica that decides on a webhook, which is served by all of the candidates.
 
     It is the newest one whose path all others at its address know. If there is none, it is the
@@ -236,7 +248,7 @@ def _choose(
 
 
 def _get_content(
-    name: str, chosen: Mark, candidates: Sequence[Mark], record: Json | None
+    name: str, chosen: ReplicaRecord, candidates: Sequence[ReplicaRecord], record: Json | None
 ) -> Json | None:
     """Return a webhook without ``clientConfig``, by the best source that there is.
 
@@ -250,7 +262,7 @@ def _get_content(
 
 
 def _merge_rules(
-    rules: Sequence[Json], path: str, sharing: Sequence[Mark], record: Json | None
+    rules: Sequence[Json], path: str, sharing: Sequence[ReplicaRecord], record: Json | None
 ) -> tuple[Sequence[Json], bool]:
     """Return the rules of a webhook, and whether all of the wanted ones are among them.
 

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from webop.backoff import Once
 from webop.objects.body import Body, BodyEssence, build_object_reference, get_raw
 from webop.objects.fields import (
     ABSENT_FIELD,
@@ -33,7 +34,6 @@ from webop.objects.storage.keys import (
     NamedField,
     find_managed_prefixes,
 )
-from webop.pacing import Once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

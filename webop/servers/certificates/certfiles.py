@@ -14,9 +14,9 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from webop.backoff import Once
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
-from webop.pacing import Once
 from webop.servers.certificates.contexts import StrPath, read_file
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import os
 import ssl
 from pathlib import Path
 
+from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
-from webop.own_threads import call_in_own_thread
 
 StrPath = str | os.PathLike[str]
 
@@ -71,7 +71,7 @@ class LiveContext:
             # In the event loop: no handshake may see the certificate without its key.
             self._current = self._load(cert, key, password)
         else:
-            self._current = await call_in_own_thread(self._load, cert, key, password)
+            self._current = await call_in_dedicated_thread(self._load, cert, key, password)
 
     def _load(self, cert: bytes, key: bytes | None, password: str | None) -> ssl.SSLContext:
         context = self._build()

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from webop.backoff import Once
 from webop.errors import (
     APIConflictError,
     APIError,
@@ -26,7 +27,6 @@ from webop.errors import (
     LoginError,
     WebopError,
 )
-from webop.pacing import Once
 from webop.servers.certificates.rotation import Rotation, Step
 from webop.servers.certificates.secretdata import Shared, build_secret, parse_secret
 from webop.servers.hosting import ClusterAccess

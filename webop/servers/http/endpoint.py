@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from webop.backoff import Once
 from webop.errors import ReviewError
-from webop.pacing import Once
 from webop.servers.decoding import decode_review
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.answers import RETRY, SSLPEER_EXTENSION, Answer, build_refusal
 from webop.servers.http.deadlines import compute_budget, read_timeout
 from webop.servers.http.headers import RequestHeaders
+from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
 
 if TYPE_CHECKING:
     from webop.servers.base import WebhookFn
@@ -87,7 +87,7 @@ class ReviewEndpoint:
         if deadlines is None or deadlines.loop is not loop:
             self._deadlines = deadlines = _Deadlines(loop)
         exchange = _Exchange(send, self._hosting, deadlines, self._logged)
-        answer: Answer | None = None
+        answer: Response | None = None
         webhook: str | None = None
         try:
             webhook = self._find_webhook(scope)
@@ -99,7 +99,7 @@ class ReviewEndpoint:
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
             )
-            answer = Answer(200, orjson.dumps(response))
+            answer = Response(200, orjson.dumps(response))
         except ReviewError as error:
             answer = self._refuse(scope, error)
         except _DisconnectedError as error:
@@ -137,7 +137,7 @@ class ReviewEndpoint:
                 encoding = value[:99].decode("latin-1")
                 raise ReviewError(f"Reviews are not taken in {encoding!r}.", status=415)
 
-    def _refuse(self, scope: Scope, error: ReviewError) -> Answer:
+    def _refuse(self, scope: Scope, error: ReviewError) -> Response:
         # Whoever reaches the port can send garbage: one line a minute for each status.
         level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
@@ -231,7 +231,7 @@ class _Exchange:
         if self.is_expired:
             self._task.uncancel()
 
-    async def finish(self, answer: Answer | None, receive: Receive) -> None:
+    async def finish(self, answer: Response | None, receive: Receive) -> None:
         """Send the answer, unless there was one already."""
         if self._sending is not None:
             await self._sending
@@ -245,7 +245,7 @@ class _Exchange:
             await self._transmit(answer)
 
     def expire(self) -> None:
-        """Answer instead of the function if the time is over; else wait for the rest of it."""
+        """Response instead of the function if the time is over; else wait for the rest of it."""
         limits = self._hosting.limits
         due = (self._arrival or 0.0) + self._budget
         if self._is_read and due > self._loop.time():
@@ -268,7 +268,7 @@ class _Exchange:
         self._sending = self._loop.create_task(self._transmit(answer))
         self._task.cancel()
 
-    async def _transmit(self, answer: Answer, *, more_body: bool = False) -> None:
+    async def _transmit(self, answer: Response, *, more_body: bool = False) -> None:
         if self._hosting.is_stopping:
             answer = answer._replace(closes=True)
         status, body, headers = answer.status, answer.body, answer.list_headers()

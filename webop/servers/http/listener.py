@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
+from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.own_threads import call_in_own_thread
 from webop.servers.hosting import Hosting, ServingLimits, get_hosting
 from webop.servers.http.protocol import HTTPProtocol, report_full
 
@@ -243,7 +243,7 @@ async def _open_sockets(host: str, port: int) -> list[socket.socket]:
         raise ConfigurationError(f"Cannot listen on {name}: ports are numbers from 0 to 65535.")
     look_up = partial(socket.getaddrinfo, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
-        infos = await call_in_own_thread(look_up, host or None, port)
+        infos = await call_in_dedicated_thread(look_up, host or None, port)
     except (socket.gaierror, UnicodeError) as error:
         reason = "the host name cannot be resolved; check its spelling."
         raise ConfigurationError(f"Cannot listen on {name}: {reason}") from error

@@ -37,9 +37,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from webop.pacing import Once
+from webop.backoff import Once
 from webop.servers.hosting import Hosting, ServingLimits, get_hosting
-from webop.servers.http.answers import SSLPEER_EXTENSION, Answer, build_refusal
+from webop.servers.http.responses import SSLPEER_EXTENSION, Response, build_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class _RefusedError(Exception):
     """A request breaks a limit or a rule; the argument is the answer, if there is one."""
 
     @property
-    def answer(self) -> Answer | None:
-        answer: Answer | None = self.args[0]
+    def answer(self) -> Response | None:
+        answer: Response | None = self.args[0]
         return answer
 
 
@@ -271,7 +271,7 @@ class _Connection(HttpToolsProtocol):
         context = contextvars.Context() if self._can_reset else None
         self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
 
-    def _stop_parsing(self, refusal: Answer | None) -> None:
+    def _stop_parsing(self, refusal: Response | None) -> None:
         """Take no more requests; answer those that are complete, and then close.
 
         Args:
@@ -467,7 +467,7 @@ _NO_UPGRADE = build_refusal(
 _MALFORMED_URL = build_refusal(400, "This is not a valid HTTP request: the URL is malformed.")
 
 
-def _encode(answer: Answer) -> bytes:
+def _encode(answer: Response) -> bytes:
     """Return an answer that closes its connection as it is sent."""
     headers = [b"%b: %b\r\n" % header for header in answer._replace(closes=True).list_headers()]
     return b"".join((STATUS_LINE[answer.status], *headers, b"\r\n", answer.body))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from webop.servers.hosting import ServingLimits
 
 
-class Gate:
+class OverloadGate:
     """Counts what is being served, and refuses what exceeds the limits.
 
     The limits are read at each use, so that changes count.

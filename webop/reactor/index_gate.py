@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 
-class Gate(Generic[K]):
+class IndexGate(Generic[K]):
     """Closed until all listings that fill indexes have ended; then open for ever (IDX-22).
 
     A stream that starts later delays only its own objects, until they are listed.

@@ -42,7 +42,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ReplicaRecord:
     """A replica, as it describes itself to the others.
 
     Attributes:
@@ -81,7 +81,7 @@ class Mark:
         """Tell whether the replica takes no more calls."""
         return not self.address
 
-    def retire(self) -> Mark:
+    def retire(self) -> ReplicaRecord:
         """Return the mark of a replica that takes no more calls: only whom to trust."""
         return replace(self, address={}, served={}, definitions={})
 
@@ -111,11 +111,11 @@ class Mark:
         return orjson.dumps(document).decode()
 
 
-def decode_mark(text: str) -> Mark | None:
+def decode_mark(text: str) -> ReplicaRecord | None:
     """Read an annotation; None if it is not a mark: somebody has had a hand in it."""
     try:
         document = orjson.loads(text)
-        return Mark(
+        return ReplicaRecord(
             identity=str(document["identity"]),
             process=str(document.get("process") or ""),
             since=_parse_time(document["since"]),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return all results, as ``asyncio.gather()`` does; but if one fails, the others end first.
 
     Raises:

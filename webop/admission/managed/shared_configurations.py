@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from webop.admission.managed.configurations import KINDS
-from webop.admission.managed.marks import Json, Mark
+from webop.admission.managed.replica_records import Json, ReplicaRecord
 from webop.admission.managed.replicas import (
     Configuration,
     Plan,
@@ -23,15 +23,15 @@ from webop.admission.managed.replicas import (
     is_same,
     parse_configuration,
 )
+from webop.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
 from webop.handling.handlers import WebhookType
 from webop.identities import is_former_self
-from webop.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 
-Decide = Callable[[WebhookType, Configuration, Mapping[str, Mark]], Plan]
+Decide = Callable[[WebhookType, Configuration, Mapping[str, ReplicaRecord]], Plan]
 
 # After each of 50 conflicts in a row: each round has a winner, so that all get there; chance
 # spares them some rounds.
@@ -83,7 +83,7 @@ class SharedConfigurations:
                 return plans
 
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
-        def is_alive(mark: Mark) -> bool:
+        def is_alive(mark: ReplicaRecord) -> bool:
             return mark.is_alive(now) and not is_former_self(mark.process)
 
         return parse_configuration(await self._patch(kind, {}), is_alive)

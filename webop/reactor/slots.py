@@ -1,4 +1,4 @@
-"""Room for work: how many objects of one kind are worked on at once, and which come next.
+"""Slots for work: how many objects of one kind are worked on at once, and which come next.
 
 Handlers must not run far ahead of the writes: what has finished but is not written stays in
 memory, and is repeated after a crash. So an object takes a place when work on it begins and gives
@@ -23,8 +23,8 @@ from typing import Any
 
 import orjson
 
+from webop.backoff import Backoff, Once
 from webop.handling.threads import Pool, is_crowded
-from webop.pacing import Backoff, Once
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ Beginning = Callable[[Any], None]
 Call = Future[Any] | asyncio.Task[Any]
 
 
-class Total:
+class SharedSlots:
     """What the rooms of all kinds share, also with later rooms after credentials were lost.
 
     Attributes:
@@ -64,7 +64,7 @@ class Total:
         self.blocked: dict[str, set[Call]] = {}
 
 
-class Room:
+class Slots:
     """The places of one kind, and the queue for them.
 
     Args:
@@ -76,7 +76,7 @@ class Room:
     """
 
     def __init__(
-        self, name: str, total: Total, *, limit: int | None = None, pool: Pool | None = None
+        self, name: str, total: SharedSlots, *, limit: int | None = None, pool: Pool | None = None
     ) -> None:
         self._name = name
         self._total = total

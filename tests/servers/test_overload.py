@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from webop.errors import ReviewError
-from webop.servers.gate import Gate
 from webop.servers.hosting import DefaultLimits, Hosting
+from webop.servers.overload import OverloadGate
 
 
-def build_gate(**limits: int) -> Gate:
+def build_gate(**limits: int) -> OverloadGate:
     return Hosting(DefaultLimits(**limits)).gate
 
 

@@ -38,8 +38,8 @@ class Call(NamedTuple):
         accept: the wanted representation of the answer.
         timeout: in seconds, for one attempt; None for what is set for all requests.
         is_retried: whether network errors and 5xx are retried.
-        lane: with which other requests it shares a limit (see :mod:`webop.client.lanes`); None if
-            it must never wait for others.
+        lane: with which other requests it shares a limit (:mod:`webop.client.request_limits`);
+            None if it must never wait for others.
     """
 
     method: str

@@ -13,9 +13,9 @@ from typing import Any
 
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.lease import (
+    LeaseTimes,
+    Observation,
     Record,
-    Sighting,
-    Terms,
     claim,
     detach,
     is_newer,
@@ -29,7 +29,7 @@ from webop.handling.fence import Fence
 _ATTEMPTS = 3  # of a renewal, when others have changed the Lease in what does not matter
 
 
-class Holding:
+class ObservedLease:
     """A Lease that is held, or to be held.
 
     It continues what ``former`` has held with credentials that were lost.
@@ -45,10 +45,10 @@ class Holding:
     def __init__(
         self,
         access: LeaseAccess,
-        terms: Terms,
+        terms: LeaseTimes,
         identity: str,
         fence: Fence,
-        former: Holding | None = None,
+        former: ObservedLease | None = None,
     ) -> None:
         self._access = access
         self._terms = terms
@@ -57,7 +57,7 @@ class Holding:
         self.claimed: Record | None = None if former is None else former.claimed
         self._stored: dict[str, Any] = {}
         self._is_listed = False
-        self.seen = Sighting()
+        self.seen = Observation()
         self.sent_at = 0.0
         self.sighted = asyncio.Event()
 

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class OwnThreads(Executor):
+class DedicatedThreads(Executor):
     """A new thread for each call; none of them keeps the process from ending."""
 
     def __init__(self, name: str) -> None:
@@ -47,10 +47,10 @@ def _run(future: Future[T], call: Callable[[], T]) -> None:
         future.set_result(result)
 
 
-_threads = OwnThreads("webop")
+_threads = DedicatedThreads("webop")
 
 
-async def call_in_own_thread(fn: Callable[..., T], *args: Any) -> T:
+async def call_in_dedicated_thread(fn: Callable[..., T], *args: Any) -> T:
     """Do as ``asyncio.to_thread()``, but in a thread that nobody else waits for."""
     # No name for the future here: with an error in it, it would be a part of a cycle.
     return await asyncio.wrap_future(_threads.submit(contextvars.copy_context().run, fn, *args))

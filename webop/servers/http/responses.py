@@ -21,7 +21,7 @@ RETRY: Headers = ((b"retry-after", b"1"),)
 _JSON = (b"content-type", b"application/json")
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An HTTP response with JSON.
 
     Attributes:
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
 def build_refusal(
     status: int, reason: str, *, headers: Headers = (), closes: bool = False
-) -> Answer:
+) -> Response:
     """Build an answer that says why a request is not served, and may close the connection."""
     body = {
         "kind": "Status",
@@ -53,4 +53,4 @@ def build_refusal(
         "message": reason,
         "code": status,
     }
-    return Answer(status, orjson.dumps(body), headers, closes)
+    return Response(status, orjson.dumps(body), headers, closes)

@@ -1,8 +1,8 @@
 """The time that replicas agree on, and who they are, both by the word of the API server.
 
-Replicas tell by their marks (:mod:`webop.admission.managed.marks`) whether the others are alive.
-Clocks of nodes differ, sometimes by more than the lifetime of a mark; that of the API server is
-one.
+Replicas see from their records (:mod:`webop.admission.managed.replica_records`) whether the others
+are alive. The clocks of nodes differ, sometimes by more than the lifetime of a record; the API
+server has only one.
 """
 
 from __future__ import annotations

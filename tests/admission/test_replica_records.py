@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from webop.admission.managed.marks import (
-    Mark,
+from webop.admission.managed.replica_records import (
+    ReplicaRecord,
     Served,
     build_bundle,
     build_key,
@@ -27,7 +27,7 @@ ONE = "-----BEGIN CERTIFICATE-----\nAAA\nBBB\n-----END CERTIFICATE-----"
 TWO = "-----BEGIN CERTIFICATE-----\nCCC\n-----END CERTIFICATE-----"
 
 
-def build_mark(**fields: Any) -> Mark:
+def build_mark(**fields: Any) -> ReplicaRecord:
     chosen: dict[str, Any] = {
         "identity": "user@host/1",
         "process": "1-2-abcdefabcdef",
@@ -42,7 +42,7 @@ def build_mark(**fields: Any) -> Mark:
         "authorities": (ONE, TWO),
         "definitions": {"b.x": {"name": "b.x", "rules": []}},
     }
-    return Mark(**{**chosen, **fields})
+    return ReplicaRecord(**{**chosen, **fields})
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:

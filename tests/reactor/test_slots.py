@@ -6,11 +6,11 @@ import asyncio
 import time
 from concurrent.futures import Future
 
-from webop.reactor.room import Room, Total
+from webop.reactor.slots import SharedSlots, Slots
 
 
 async def test_an_object_is_left_alone_until_the_last_of_its_threads_ends() -> None:
-    room = Room("things", Total())
+    room = Slots("things", SharedSlots())
     first: Future[None] = Future()
     second: Future[None] = Future()
     room.block("a", first)
@@ -22,7 +22,7 @@ async def test_an_object_is_left_alone_until_the_last_of_its_threads_ends() -> N
 
 
 async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_together() -> None:
-    room, begun, most = Room("things", Total()), 0, 0
+    room, begun, most = Slots("things", SharedSlots()), 0, 0
 
     def begin(_: object) -> None:
         nonlocal begun
@@ -39,7 +39,7 @@ async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_togeth
 
 
 async def test_workers_that_take_long_let_other_tasks_run_in_between() -> None:
-    room, order = Room("things", Total()), list[str]()
+    room, order = Slots("things", SharedSlots()), list[str]()
 
     def compare() -> None:
         time.sleep(0.025)  # as if a body of some megabytes was compared

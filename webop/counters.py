@@ -45,7 +45,7 @@ def add(row: Row, seconds: float) -> None:
     row[-1] += seconds
 
 
-class CallTally:
+class CallCounters:
     """The calls of handlers.
 
     Attributes:
@@ -77,7 +77,7 @@ class CallTally:
         return counts
 
 
-class ReviewTally:
+class ReviewCounters:
     """The reviews of webhooks. Whoever reaches the port names webhooks: only known ones are labels.
 
     Attributes:
@@ -126,7 +126,7 @@ _REASONS = {
 }
 
 
-class RequestTally:
+class RequestCounters:
     """The requests to the API server.
 
     Attributes:

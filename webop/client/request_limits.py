@@ -1,4 +1,4 @@
-"""Lanes: how many requests about the objects of one kind are sent at once.
+"""RequestLimits: how many requests about the objects of one kind are sent at once.
 
 Place in the flow: :meth:`webop.client.api.Client.perform` sends a call that names a lane only when
 the lane has room. Calls without a lane (Leases, peering, discovery, logins, Events, lists) never
@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter, deque
 
-from webop.tallies import Timings
+from webop.counters import Timings
 
 # Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
 _LANE_LIMIT = 16
@@ -22,7 +22,7 @@ _TOTAL_LIMIT = 64
 _SHARE = 4
 
 
-class Lanes:
+class RequestLimits:
     """The places for requests, by lane.
 
     Guarantees:

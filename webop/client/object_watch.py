@@ -9,9 +9,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from webop.client.calls import build_selection
+from webop.backoff import Backoff
 from webop.client.events import CHANGES, BrokenStreamError, parse_event
 from webop.client.failures import choose_pause, parse_attempt
+from webop.client.requests import build_selection
 from webop.client.streams import StreamLimits
 from webop.errors import (
     APIConnectionError,
@@ -21,7 +22,6 @@ from webop.errors import (
     APIUnauthorizedError,
 )
 from webop.objects.conditions import find_condition, is_outdated
-from webop.pacing import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

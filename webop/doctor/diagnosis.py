@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from urllib.parse import urlsplit
 
-from webop.admission.managed.clock import ServerClock
 from webop.admission.managed.configurations import KINDS
+from webop.admission.managed.server_clock import ServerClock
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
 from webop.doctor import records
+from webop.doctor.context import Context, call_startup
 from webop.doctor.findings import Finding, Report, approve, fail, note
 from webop.doctor.permissions import check_permissions, list_unknown
 from webop.doctor.reachability import check_trust, probe
-from webop.doctor.visit import Visit, call_startup
 from webop.errors import APIError, APIForbiddenError, LoginError
 
 
-async def examine(visit: Visit) -> Report:
+async def examine(visit: Context) -> Report:
     """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
     report: dict[str, list[Finding]] = {}
     try:
@@ -36,7 +36,7 @@ async def examine(visit: Visit) -> Report:
     return {title: findings for title, findings in report.items() if findings}
 
 
-async def _examine(visit: Visit) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
+async def _examine(visit: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = visit.client, (await visit.client.vault.get()).server
     if not visit.registry or visit.registry.select_webhooks():
         visit.managed = visit.managed or visit.settings.admission.managed

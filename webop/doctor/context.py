@@ -16,6 +16,7 @@ from typing import Any
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.coordination.peers import build_kinds
+from webop.dedicated_threads import DedicatedThreads
 from webop.doctor.findings import Finding, approve, warn
 from webop.errors import ActivityError, APIForbiddenError, APINotFoundError
 from webop.handling.activities import run_activity
@@ -23,7 +24,6 @@ from webop.handling.checks import names_argument
 from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler, EventHandler
 from webop.handling.registry import OperatorRegistry
 from webop.objects.resources import Resource
-from webop.own_threads import OwnThreads
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
 from webop.servers.service import WebhookServiceServer
@@ -36,7 +36,7 @@ _REMEDY = "Say what they set by --managed, --lease, --peering, or variables: WEB
 
 
 @dataclass(kw_only=True)
-class Visit:
+class Context:
     """One examination: what users ask for; and the cluster, as soon as it is known."""
 
     settings: OperatorSettings
@@ -119,7 +119,7 @@ class Visit:
         return {}
 
 
-async def call_startup(visit: Visit, host: str) -> list[Finding]:
+async def call_startup(visit: Context, host: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
     They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
@@ -136,7 +136,7 @@ async def call_startup(visit: Visit, host: str) -> list[Finding]:
     await vault.populate({}, reason="webop doctor connects no client for startup handlers.")
     options = OperatorOptions(registry=registry, settings=settings, scope=scope, vault=vault)
     operator = Operator(options).context
-    settings.execution.executor = threads = OwnThreads("webop-startup")
+    settings.execution.executor = threads = DedicatedThreads("webop-startup")
     logger, log = logging.getLogger("webop.activities.startup"), BufferingHandler(sys.maxsize)
     log.setLevel(logging.WARNING)
     done = list[Finding]()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.admission.planning import NOW, Actor, Cluster, build_webhook
-from webop.admission.managed.marks import Mark
+from webop.admission.managed.replica_records import ReplicaRecord
 from webop.admission.managed.replicas import Configuration, Plan, plan_exit
-from webop.admission.managed.shared import SharedConfigurations
+from webop.admission.managed.shared_configurations import SharedConfigurations
 from webop.errors import APIConflictError
 from webop.handling.handlers import WebhookType
 
@@ -55,7 +55,9 @@ async def test_the_last_two_that_exit_in_between_each_other_leave_nothing() -> N
     # One of them has read the first configuration by now, and not the second one.
     both.before_read[WebhookType.MUTATING] = [leave_with_two]
 
-    def decide(kind: WebhookType, found: Configuration, others: Mapping[str, Mark]) -> Plan:
+    def decide(
+        kind: WebhookType, found: Configuration, others: Mapping[str, ReplicaRecord]
+    ) -> Plan:
         return plan_exit(found, others, one[kind].key, one[kind].persistent_names)
 
     shared = SharedConfigurations(both, "x")  # type: ignore[arg-type]
