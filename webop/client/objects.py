@@ -41,7 +41,7 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# At most 16 requests of handlers are in flight (see webop.client.request_limits). Requests of reviews
+# At most 16 requests of handlers are in flight (webop.client.request_limits). Requests of reviews
 # do not wait for them: the API server may need the answers of these reviews before it answers them.
 _LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
 
