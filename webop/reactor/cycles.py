@@ -83,6 +83,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             leftovers = work.cleanup = Patch()
         _conclude(ctx, plan, progress, body, cycle, leftovers)
         work.cycle = None
+        if cycle.detour is not None:  # it may be undone before the next event: that is an update
+            work.cycle = Cycle(Reason.UPDATE, cycle.detour, frozenset())
         if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
             obj.initial = False
     else:
