@@ -29,7 +29,9 @@ _BE = r"(?:is|are|was|were|be|been)"
 _GOAL = r"(?<!way )(?<!aim )(?<!goal )(?<!purpose )(?<!idea )(?<!task )(?<!next )(?<!out )"
 _OTHER = r"(?!say\b|which\b|what\b|the\b|an?\b|\d)"
 _RULES = {
-    rf"{_GOAL}\b(?:is|are|was|were) (?:not |never |only )?to {_OTHER}[a-z]+": 'write "must", "can" or "will"',
+    rf"{_GOAL}\b(?:is|are|was|were) (?:not |never |only )?to {_OTHER}[a-z]+": (
+        'write "must", "can" or "will"'
+    ),
     r"\bha(?:s|ve) to be let\b": 'write "must"',
     r"\b(?:anew|afresh)\b": 'write "again"',
     r"\b(?:lest|[wt]?hence|thereof|[tw]herein|whereby|henceforth|hitherto|albeit)\b": (
