@@ -55,7 +55,7 @@ async def test_a_doubtful_size_draws_a_warning(client: AdmissionClient) -> None:
     result = await client.create(build_claim("2Ti"), dry_run=True)
     assert result.allowed
     assert result.warnings == [
-        "spec.size: '2Ti' is a lot. It will be paid for until it is deleted."
+        "spec.size: '2Ti' is large. You pay for it until you delete it."
     ]
 
 
