@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: a process, read from outside."""
+"""Run the demo as a process, and check its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 _EXAMPLE = _ROOT / "examples" / "ephemeral_volume_claims"
 _DEMO = _EXAMPLE / "demo"
 
-pytestmark = pytest.mark.timeout(300)  # a control plane is started, on whatever machine
+pytestmark = pytest.mark.timeout(300)  # each test starts a control plane, maybe on a slow machine
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def read_rest(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.feature("TRB-04", "TRB-05", "ADM-01", "ADM-07", "ADM-40", "ADM-72")
 def test_the_story_comes_out_as_it_should() -> None:
-    """And then the demo serves until Ctrl-C, for people to try what they like."""
+    """After its checks, the demo serves until Ctrl-C."""
     with start_demo() as process:
         text = read_until(process, lambda line: line.startswith("Ctrl-C"))
         assert "All checks passed." in text
@@ -84,7 +84,7 @@ def test_the_story_comes_out_as_it_should() -> None:
         process.send_signal(signal.SIGINT)
         text += read_rest(process)
         assert process.wait() == 0
-    assert "\033[" not in text, "colours are for terminals only"
+    assert "\033[" not in text, "no colours without a terminal"
     assert "Traceback" not in text
 
 

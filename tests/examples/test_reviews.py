@@ -1,4 +1,4 @@
-"""The example under uvicorn, with no cluster at hand: reviews are posted as with curl."""
+"""Run the example under uvicorn without a cluster, and post reviews as curl does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEADLINE = 30.0
 
 @dataclass
 class Server:
-    """A uvicorn with the example."""
+    """A uvicorn process with the example."""
 
     url: str
     log: Path
