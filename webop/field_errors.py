@@ -60,8 +60,8 @@ def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[A
             parsed.append(cause)
         else:
             raise TypeError(
-                f"causes= are webop.AdmissionCause, or mappings with 'field', 'message' and maybe "
-                f"'reason', not {cause!r:.99}."
+                f"causes= must be webop.AdmissionCause, or mappings with 'field', 'message' and "
+                f"optionally 'reason', got {cause!r:.99}."
             )
     return parsed
 

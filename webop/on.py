@@ -122,7 +122,7 @@ def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callabl
 def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
     """Call when one field changes, appears or vanishes ("Field handlers"); ``field`` is a must."""
     if not options.get("field"):
-        raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
+        raise TypeError("@on.field() requires field=, such as field='spec.size'.")
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
@@ -173,7 +173,7 @@ def _register_activity(
 ) -> Callable[[F], F]:
     if bare:
         raise TypeError(
-            f"Decorators of {activity.value} handlers need parentheses, and options by name only."
+            f"Decorators of {activity.value} handlers require parentheses, and take options by name only."
         )
     parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
@@ -191,7 +191,7 @@ def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
     if options.get("reinvocation_policy") and reason is not WebhookType.MUTATING:
-        raise TypeError("reinvocation_policy= is for @on.mutate only: nothing else is reinvoked.")
+        raise TypeError("reinvocation_policy= is for @on.mutate only.")
     if options.get("failure_policy") == "Fail" and options.get("ignore_failures"):
         raise TypeError("ignore_failures=True and failure_policy='Fail' exclude each other.")
     return _register(WebhookHandler, WebhookOptions, resource, options, reason=reason)
@@ -209,8 +209,8 @@ def _register(
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
         raise TypeError(
-            f"{resource[0].__name__}() is given for a resource. Decorators of {label} handlers "
-            "need one, in parentheses, such as ('kopfexamples')."
+            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require one "
+            "in parentheses, such as ('kopfexamples')."
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)

@@ -119,8 +119,8 @@ async def test_texts_that_json_cannot_hold_are_replaced(registry: webop.Operator
 @pytest.mark.parametrize(
     ("causes", "message"),
     [
-        ([5], "causes= are webop.AdmissionCause, or mappings .* not 5"),
-        ("spec", "causes= are webop.AdmissionCause"),
+        ([5], "causes= must be webop.AdmissionCause, or mappings .* got 5"),
+        ("spec", "causes= must be webop.AdmissionCause"),
         ([{"field": "spec"}], "message"),
         ([{"field": "spec", "message": "no", "path": "x"}], "path"),
     ],

@@ -180,7 +180,7 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "match_conditions",
             [{"name": "a", "expression": "true"}, {"name": "a", "expression": "false"}],
             ValueError,
-            "a name of its own for each condition",
+            "a different name for each condition",
         ),
         (
             "match_conditions",

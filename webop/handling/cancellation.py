@@ -67,7 +67,7 @@ class WorkerGroup:
     def _leave(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
-            logger.error("The work on %s has failed: %r", task.get_name(), exc, exc_info=exc)
+            logger.error("The task %s failed: %r", task.get_name(), exc, exc_info=exc)
 
     async def end(self, timeout: float) -> set[asyncio.Task[Any]]:
         """Cancel all tasks, and wait for their end; return those that do not end in time.

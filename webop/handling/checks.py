@@ -76,7 +76,8 @@ def check_signature(
     """
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(
-            f"The handler {_name(fn)} has a yield, so a call would not run it: return instead."
+            f"The handler {_name(fn)} is a generator function: calling it would not run its body. "
+            "Replace yield by return."
         )
     parameters = _read_parameters(fn)
     if parameters is None:
@@ -84,17 +85,16 @@ def check_signature(
     for item in parameters:
         if item.kind is item.POSITIONAL_ONLY and item.default is item.empty:
             raise TypeError(
-                f"The handler {_name(fn)} takes {item.name!r} by position only, but arguments are "
-                "given by name: remove the / from its parameters."
+                f"The handler {_name(fn)} takes {item.name!r} by position only, but webop passes "
+                "arguments by name. Remove the / from its parameters."
             )
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return
     accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
     if missing := sorted(_get_arguments(family).union(indexes) - accepted):
         raise TypeError(
-            f"The handler {_name(fn)} must accept all keyword arguments, also those that it does "
-            f"not use ({', '.join(missing[:3])}{', …' if missing[3:] else ''}): add **_ to its "
-            "parameters."
+            f"The handler {_name(fn)} must accept all keyword arguments, including unused ones "
+            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). Add **_ to its parameters."
         )
 
 
@@ -134,9 +134,9 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
             label = family.__name__.removesuffix("Handler").lower()
             kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
             yield (
-                f"The handler {_name(handler.fn)} requires {item.name!r}, but there is no such "
-                f"argument of {kind.value if kind else label} handlers, and no such index: "
-                f"{advice}{place}"
+                f"The handler {_name(handler.fn)} requires {item.name!r}, but "
+                f"{kind.value if kind else label} handlers have no such argument, and no index has "
+                f"this name: {advice}{place}"
             )
 
 
@@ -153,8 +153,8 @@ def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
                 yield (
                     f"Two handlers for {first.selector} have the id {first.id!r}: "
                     f"{_name(first.fn)}{_locate(first.fn)} and {_name(second.fn)}"
-                    f"{_locate(second.fn)}. Only the first one is called, unless their filters "
-                    "keep them apart. Give one of them another id=, or rename it."
+                    f"{_locate(second.fn)}. webop calls only the first, unless their filters never "
+                    "match the same object. Give one of them another id=, or rename it."
                 )
 
 
@@ -172,12 +172,12 @@ def _find_idlers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
             continue
         if handler.interval is None:
             yield (
-                f"{handler} is called only once for each object: give it interval= or idle= "
+                f"{handler} is called only once for each object. Add interval= or idle= "
                 f"in seconds{_locate(handler.fn)}."
             )
         elif handler.interval == 0:
             yield (
-                f"{handler} is called again and again without a pause: give it a longer interval= "
+                f"{handler} is called repeatedly without a pause. Set a longer interval= "
                 f"in seconds{_locate(handler.fn)}."
             )
 

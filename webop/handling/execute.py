@@ -238,7 +238,7 @@ async def execute_children(
     """
     cause = invocation.cause if cause is None else cause
     if not isinstance(cause, ChangeCause):
-        raise TypeError("Sub-handlers are possible only in handlers of changes.")
+        raise TypeError("Only handlers of changes can have sub-handlers.")
     invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
     parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
@@ -265,7 +265,7 @@ async def execute_children(
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
-        said = "Some sub-handlers are not finished."
+        said = "Some sub-handlers have not finished."
         raise ChildrenRetryError(said, delay=progress.delay) from next(errors, None)
 
 
@@ -288,7 +288,7 @@ def _tame(exc: BaseException) -> Exception:
         return exc
     if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
         raise exc
-    return RuntimeError(f"The handler has raised {exc!r}, which cannot stop the operator.")
+    return RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:

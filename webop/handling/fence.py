@@ -87,7 +87,7 @@ class Fenced(Coroutine[Any, Any, T]):
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("It is for a task of its own.")
+        raise NotImplementedError("A fenced coroutine must run as a separate task.")
 
     def send(self, value: Any) -> Any:
         """Run the next step."""

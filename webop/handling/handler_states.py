@@ -70,7 +70,7 @@ class HandlerState:
         texts: list[object] = [record.get(name) for name in ("purpose", "message", "seen")]
         is_text = all(isinstance(text, str | None) for text in (*texts, *subrefs))
         if not (is_text and isinstance(retries, int)):
-            raise TypeError("its parts are of other types")
+            raise TypeError("its fields have wrong types")
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,

@@ -254,4 +254,4 @@ def detect_name(fn: HandlerFn) -> str:
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
         return fn.__qualname__
-    raise ConfigurationError(f"There is no stable name for {fn!r}: give the handler an id=.")
+    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")

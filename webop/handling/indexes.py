@@ -291,7 +291,9 @@ async def index_object(
                     feed.replace(uid, outcome.result)
             if cause.patch and not feed.has_patched:
                 feed.has_patched = True
-                cause.logger.warning("%s has filled its patch, which is ignored.", handler)
+                cause.logger.warning(
+                    "%s has changed its patch. Patches of indexers are ignored.", handler
+                )
             cause.patch.clear()
     finally:
         indexes.end(uid, turn)
@@ -315,6 +317,6 @@ def _choose(
             if prematches(handler, cause):
                 chosen[feed] = handler
         except Exception:
-            cause.logger.exception("%s has a filter that failed.", handler)
+            cause.logger.exception("A filter of %s failed.", handler)
             doubtful.add(feed)
     return {f: h for f, h in chosen.items() if h is not None or f not in doubtful}

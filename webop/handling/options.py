@@ -272,7 +272,7 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
             raise TypeError(f"{one}= and {other}= exclude each other.")
     for name in ("old", "new", "value"):
         if name in given and "field" not in given:
-            raise TypeError(f"{name}= needs to know the field: field='spec.x'.")
+            raise TypeError(f"{name}= requires field=, such as field='spec.size'.")
     return {name: getattr(model, name) for name in given}
 
 

@@ -90,7 +90,7 @@ def judge_failure(
     if isinstance(exc, (HandlerTimeoutError, HandlerRetriesError)):
         return Outcome(final=True, exception=exc, message=reason)
     if isinstance(exc, AdmissionError):
-        return Outcome(final=True, exception=exc, message=f"{handler} refuses: {reason}")
+        return Outcome(final=True, exception=exc, message=f"{handler} denies the request: {reason}")
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
@@ -139,13 +139,12 @@ def _judge_retry(
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
         limit = HandlerTimeoutError(
-            f"{said} and will stop now, as it would time out after {handler.timeout:g} seconds: "
+            f"{said} and will stop now: it would time out after {handler.timeout:g} seconds: "
             f"{reason}"
         )
     elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
         limit = HandlerRetriesError(
-            f"{said} and will stop now, as its attempts are used up (retries={handler.retries}): "
-            f"{reason}"
+            f"{said} and will stop now: all attempts are used (retries={handler.retries}): {reason}"
         )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)

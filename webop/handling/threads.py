@@ -162,7 +162,7 @@ def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(**kwargs)
     except StopIteration as exc:  # no future can hold it: the caller would wait for ever
-        raise RuntimeError(f"The handler has raised {exc!r}.") from exc
+        raise RuntimeError(f"The handler raised {exc!r}.") from exc
 
 
 def _is_full(usage: _Usage, pool: Pool) -> bool:
@@ -176,7 +176,7 @@ def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
         return
     size = pool.max_workers or 0
     logger.warning(
-        "All %d threads for sync %s are busy, and %d more wait for one: make them async, or raise "
+        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, or increase "
         "settings.%s.max_workers.",
         size,
         pool.threads.calls,

@@ -154,7 +154,7 @@ def _name_conditions(items: list[NamedExpression]) -> tuple[MatchCondition, ...]
     if len(items) > MAX_CONDITIONS:
         raise _refuse(f"must be at most {MAX_CONDITIONS} conditions")
     if len({item["name"] for item in items}) < len(items):
-        raise _refuse("must have a name of its own for each condition")
+        raise _refuse("must have a different name for each condition")
     return tuple(MatchCondition(**item) for item in items)
 
 
