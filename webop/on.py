@@ -173,7 +173,8 @@ def _register_activity(
 ) -> Callable[[F], F]:
     if bare:
         raise TypeError(
-            f"Decorators of {activity.value} handlers require parentheses, and take options by name only."
+            f"Decorators of {activity.value} handlers require parentheses, and take options "
+            "by name only."
         )
     parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
@@ -209,8 +210,8 @@ def _register(
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
         raise TypeError(
-            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require one "
-            "in parentheses, such as ('kopfexamples')."
+            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require "
+            "one in parentheses, such as ('kopfexamples')."
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)

@@ -37,7 +37,8 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
     if hung and activity is Activity.PROBE:  # each further call could block a thread for ever
-        what = f"The {activity.value} has failed: an earlier call of {', '.join(hung)} is still running"
+        names = ", ".join(hung)
+        what = f"The {activity.value} has failed: an earlier call of {names} is still running"
         raise ActivityError(f"{what}. Set a timeout for what it waits for", kind=f"{what}.")
     if operator.client is not None:
         operator.client.enter()  # requests of probes are not of the operator's tasks

@@ -176,8 +176,8 @@ def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
         return
     size = pool.max_workers or 0
     logger.warning(
-        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, or increase "
-        "settings.%s.max_workers.",
+        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, "
+        "or increase settings.%s.max_workers.",
         size,
         pool.threads.calls,
         usage.calls - size,

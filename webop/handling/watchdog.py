@@ -113,8 +113,8 @@ class Watchdog:
         level = self._logged.choose_level(begin)  # it may do so for many objects
         logger.log(
             level,
-            "%s for %.1f s so far. All other handlers, reviews and probes wait. Await slow calls, or "
-            "make it a sync handler. It is here:\n%s",
+            "%s for %.1f s so far. All other handlers, reviews and probes wait. Await slow calls, "
+            "or make it a sync handler. It is here:\n%s",
             begin,
             seconds,
             stack,
