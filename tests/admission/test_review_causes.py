@@ -12,7 +12,7 @@ import pytest
 import webop
 from tests.admissions import build_object, serve
 from webop.field_errors import render_path
-from webop.handling.policy import Attempt, judge_failure
+from webop.handling.policy import Attempt, classify_failure
 
 Json = dict[str, Any]
 
@@ -288,7 +288,7 @@ def test_a_validation_error_elsewhere_is_an_exception_like_others() -> None:
     registry = webop.OperatorRegistry()
     webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
     (handler,) = registry.select_resource_handlers()
-    outcome = judge_failure(
+    outcome = classify_failure(
         handler,
         validate({}),
         Attempt(0, 0),

@@ -166,11 +166,11 @@ class Feed:
     failures are kept here.
     """
 
-    __slots__ = ("_number", "has_patched", "index", "standings")
+    __slots__ = ("_number", "has_patched", "index", "states")
 
     def __init__(self, index: ObjectIndex[Any, Any], number: int) -> None:
         self.index = index
-        self.standings: dict[str, HandlerState] = {}
+        self.states: dict[str, HandlerState] = {}
         self.has_patched = False
         self._number = number
 
@@ -186,7 +186,7 @@ class Feed:
     def forget(self, uid: str) -> None:
         """Remove the values and the failures of an object."""
         self.discard(uid)
-        self.standings.pop(uid, None)
+        self.states.pop(uid, None)
 
     def _build_owner(self, uid: str) -> Owner:
         return uid if self._number == 0 else (uid, self._number)
@@ -275,7 +275,7 @@ async def index_object(
             if handler is None:
                 feed.discard(uid)
                 continue
-            state = feed.standings.get(uid)
+            state = feed.states.get(uid)
             if state is not None and not state.is_due(now()):
                 continue
             state = state or HandlerState(started=now())
@@ -284,9 +284,9 @@ async def index_object(
                 break
             if outcome.exception is not None:
                 feed.discard(uid)
-                feed.standings[uid] = state.with_outcome(outcome)
+                feed.states[uid] = state.with_outcome(outcome)
             else:
-                feed.standings.pop(uid, None)
+                feed.states.pop(uid, None)
                 if outcome.result is not None:  # ignored errors have none (IDX-12, IDX-16)
                     feed.replace(uid, outcome.result)
             if cause.patch and not feed.has_patched:

@@ -49,8 +49,8 @@ _TYPES: dict[type[Handler], str] = {
 
 def note_begin(invocation: Invocation) -> Span | None:
     """Note that a call begins; return its span, if there is one."""
-    if (standing := invocation.options.standing) is not None:
-        standing.running = invocation.handler.id
+    if (status := invocation.options.status) is not None:
+        status.running = invocation.handler.id
     return open_span(_describe, invocation)
 
 
@@ -76,22 +76,22 @@ def note_end(
 ) -> None:
     """Note how a call has ended; each one comes here, hence the shortcut to its row."""
     handler, options = invocation.handler, invocation.options
-    tally, standing = options.tally, options.standing
-    if (row := tally.rows.get(handler)) is None:
-        row = tally.durations.find(_name(handler, options), name_type(handler))
+    counters, status = options.counters, options.status
+    if (row := counters.rows.get(handler)) is None:
+        row = counters.durations.find(_name(handler, options), name_type(handler))
         if not options.parents and not isinstance(handler, ActivityHandler):
-            tally.rows[handler] = row  # others are new for each call
+            counters.rows[handler] = row  # others are new for each call
     add(row, seconds)
     if outcome is not DONE and (how := _name_failure(handler, outcome)):
-        tally.failures[_name(handler, options), name_type(handler), how] += 1
+        counters.failures[_name(handler, options), name_type(handler), how] += 1
         if failure is not None and how != "denied":
-            tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
-    if standing is not None:
-        standing.running = ""
-        standing.failures.pop(handler.id, None)
+            counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if status is not None:
+        status.running = ""
+        status.failures.pop(handler.id, None)
         if failure is not None and not outcome.final:
             attempts = invocation.state.retries + 1
-            standing.failures[handler.id] = attempts, _name_error(failure)
+            status.failures[handler.id] = attempts, _name_error(failure)
     if span is not None:
         named = _name_failure(handler, outcome) or "success"
         is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)

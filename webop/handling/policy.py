@@ -64,7 +64,7 @@ def check_limits(handler: Handler, attempt: Attempt) -> None:
         raise HandlerRetriesError(f"{handler} has exceeded {attempt.retries} retries.")
 
 
-def judge_failure(
+def classify_failure(
     handler: Handler,
     exc: Exception,
     attempt: Attempt,
@@ -95,7 +95,7 @@ def judge_failure(
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
         said = f"{handler} failed temporarily"
-        return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
+        return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
     said = f"{handler} failed with an exception"
     is_unexpected = not isinstance(exc, WebopError)  # whose texts say it all
     mode = handler.errors or default_errors
@@ -107,7 +107,7 @@ def judge_failure(
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
     delay = default_backoff if handler.backoff is None else handler.backoff
     hope = f" and will try again in {delay:g} seconds"
-    return _judge_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
+    return _classify_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
 
 
 def _find_call_problem(exc: Exception) -> str | None:
@@ -130,7 +130,7 @@ def _find_call_problem(exc: Exception) -> str | None:
     return f"webop.{found['name']}(){what} {place}"
 
 
-def _judge_retry(
+def _classify_retry(
     handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
 ) -> Outcome:
     """Allow another attempt, unless the limits of the handler exclude it."""
