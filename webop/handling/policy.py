@@ -1,7 +1,7 @@
-"""The verdict on a handler that has returned or raised: done, failed, or called again later.
+"""Classify the errors of handlers: failed for good, ignored, or retried.
 
-One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdict is an
-:class:`Outcome`. :mod:`webop.handling.handler_states` records it, the caller logs it.
+One policy for all kinds of handlers (chapter "Error handling"). The result is an :class:`Outcome`.
+:mod:`webop.handling.handler_states` records it, the caller logs it. No I/O.
 """
 
 from __future__ import annotations
@@ -38,26 +38,31 @@ class ChildrenRetryError(TemporaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verdict on one attempt of a handler."""
+    """How an attempt of a handler ended."""
 
-    final: bool  # whether the handler must not be called again in this cycle
-    delay: float | None = None  # seconds until the next attempt, if there is one; None for at once
-    result: Any = None  # what the handler has returned
-    exception: BaseException | None = None  # what the handler has failed with
+    final: bool  # whether webop does not call the handler again in this cycle
+    delay: float | None = None  # seconds until the next attempt; None for at once
+    result: Any = None  # the returned value
+    exception: BaseException | None = None  # the error
     subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels
-    message: str = ""  # a line for the log, if the failure deserves one
-    is_unexpected: bool = False  # whether the log should carry the traceback
+    message: str = ""  # the message for the log; empty for none
+    is_unexpected: bool = False  # whether to log the traceback
 
 
 class Attempt(NamedTuple):
-    """The attempts of a handler before this one, and the seconds since the first."""
+    """The number of previous attempts, and the seconds since the first."""
 
     retries: int
     runtime: float
 
 
 def check_limits(handler: Handler, attempt: Attempt) -> None:
-    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11)."""
+    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11).
+
+    Raises:
+        HandlerTimeoutError: ``timeout=`` is exceeded.
+        HandlerRetriesError: ``retries=`` are used.
+    """
     if handler.timeout is not None and attempt.runtime >= handler.timeout:
         raise HandlerTimeoutError(f"{handler} has timed out after {attempt.runtime:.3f} seconds.")
     if handler.retries is not None and attempt.retries >= handler.retries:
@@ -72,11 +77,10 @@ def classify_failure(
     default_errors: ErrorsMode,
     default_backoff: float,
 ) -> Outcome:
-    """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23).
+    """Return the outcome for an exception of a handler (ERR-03 to ERR-11, ERR-23).
 
-    A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal. One
-    about a setting, at the startup, would be the same at each attempt; so would be wrong arguments
-    of webop's own classes.
+    A ``ValidationError`` of pydantic in an admission handler denies the request. Wrong settings and
+    wrong arguments of webop's classes in an activity are permanent: each attempt would fail.
     """
     if isinstance(handler, WebhookHandler) and is_validation_error(exc):
         exc = AdmissionError.from_validation(exc)
@@ -97,7 +101,7 @@ def classify_failure(
         said = f"{handler} failed temporarily"
         return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
     said = f"{handler} failed with an exception"
-    is_unexpected = not isinstance(exc, WebopError)  # whose texts say it all
+    is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
         text = f"{said} and will ignore it: {reason}"
@@ -111,9 +115,9 @@ def classify_failure(
 
 
 def _find_call_problem(exc: Exception) -> str | None:
-    """Return what is wrong if one of webop's public classes was given arguments it does not have.
+    """Return a message if the error is a wrong argument of one of webop's public classes.
 
-    Python tells the class only in the text of the error.
+    Python names the class only in the text of the error.
     """
     found = _WRONG_CALL.match(str(exc)) if isinstance(exc, TypeError) else None
     package = sys.modules[__name__.partition(".")[0]]
@@ -133,7 +137,7 @@ def _find_call_problem(exc: Exception) -> str | None:
 def _classify_retry(
     handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
 ) -> Outcome:
-    """Allow another attempt, unless the limits of the handler exclude it."""
+    """Return a retry, or a failure for good if a limit of the handler excludes a retry."""
     reason = str(exc) or repr(exc)
     is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None
