@@ -215,9 +215,14 @@ class Progress(Mapping[str, HandlerState]):
             self.restart(key)
 
     def restart(self, key: str) -> None:
-        """Reset a handler, so that it is called again."""
+        """Reset a handler, so that it can be called again.
+
+        Keep the ids of its sub-handlers: their records must be found even if it is never called.
+        """
         state = self._states[key]
-        self._states[key] = HandlerState(now(), state.purpose, stored=state.stored)
+        self._states[key] = HandlerState(
+            now(), state.purpose, subrefs=state.subrefs, stored=state.stored
+        )
 
     def drop(self, key: str) -> None:
         """Remove a handler from this cycle."""
