@@ -115,7 +115,7 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
         problems |= dict.fromkeys(_find_problems(handler, indexes))
     if problems:
         raise ConfigurationError("\n".join(problems))
-    return [*_find_clashes(objects), *_find_idlers(objects)]
+    return [*_find_clashes(objects), *_find_unpaced_timers(objects)]
 
 
 def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _list_reasons(handler: ResourceHandler) -> set[Reason | None]:
     return {Reason.CREATE, Reason.UPDATE, *([Reason.RESUME] if handler.initial else [])}
 
 
-def _find_idlers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     for handler in handlers:
         if not isinstance(handler, TimerHandler) or handler.idle is not None:
             continue

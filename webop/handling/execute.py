@@ -22,12 +22,12 @@ from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
-from webop.handling.fence import pass_fence
+from webop.handling.fence import check_fence
 from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
-from webop.handling.observing import CANCELLED, DONE, is_verdict, note_begin, note_end
+from webop.handling.observing import CANCELLED, DONE, is_verdict, record_begin, record_end
 from webop.handling.policy import (
     Attempt,
     ChildrenRetryError,
@@ -159,10 +159,10 @@ async def attempt(
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome = time.monotonic(), CANCELLED
     failure: Exception | None = None
-    span = note_begin(invocation)
+    span = record_begin(invocation)
     try:
         check_limits(handler, attempts)
-        await pass_fence()
+        await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
@@ -189,7 +189,7 @@ async def attempt(
         outcome = DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
-        note_end(invocation, outcome, time.monotonic() - began, failure, span)
+        record_end(invocation, outcome, time.monotonic() - began, failure, span)
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
@@ -272,8 +272,8 @@ async def execute_children(
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
-        said = "Some sub-handlers have not finished."
-        raise ChildrenRetryError(said, delay=progress.delay) from next(errors, None)
+        message = "Some sub-handlers have not finished."
+        raise ChildrenRetryError(message, delay=progress.delay) from next(errors, None)
 
 
 def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:

@@ -119,7 +119,7 @@ class Fenced(Coroutine[Any, Any, T]):
         return self._coroutine.throw(asyncio.CancelledError())
 
 
-async def pass_fence() -> None:
+async def check_fence() -> None:
     """End the task after the deadline, even in a step that began before it."""
     fence = current_fence.get()
     if fence is not None and fence.rest <= 0:

@@ -239,15 +239,15 @@ class Progress(Mapping[str, HandlerState]):
         self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
     ) -> None:
         """Remove the records of these handlers and of all of their sub-handlers."""
-        doomed: dict[str, None] = {}
+        purged: dict[str, None] = {}
         for (
             key
         ) in keys:  # also handlers that no longer match; their sub-handlers are in their records
             state = None if key in self._states else _fetch(storage, key, body)
-            doomed |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
+            purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
         for key, state in self._states.items():
-            doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
-        for key in doomed:
+            purged |= dict.fromkeys((key, *sorted(state.subrefs)))
+        for key in purged:
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 

@@ -47,7 +47,7 @@ _TYPES: dict[type[Handler], str] = {
 }
 
 
-def note_begin(invocation: Invocation) -> Span | None:
+def record_begin(invocation: Invocation) -> Span | None:
     """Record the begin of a call; return its span if traces are enabled."""
     if (status := invocation.options.status) is not None:
         status.running = invocation.handler.id
@@ -67,7 +67,7 @@ def _describe(invocation: Invocation) -> Description:
     return Description(f"handler {name}", attributes)
 
 
-def note_end(
+def record_end(
     invocation: Invocation,
     outcome: Outcome,
     seconds: float,

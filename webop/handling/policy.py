@@ -98,20 +98,20 @@ def classify_failure(
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
-        said = f"{handler} failed temporarily"
-        return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
-    said = f"{handler} failed with an exception"
+        what = f"{handler} failed temporarily"
+        return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, what=what)
+    what = f"{handler} failed with an exception"
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
-        text = f"{said} and will ignore it: {reason}"
+        text = f"{what} and will ignore it: {reason}"
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)
     if mode is ErrorsMode.PERMANENT:
-        text = f"{said} and will stop now: {reason}"
+        text = f"{what} and will stop now: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
     delay = default_backoff if handler.backoff is None else handler.backoff
-    hope = f" and will try again in {delay:g} seconds"
-    return _classify_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
+    suffix = f" and will try again in {delay:g} seconds"
+    return _classify_retry(handler, exc, attempt, delay=delay, what=what, suffix=suffix)
 
 
 def _find_call_problem(exc: Exception) -> str | None:
@@ -135,7 +135,7 @@ def _find_call_problem(exc: Exception) -> str | None:
 
 
 def _classify_retry(
-    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
+    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, what: str, suffix: str = ""
 ) -> Outcome:
     """Return a retry, or a failure for good if a limit of the handler excludes a retry."""
     reason = str(exc) or repr(exc)
@@ -143,16 +143,16 @@ def _classify_retry(
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
         limit = HandlerTimeoutError(
-            f"{said} and will stop now: it would time out after {handler.timeout:g} seconds: "
+            f"{what} and will stop now: it would time out after {handler.timeout:g} seconds: "
             f"{reason}"
         )
     elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
         limit = HandlerRetriesError(
-            f"{said} and will stop now: all attempts are used (retries={handler.retries}): {reason}"
+            f"{what} and will stop now: all attempts are used (retries={handler.retries}): {reason}"
         )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
-    text = f"{said}{hope}: {reason}"
+    text = f"{what}{suffix}: {reason}"
     return Outcome(
         final=False, delay=delay, exception=exc, message=text, is_unexpected=is_unexpected
     )

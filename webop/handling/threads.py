@@ -26,8 +26,8 @@ from webop.settings.sections import Threads
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds; shorter bursts of calls are not logged
-_CROWD = 100  # calls that wait for a thread
+_TOLERANCE = 2.0  # seconds; shorter bursts of calls are not logged
+_MAX_WAITING = 100  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
 
@@ -73,7 +73,7 @@ class _Usage:
         if self.full_since is None and _is_full(self, pool):
             loop = asyncio.get_running_loop()
             self.full_since = loop.time()
-            loop.call_later(_PATIENCE, _warn_if_full, self, pool, self.full_since)
+            loop.call_later(_TOLERANCE, _warn_if_full, self, pool, self.full_since)
 
     def remove(self, pool: Pool) -> None:
         """Count a call that has ended."""
@@ -85,12 +85,12 @@ class _Usage:
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 _abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
 
-_left: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
+_abandoned_calls: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
 
 
 def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
     """Return the call that still runs in a thread although its task was cancelled."""
-    return _left.get(task) if task.cancelled() else None
+    return _abandoned_calls.get(task) if task.cancelled() else None
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
@@ -101,7 +101,7 @@ def count_abandoned(fn: Callable[..., Any]) -> int:
 def is_crowded(pool: Pool) -> bool:
     """Return whether so many calls wait for a thread that no new work should start."""
     usage, size = _usages.get(pool.executor), pool.max_workers
-    return usage is not None and size is not None and usage.calls > size + _CROWD
+    return usage is not None and size is not None and usage.calls > size + _MAX_WAITING
 
 
 def count_calls(pool: Pool) -> int:
@@ -143,7 +143,7 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
     loop = asyncio.get_running_loop()
     _abandoned[fn] += 1
     if (task := asyncio.current_task()) is not None:
-        _left[task] = submitted
+        _abandoned_calls[task] = submitted
 
     def finish() -> None:
         usage.remove(pool)
