@@ -180,7 +180,7 @@ class Progress(Mapping[str, HandlerState]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to call in this cycle."""
+        """Whether all handlers have finished in this cycle."""
         return all(state.is_finished for state in self._states.values())
 
     @property
@@ -240,9 +240,7 @@ class Progress(Mapping[str, HandlerState]):
     ) -> None:
         """Remove the records of these handlers and of all of their sub-handlers."""
         purged: dict[str, None] = {}
-        for (
-            key
-        ) in keys:  # also handlers that no longer match; their sub-handlers are in their records
+        for key in keys:  # also of handlers that no longer match: the record has the sub-handlers
             state = None if key in self._states else _fetch(storage, key, body)
             purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
         for key, state in self._states.items():
