@@ -70,7 +70,7 @@ def test_a_changed_secret_is_handled_for_the_database_that_names_it(
     webop_cluster.apply(build_secret("one"), namespace=webop_namespace)
 
     def count_calls() -> int:
-        return len(re.findall("Database main gets a password", runner.output))
+        return len(re.findall("Setting a password of", runner.output))
 
     with webop_operator(tmp_path / "handlers.py") as runner:
         eventually(lambda: count_calls() == 1, "the Secret is used")
