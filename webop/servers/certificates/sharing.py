@@ -144,8 +144,8 @@ class SharedCertificate:
         if is_final and not has_leaf:
             raise ConfigurationError(
                 f"{self._title} for the certificates of the webhook server cannot be used: {exc} "
-                "The service account needs the verbs get and update for it, and create "
-                "for secrets in its namespace. Or use another one by secret= and namespace=, or files "
+                "The service account needs the verbs get and update for it, and create for "
+                "secrets in its namespace. Or use another one by secret= and namespace=, or files "
                 "by certfile= and pkeyfile=."
             ) from exc
         if self._once.is_new("failure", type(exc)):
