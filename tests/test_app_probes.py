@@ -198,7 +198,7 @@ async def test_results_that_json_cannot_hold_are_an_error_with_the_reason(
     async with serve(registry=registry) as site:
         answer = await site.get("/healthz")
     assert answer.status_code == 500
-    assert "not for JSON" in answer.json()["error"]
+    assert "JSON cannot represent" in answer.json()["error"]
 
 
 @pytest.mark.usefixtures("nowhere")

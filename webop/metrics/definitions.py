@@ -84,7 +84,7 @@ def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
 def read_rejections(operator: Operator) -> Values:
     """Return the requests that were not allowed, by webhook and reason."""
     known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
-    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
+    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.counters.rejections}
 
 
 def read_watches(operator: Operator) -> Values:
@@ -284,7 +284,7 @@ DEFINITIONS = (
         *("webop_webhook_latency_seconds", _HISTOGRAM, ("webhook",)),
         "How long reviews took, from the head of the request to the verdict. (all): reviews that "
         "name no webhook; (unknown): those of webhooks that do not exist.",
-        lambda operator: operator.webhooks.hosting.tally.durations,
+        lambda operator: operator.webhooks.hosting.counters.durations,
     ),
     Definition(
         *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),

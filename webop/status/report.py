@@ -243,7 +243,7 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
 
 
 def _list_webhooks(operator: Operator) -> list[WebhookRow]:
-    latencies = operator.webhooks.hosting.tally.durations.rows
+    latencies = operator.webhooks.hosting.counters.durations.rows
     in_flight = metrics.read_calls_in_flight(operator)
     rejections = _group(metrics.read_rejections(operator))
     empty = [0.0] * (len(BOUNDS) + 2)
