@@ -119,19 +119,19 @@ class Context:
         return {}
 
 
-async def call_startup(visit: Context, host: str) -> list[Finding]:
+async def call_startup(context: Context, host: str) -> list[Finding]:
     """Call the startup handlers, which change the settings, and then the cleanup handlers.
 
     They run in a thread with an event loop of its own, which nobody waits for: whatever they do,
     the command ends. For a service account, they find the host of the API server where they do in
     a pod.
     """
-    registry, settings, limit = visit.registry, visit.settings, visit.startup_timeout
+    registry, settings, limit = context.registry, context.settings, context.startup_timeout
     if not registry.select_activities(Activity.STARTUP):
         return []
-    if not visit.calls_startup:
+    if not context.calls_startup:
         return [warn("startup", "the startup handlers are not called (--no-startup)", _REMEDY)]
-    scope = Scope(not visit.namespaces, visit.namespaces)
+    scope = Scope(not context.namespaces, context.namespaces)
     vault = Vault()
     await vault.populate({}, reason="webop doctor connects no client for startup handlers.")
     options = OperatorOptions(registry=registry, settings=settings, scope=scope, vault=vault)
@@ -152,7 +152,7 @@ async def call_startup(visit: Context, host: str) -> list[Finding]:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         logger.addHandler(log)
         stack.callback(logger.removeHandler, log)
-        if visit.home and _POD_VARIABLE not in os.environ:
+        if context.home and _POD_VARIABLE not in os.environ:
             os.environ[_POD_VARIABLE] = host
             stack.callback(os.environ.pop, _POD_VARIABLE)
         ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))

@@ -74,9 +74,9 @@ class Need:
 _weak = partial(Need, level=Level.WARNING)
 
 
-def list_object_needs(visit: Context) -> Iterator[Need]:
+def list_object_needs(context: Context) -> Iterator[Need]:
     """Yield what it takes to serve objects (chapter "Deployment", RBAC)."""
-    settings, namespaces, is_patched = visit.settings, visit.namespaces, visit.handled
+    settings, namespaces, is_patched = context.settings, context.namespaces, context.handled
     for resource in sorted(is_patched, key=lambda resource: resource.name):
         plural, group = resource.plural, resource.group
         where = namespaces if resource.namespaced else ()
@@ -98,43 +98,43 @@ def list_object_needs(visit: Context) -> Iterator[Need]:
         yield _weak("", "events", ("create", "patch"), namespaces)
 
 
-def _list_coordination_needs(visit: Context) -> Iterator[Need]:
-    leadership, peering = visit.settings.leadership, visit.settings.peering
+def _list_coordination_needs(context: Context) -> Iterator[Need]:
+    leadership, peering = context.settings.leadership, context.settings.peering
     if (name := leadership.lease_name) is not None:
-        where = (leadership.lease_namespace or visit.namespace,)
+        where = (leadership.lease_namespace or context.namespace,)
         yield Need(LEASES.group, LEASES.plural, ("get", "create", "update"), where, name)
         use = "optional: with it, replicas take over more quickly"
         yield Need(LEASES.group, LEASES.plural, ("list", "watch"), where, name, Level.NOTE, use)
     need = Need if peering.mandatory else _weak
-    for kind in [] if peering.standalone else visit.peerings:
-        yield need(kind.group, kind.plural, ("list", "watch"), visit.namespaces, peering.name)
+    for kind in [] if peering.standalone else context.peerings:
+        yield need(kind.group, kind.plural, ("list", "watch"), context.namespaces, peering.name)
         written = f"{kind.plural}/status" if "status" in kind.subresources else kind.plural
-        yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
+        yield need(kind.group, written, ("patch",), context.namespaces, peering.name)
 
 
-def _list_declared_needs(visit: Context) -> Iterator[Need]:
-    for right in map(parse_right, visit.settings.networking.rights):
-        for one in right.selector.select(visit.resources):
+def _list_declared_needs(context: Context) -> Iterator[Need]:
+    for right in map(parse_right, context.settings.networking.rights):
+        for one in right.selector.select(context.resources):
             resource = f"{one.plural}/{right.subresource}".rstrip("/")
-            where = visit.namespaces if one.namespaced else ()
+            where = context.namespaces if one.namespaced else ()
             use = "handlers do it, as settings.networking.rights says"
             yield Need(one.group, resource, right.verbs, where, use=use, is_declared=True)
 
 
-def list_needs(visit: Context, *, has_own_secret: bool = True) -> Iterator[Need]:
+def list_needs(context: Context, *, has_own_secret: bool = True) -> Iterator[Need]:
     """Yield all that the operator must be permitted to do, as far as it is known.
 
     A Secret with a certificate that is not its own is only read.
     """
-    for name, kind in product(visit.names, KINDS.values()):
+    for name, kind in product(context.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
-    if (secret := visit.secret) is not None:
+    if (secret := context.secret) is not None:
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
         yield Need("", "secrets", verbs, (secret[0],), secret[1])
-    yield from list_object_needs(visit) if visit.registry else ()
-    if visit.registry.select_resource_handlers():
-        yield from _list_coordination_needs(visit)
-    yield from _list_declared_needs(visit)
+    yield from list_object_needs(context) if context.registry else ()
+    if context.registry.select_resource_handlers():
+        yield from _list_coordination_needs(context)
+    yield from _list_declared_needs(context)
 
 
 def build_review(attributes: Json, account: str | None, home: str) -> tuple[str, Json]:
@@ -151,33 +151,33 @@ def build_review(attributes: Json, account: str | None, home: str) -> tuple[str,
     return f"/apis/{_API}/v1/{kind.lower()}s", body
 
 
-async def check_permissions(visit: Context) -> list[Finding]:
+async def check_permissions(context: Context) -> list[Finding]:
     """Ask the API server about all that the operator needs."""
 
     async def check(need: Need) -> Finding:
         missing = []
         for attributes in need.list_reviews():
-            path, body = build_review(attributes, visit.account, visit.home)
-            answer = await visit.client.request("POST", path, body=body)
+            path, body = build_review(attributes, context.account, context.home)
+            answer = await context.client.request("POST", path, body=body)
             if not answer["status"].get("allowed"):
                 missing.append(attributes)
         return need.judge(missing)
 
-    found = {} if visit.secret is None else await visit.read_secret(*visit.secret)
+    found = {} if context.secret is None else await context.read_secret(*context.secret)
     known = found.get("metadata", {}).get("annotations") or ()
     is_own = not found or "webop.dev/certificate" in known  # one of others is only read
-    return await run_concurrently(map(check, list_needs(visit, has_own_secret=is_own)))
+    return await run_concurrently(map(check, list_needs(context, has_own_secret=is_own)))
 
 
-def list_unknown(visit: Context) -> Iterator[Finding]:
+def list_unknown(context: Context) -> Iterator[Finding]:
     """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
-    rights = {parse_right(text).selector for text in visit.settings.networking.rights}
-    handled = visit.registry.collect_selectors()
+    rights = {parse_right(text).selector for text in context.settings.networking.rights}
+    handled = context.registry.collect_selectors()
     for selector in sorted({*handled, *rights}, key=str):
-        if not selector.is_specific or selector.select(visit.resources):
+        if not selector.is_specific or selector.select(context.resources):
             continue
         what, remedy = "not in the cluster", "Create its definition: kubectl apply -f CRD.yaml"
-        if names := sorted(map(str, selector.find_candidates(visit.resources))):
+        if names := sorted(map(str, selector.find_candidates(context.resources))):
             what, remedy = f"ambiguous: {join_names(names)}", "Name the API group, too."
         effect = "its handlers are not called, and " if selector in handled else ""
         text = f"{what}: {effect}the rights to it are not checked"

@@ -113,7 +113,7 @@ _CAUSES = (
 )  # fmt: skip
 
 
-async def check_trust(visit: Context, webhooks: Sequence[Json]) -> list[Finding]:
+async def check_trust(context: Context, webhooks: Sequence[Json]) -> list[Finding]:
     """Check where the webhooks of a configuration lead: usually, all to the same address."""
     addresses: dict[tuple[str, str], Json] = {}
     for config in (webhook["clientConfig"] for webhook in webhooks):
@@ -123,8 +123,8 @@ async def check_trust(visit: Context, webhooks: Sequence[Json]) -> list[Finding]
         addresses[address, config.get("caBundle") or ""] = service
     findings: list[Finding] = []
     for (address, bundle), service in addresses.items():
-        findings.append(check_bundle(bundle, visit.now))
-        findings += await _check_address(visit, f"https://{address}", service, bundle)
+        findings.append(check_bundle(bundle, context.now))
+        findings += await _check_address(context, f"https://{address}", service, bundle)
     is_soft = not has_required(webhooks)
     return [
         replace(one, level=Level.WARNING) if is_soft and one.level is Level.FAILURE else one
@@ -159,14 +159,14 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
     return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_address(visit: Context, url: str, service: Json, bundle: str) -> list[Finding]:
+async def _check_address(context: Context, url: str, service: Json, bundle: str) -> list[Finding]:
     """Connect to a server if that is possible from here, and check the certificate it shows."""
     parts, place = urlsplit(url), None
     name = str(parts.hostname)
     try:
         if service:
             path = f"/api/v1/namespaces/{service['namespace']}/services/{service['name']}"
-            found = await visit.read(path)
+            found = await context.read(path)
             if not found:
                 remedy = "Create it; or correct service= and namespace= of the webhook server."
                 return [fail("address", f"{url}: there is no such Service", remedy)]
@@ -192,9 +192,9 @@ async def _check_address(visit: Context, url: str, service: Json, bundle: str) -
         return [warn("address", text, remedy)]
     serial = read_serial(shown)
     what = f"that for {name}, serial number {serial},"
-    findings = [judge_life("certificate", what, shown, visit.now)]
+    findings = [judge_life("certificate", what, shown, context.now)]
     with contextlib.suppress(OSError, ValueError, LookupError):  # it cannot be read from here
-        source, wanted = await _fetch_wanted(visit, service)
+        source, wanted = await _fetch_wanted(context, service)
         if split_certificates(wanted)[0] != shown:
             text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
             remedy = "Wait a minute for replicas to follow; else restart them, and see their log."
@@ -204,28 +204,28 @@ async def _check_address(visit: Context, url: str, service: Json, bundle: str) -
 
 async def _shake_hands(host: str, port: int, name: str, bundle: str) -> bytes:
     """Return the certificate that a server of a name shows, if it is trusted."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.hostname_checks_common_name = False
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.hostname_checks_common_name = False
     # As for Go, whatever is in the bundle is trusted, not only what is its own CA.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if bundle:
-        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
+        tls.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
     else:
-        context.load_default_certs()
+        tls.load_default_certs()
     async with asyncio.timeout(_TIMEOUT):
-        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+        _, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=name)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Context, service: Json) -> tuple[str, bytes]:
+async def _fetch_wanted(context: Context, service: Json) -> tuple[str, bytes]:
     """Return where the operator has its certificate from, and that."""
-    server = visit.settings.admission.server
+    server = context.settings.admission.server
     if isinstance(server, WebhookServer) and server.certfile:
         return str(server.certfile), await asyncio.to_thread(Path(server.certfile).read_bytes)
-    name = visit.name_secret(service["name"])
-    secret = await visit.read_secret(service["namespace"], name)
+    name = context.name_secret(service["name"])
+    secret = await context.read_secret(service["namespace"], name)
     return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 
 
@@ -334,7 +334,7 @@ def build_creation(
     return "POST", path, encode_body(made), f"a CREATE of {resource.plural}{where}"
 
 
-async def probe(visit: Context, webhooks: Collection[Webhook]) -> list[Finding]:
+async def probe(context: Context, webhooks: Collection[Webhook]) -> list[Finding]:
     """Make the API server call webhooks; return a finding for each."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -342,36 +342,36 @@ async def probe(visit: Context, webhooks: Collection[Webhook]) -> list[Finding]:
         form = JSON if method == "POST" else MERGE_PATCH
         async with gate:
             try:
-                await visit.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
+                await context.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
             except APIError as exc:
                 return read_answer(what, exc)
         return Response(what)
 
-    attempts = await run_concurrently(_prepare(visit, body) for _, body in webhooks)
+    attempts = await run_concurrently(_prepare(context, body) for _, body in webhooks)
     unique = dict.fromkeys(one for one in attempts if not isinstance(one, str))
     sent = await run_concurrently(send(*one) for one in unique)
     answers = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else answers[one] for one in attempts]
-    return [judge(*one, sent, visit.username) for one in zip(webhooks, own, strict=True)]
+    return [judge(*one, sent, context.username) for one in zip(webhooks, own, strict=True)]
 
 
-async def _prepare(visit: Context, webhook: Json) -> Attempt | str:
+async def _prepare(context: Context, webhook: Json) -> Attempt | str:
     """Return a request that a webhook is called for; or say why there is none."""
     places: list[str] | None = None  # the namespaces that it is called for; None for all
     if query := parse_selector(webhook.get("namespaceSelector"))[0]:
         try:
-            listed = await visit.read("/api/v1/namespaces", labelSelector=query)
+            listed = await context.read("/api/v1/namespaces", labelSelector=query)
         except APIForbiddenError:
             return "its namespaces are unknown: this account may not list namespaces"
         places = [item["metadata"]["name"] for item in listed["items"]]
     query, labels = parse_selector(webhook.get("objectSelector"))
-    targets = list(list_targets(webhook, visit.resources))
+    targets = list(list_targets(webhook, context.resources))
     for resource, subresource, updates, creates in targets[:_TRIED_TARGETS]:
-        found = await _find_object(visit, resource, query, places)
+        found = await _find_object(context, resource, query, places)
         if found is not None and updates:
             return build_update(resource, subresource, found)
         present = found and found["metadata"].get("namespace")
-        known = (present, *(visit.namespaces or (visit.namespace, *(places or ()))))
+        known = (present, *(context.namespaces or (context.namespace, *(places or ()))))
         served = [name for name in known if name and (places is None or name in places)]
         if creates and (served or not resource.namespaced):
             return build_creation(resource, served[0] if served else None, labels, found)
@@ -381,13 +381,13 @@ async def _prepare(visit: Context, webhook: Json) -> Attempt | str:
 
 
 async def _find_object(
-    visit: Context, resource: Resource, query: str, places: list[str] | None
+    context: Context, resource: Resource, query: str, places: list[str] | None
 ) -> Json | None:
     """Return an object that the webhook is called for, if there is one that can be read."""
-    where = visit.namespaces or (None, visit.namespace)  # None is the whole cluster
+    where = context.namespaces or (None, context.namespace)  # None is the whole cluster
     for path in dict.fromkeys(resource.get_url(namespace=place) for place in where):
         with contextlib.suppress(APIForbiddenError):
-            listed = await visit.read(path, limit=_LOOKED_AT, labelSelector=query)
+            listed = await context.read(path, limit=_LOOKED_AT, labelSelector=query)
             for item in listed.get("items") or ():
                 namespace = item["metadata"].get("namespace")  # without, it is called always
                 is_served = places is None or namespace is None or namespace in places

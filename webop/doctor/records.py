@@ -28,22 +28,22 @@ def has_required(webhooks: Iterable[Json]) -> bool:
     return any(webhook.get("failurePolicy") != "Ignore" for webhook in webhooks)
 
 
-async def find_configurations(visit: Context) -> tuple[Found, list[Finding]]:
+async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
     """Return the operator's configurations, and what is wrong with them; set their names."""
     subject, found, findings = "configurations", Found(), list[Finding]()
-    if visit.registry and not visit.registry.select_webhooks() and not visit.managed:
+    if context.registry and not context.registry.select_webhooks() and not context.managed:
         return found, [note(subject, "none, and these handlers have no webhooks")]
     try:
-        visit.names = await _list_names(visit)
+        context.names = await _list_names(context)
     except APIForbiddenError:
         remedy = "Name them: --managed NAME, as in settings.admission.managed."
         return found, [warn(subject, "this account may not list them", remedy)]
-    if not visit.names:
+    if not context.names:
         remedy = "Set settings.admission.managed; or, if they are made by hand: --managed NAME."
         return found, [warn(subject, "no replica of webop keeps any in this cluster", remedy)]
-    for name in visit.names:
+    for name in context.names:
         try:
-            both = {(name, kind): await _fetch(visit, kind, name) for kind in KINDS}
+            both = {(name, kind): await _fetch(context, kind, name) for kind in KINDS}
         except APIForbiddenError as exc:
             remedy = "Run it as an account that may get or patch it, such as the operator's."
             findings.append(note(subject, f"{name}: {exc}", remedy))
@@ -52,28 +52,28 @@ async def find_configurations(visit: Context) -> tuple[Found, list[Finding]]:
         if all(one.version is None for one in both.values()):
             text = f"there are no webhook configurations {name}: nothing is checked"
             remedy = "Start the operator, or see its log. Other names: --managed NAME."
-            findings.append((fail if visit.managed else warn)("existence", text, remedy))
-    if visit.registry and len(visit.names) > 1:
-        text = f"there are several operators in the cluster: {join_names(visit.names)}"
+            findings.append((fail if context.managed else warn)("existence", text, remedy))
+    if context.registry and len(context.names) > 1:
+        text = f"there are several operators in the cluster: {join_names(context.names)}"
         findings.append(warn("handlers", text, "Say which one has these: --managed NAME."))
     return found, findings
 
 
-async def _list_names(visit: Context) -> Sequence[str]:
-    if name := visit.managed or visit.settings.admission.managed:
+async def _list_names(context: Context) -> Sequence[str]:
+    if name := context.managed or context.settings.admission.managed:
         return [name]
-    lists = [await visit.read(kind.get_url()) for kind in KINDS.values()]
+    lists = [await context.read(kind.get_url()) for kind in KINDS.values()]
     everything = [body["metadata"] for listed in lists for body in listed.get("items") or ()]
     kept = (one for one in everything if PREFIX in " ".join(one.get("annotations") or ()))
     return list(dict.fromkeys(one["name"] for one in kept))
 
 
-async def _fetch(visit: Context, reason: WebhookType, name: str) -> Configuration:
+async def _fetch(context: Context, reason: WebhookType, name: str) -> Configuration:
     """Read it; for operators, who may only patch it, an empty patch returns it."""
     try:
-        body = await visit.read(KINDS[reason].get_url(name=name)) or None
+        body = await context.read(KINDS[reason].get_url(name=name)) or None
     except APIForbiddenError:
-        body = await visit.client.patch(KINDS[reason], None, name, {})
+        body = await context.client.patch(KINDS[reason], None, name, {})
     return parse_configuration(body, is_alive=lambda _: True)
 
 
@@ -109,14 +109,14 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
 
 
 def check_handlers(
-    visit: Context, name: str, reason: WebhookType, found: Configuration
+    context: Context, name: str, reason: WebhookType, found: Configuration
 ) -> Iterator[Finding]:
     """Compare the webhooks that the handlers need with those that are configured."""
     made = build_configuration(
         reason=reason,
         name=name,
-        handlers=visit.registry.select_webhooks(),
-        resources=visit.resources,
+        handlers=context.registry.select_webhooks(),
+        resources=context.resources,
         client_config={"url": "https://localhost"},
     )
     expected = {webhook["name"] for webhook in made["webhooks"]}
@@ -132,14 +132,14 @@ def check_handlers(
         yield warn("handlers", text, remedy)
 
 
-async def check_lease(visit: Context) -> list[Finding]:
+async def check_lease(context: Context) -> list[Finding]:
     """Check that a live replica holds the Lease, if the operator has one."""
-    leadership = visit.settings.leadership
+    leadership = context.settings.leadership
     if leadership.lease_name is None:
         return []
-    where, name = leadership.lease_namespace or visit.namespace, leadership.lease_name
-    raw = await visit.read(LEASES.get_url(namespace=where, name=name))
-    return [judge_lease(f"Lease {where}/{name}", raw, visit.now, visit.replicas)]
+    where, name = leadership.lease_namespace or context.namespace, leadership.lease_name
+    raw = await context.read(LEASES.get_url(namespace=where, name=name))
+    return [judge_lease(f"Lease {where}/{name}", raw, context.now, context.replicas)]
 
 
 def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[str]) -> Finding:
@@ -164,19 +164,19 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
     return approve(subject, f"{record.holder} holds it")
 
 
-async def check_peering(visit: Context) -> list[Finding]:
+async def check_peering(context: Context) -> list[Finding]:
     """Check that the peering objects are there, and that nobody in them pauses the operator."""
-    peering, findings = visit.settings.peering, list[Finding]()
+    peering, findings = context.settings.peering, list[Finding]()
     if peering.standalone:
         return []
-    subject, ours = f"peering {peering.name}", build_kinds(clusterwide=not visit.namespaces)[0]
-    for namespace in visit.namespaces or (None,):
-        paths = [one.get_url(namespace=namespace, name=peering.name) for one in visit.peerings]
-        found = [raw for path in paths if (raw := await visit.read(path))]
+    subject, ours = f"peering {peering.name}", build_kinds(clusterwide=not context.namespaces)[0]
+    for namespace in context.namespaces or (None,):
+        paths = [one.get_url(namespace=namespace, name=peering.name) for one in context.peerings]
+        found = [raw for path in paths if (raw := await context.read(path))]
         where = f"-n {namespace}" if namespace else "-A"
         resume = f"webop resume {where} --peering {peering.name}"
         for raw in found:
-            findings += judge_peers(subject, raw, peering.priority, visit.now, resume)
+            findings += judge_peers(subject, raw, peering.priority, context.now, resume)
         if peering.mandatory and not found:
             remedy = build_creation_command(ours, namespace, peering.name)
             if not paths:
@@ -206,28 +206,28 @@ def judge_peers(
         yield approve(subject, f"nobody pauses an operator of priority {priority}")
 
 
-async def check_finalizers(visit: Context) -> list[Finding]:
+async def check_finalizers(context: Context) -> list[Finding]:
     """Find objects that cannot go because of the finalizer, of custom and of handled kinds."""
-    finalizer = visit.settings.persistence.finalizer
-    custom = [one for one in visit.resources if one.preferred and "." in one.group]
+    finalizer = context.settings.persistence.finalizer
+    custom = [one for one in context.resources if one.preferred and "." in one.group]
     kinds = [one for one in custom if not one.group.endswith(".k8s.io")]
-    kinds = [one for one in (*kinds, *visit.handled) if "list" in one.verbs]
-    handled = visit.handled if visit.registry else kinds  # maybe, if the handlers are not known
-    search = await find_held(visit.client, kinds, visit.namespaces, finalizer)
+    kinds = [one for one in (*kinds, *context.handled) if "list" in one.verbs]
+    handled = context.handled if context.registry else kinds  # maybe, if the handlers are not known
+    search = await find_held(context.client, kinds, context.namespaces, finalizer)
     stuck: dict[str, list[HeldObject]] = {}
     for one in search.held:
-        age = visit.now - (one.deleted_at or visit.now)
+        age = context.now - (one.deleted_at or context.now)
         if one.deleted_at and (age > _TOO_LONG or one.resource not in handled):
             stuck.setdefault(one.kind, []).append(one)
     findings = []
     for kind, held in stuck.items():
-        age = visit.now - (held[0].deleted_at or visit.now)
+        age = context.now - (held[0].deleted_at or context.now)
         names = join_names((one.path for one in held), 3)
         since = describe_seconds(age.total_seconds())
         text = f"being deleted for {since}, held by {finalizer}: {names}"
         if held[0].resource not in handled:
             text += "; no handler in these files is for this kind"
-        where = " ".join(f"-n {name}" for name in visit.namespaces) or "-A"
+        where = " ".join(f"-n {name}" for name in context.namespaces) or "-A"
         remedy = "Start the operator, or see its log. If no operator handles it any more: "
         findings.append(warn(kind, text, f"{remedy}webop finalizers release {where} {kind}"))
     if search.problems:

@@ -97,8 +97,8 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         APIError: it does not answer.
     """
     variables = dict(request.variables)
-    visit = await _prepare(registry, request, variables)
-    settings, known = visit.settings, set[Resource]()  # of equal ones, the first counts
+    context = await _prepare(registry, request, variables)
+    settings, known = context.settings, set[Resource]()  # of equal ones, the first counts
     if request.asks_cluster:
         async with connect_command() as client:
             known.update((await discover(client)).resources)
@@ -115,8 +115,10 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
             f"{', '.join(clients)}: what is done by the client is not known. Say it in "
             "settings.networking.rights, or by --rules."
         )
-    peerings = () if settings.peering.standalone else build_kinds(clusterwide=not visit.namespaces)
-    visit.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
+    peerings = (
+        () if settings.peering.standalone else build_kinds(clusterwide=not context.namespaces)
+    )
+    context.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
@@ -140,12 +142,12 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
-        server=visit.service_server,
+        server=context.service_server,
         pod_networks=request.pod_networks,
         scraper=request.metrics,
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
-    roles = build_rights(plan, list_needs(visit), request.namespaces, visit.handled, own)
+    roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
     made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, doubts)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
@@ -178,7 +180,7 @@ async def _prepare(
         settings.leadership.lease_name = name
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
-    visit = Context(
+    context = Context(
         settings=settings,
         managed=None,
         account=f"system:serviceaccount:{request.home}:{request.name}",
@@ -188,7 +190,7 @@ async def _prepare(
         calls_startup=request.calls_startup,
         startup_timeout=_STARTUP_TIMEOUT,
     )
-    for finding in await call_startup(visit, _HOST) if request.calls_startup else ():
+    for finding in await call_startup(context, _HOST) if request.calls_startup else ():
         if finding.level is not Level.OK:
             raise ConfigurationError(
                 f"{finding.text}. Give them what they need by --env NAME=VALUE, or leave them out "
@@ -197,8 +199,8 @@ async def _prepare(
     settings.peering.standalone |= not settings.peering.mandatory
     if webhooks:
         _check_webhooks(settings, request, variables)
-        visit.names = [settings.admission.managed] if settings.admission.managed else []
-    return visit
+        context.names = [settings.admission.managed] if settings.admission.managed else []
+    return context
 
 
 def _check_webhooks(
