@@ -89,7 +89,7 @@ def test_what_must_change_is_said_with_its_line_and_the_public_name(
         ),
         (
             "@kopf.on.create('pods', field='spec.x')\ndef fn(**_): ...",
-            "field= and value= of creation handlers check the current state; Kopf, the old one, too.",
+            "field= and value= of creation handlers check the current state; Kopf, also the old.",
         ),
         (
             "@kopf.on.validate('pods', subresource='*')\ndef fn(**_): ...",

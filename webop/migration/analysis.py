@@ -1,4 +1,4 @@
-"""Analyse all files of an operator: code by :mod:`.code`, dependencies and images by :mod:`.pins`."""
+"""Analyse all files of an operator: code (:mod:`.code`), dependencies and images (:mod:`.pins`)."""
 
 from __future__ import annotations
 

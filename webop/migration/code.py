@@ -164,7 +164,7 @@ def _compare(
     ):
         yield "PermanentError ends a timer for its object; in Kopf, the timer continues."
     if names[-1] == "create" and options.keys() & {"field", "value"}:
-        yield "field= and value= of creation handlers check the current state; Kopf, the old one, too."
+        yield "field= and value= of creation handlers check the current state; Kopf, also the old."
     subresource = options.get("subresource")
     if isinstance(subresource, ast.Constant) and subresource.value == "*":
         yield 'subresource="*" includes the object itself; in Kopf, only its subresources.'
