@@ -111,7 +111,7 @@ async def test_what_is_saved_runs_at_once_unless_it_cannot_be_imported(
 async def test_handlers_that_never_could_be_imported_run_when_they_can(workshop: Workshop) -> None:
     path = write(workshop, "(")
     async with workshop.start("-A", "--reload", path) as command:
-        await command.wait_for("nothing runs until a file changes")
+        await command.wait_for("No operator runs until a file changes")
         assert "version.py, line 1" in command.output
         write(workshop, "1")
         await command.wait_for("version 1 is process")
