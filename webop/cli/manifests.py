@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HEAD = "# Made by: webop manifests"
-_ADVICE = "# Instead of editing it, run that again; what it has no option for, change by kustomize."
+_ADVICE = "# Do not edit it: run the command again, and use kustomize for what has no option."
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _names, _scope, _others, _webhooks = map(

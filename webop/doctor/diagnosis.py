@@ -1,6 +1,6 @@
-"""The whole examination, in order: each step needs what those before it have found out.
+"""All checks in order; each step needs the results of those before it.
 
-Flow: credentials → startup handlers → webhook configurations and calls → who acts → RBAC.
+Flow: credentials → startup handlers → webhook configurations and calls → Lease, peering → RBAC.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webop.errors import APIError, APIForbiddenError, LoginError
 
 
 async def examine(context: Context) -> Report:
-    """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
+    """Check an operator and return the report; errors of the cluster become findings."""
     report: dict[str, list[Finding]] = {}
     try:
         async with connect_command() as context.client:
@@ -31,7 +31,7 @@ async def examine(context: Context) -> Report:
                 report.setdefault(title, []).extend(findings)
     except (LoginError, APIError) as exc:
         subject = "login" if isinstance(exc, LoginError) else "server"
-        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), and kubectl cluster-info."
+        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), then: kubectl cluster-info"
         report.setdefault("API server", []).append(fail(subject, str(exc), remedy))
     return {title: findings for title, findings in report.items() if findings}
 
@@ -45,7 +45,9 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     clock = ServerClock(client)
     await clock.adjust(0)
     context.now, context.username = clock.tell().astimezone(dt.UTC), clock.username
-    login = approve("login", clock.username or "the API server does not say who this is")
+    login = approve(
+        "login", clock.username or "the API server does not return the name of this account"
+    )
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
     context.resources = (await discover(client)).resources
     found, findings = await records.find_configurations(context)
