@@ -14,8 +14,8 @@ from bench.operators import run_operator
 
 _SAMPLER = str(Path(__file__).parents[1] / "sampler.py")
 _OUTSIDE = "event loop, all the rest"
-# A sample belongs to the innermost frame whose "module:function" begins with one of these names; the
-# longest name wins. A module of webop that is not listed is its own stage.
+# A sample belongs to the innermost frame whose "module:function" begins with one of these names;
+# the longest name wins. A module of webop that is not listed is its own stage.
 _STAGES = {
     "webop.cli": _OUTSIDE,
     "webop.embedding": _OUTSIDE,
