@@ -1,4 +1,4 @@
-"""What each stage of a creation costs, from samples of the operator's stacks."""
+"""The cost of each stage of a creation, from samples of the operator's stacks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
 
 
 def share_among_stages(stacks: list[tuple[list[str], int]], total: float) -> Sample:
-    """Share the microseconds per object among the stages, the most expensive first."""
+    """Divide the microseconds per object among the stages, the most expensive first."""
     stages: Counter[str] = Counter()
     for stack, count in stacks:
         stage = next(filter(None, map(_find_stage, stack)), _OUTSIDE)

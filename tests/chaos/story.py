@@ -210,13 +210,13 @@ async def set_up(
 
 
 async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float:
-    """Let everything happen; return how many seconds the calm has taken to have all converge."""
+    """Run users and faults; return the seconds of calm until all objects were settled."""
     names = [f"crate-{number}" for number in range(times.objects)]
     stage.began = read_clock()
     acting = asyncio.create_task(stage.users.act(names, times.rate))
     background = [
         stage.watching,
-        asyncio.create_task(_tell_progress(stage, say)),
+        asyncio.create_task(_report_progress(stage, say)),
         asyncio.create_task(_check_webhooks(stage)),
     ]
     async with asyncio.TaskGroup() as group:
@@ -226,7 +226,7 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
         await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
     stage.users.stop()
     await acting
-    say("the users stop, and all faults are over")
+    say("Users and faults have stopped. The calm begins.")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
     stage.unsettled = await _list_unsettled(stage)
@@ -236,7 +236,7 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
                 await asyncio.sleep(1)
                 stage.unsettled = await _list_unsettled(stage)
     took, left = read_clock() - began, stage.unsettled
-    say(f"{len(left)} objects are unsettled after {took:.1f} s")
+    say(f"{len(left)} objects are unsettled after {took:.1f} s of calm.")
     if left or took > times.calm:
         text = f"after {took:.1f} s, {len(left)} are unsettled: {', '.join(left[:10])}"
         stage.problems.append(Violation("not converged in time", text, at=read_clock()))
@@ -249,17 +249,17 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     return took
 
 
-async def _tell_progress(stage: Stage, say: Say) -> None:
+async def _report_progress(stage: Stage, say: Say) -> None:
     while True:
         await asyncio.sleep(_PROGRESS)
         lives = stage.witness.lives.values()
         lines = sum(path.stat().st_size for path in stage.fleet.folder.glob("*.lines"))
         say(
-            f"{sum(life.gone is None for life in lives)} objects of {len(lives)}, "
+            f"{sum(life.gone is None for life in lives)} objects ({len(lives)} created), "
             f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
             f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
             + (
-                f"; not settled: {len(stage.unsettled)}, {stage.unsettled[0]}"
+                f", {len(stage.unsettled)} unsettled: {stage.unsettled[0]}, …"
                 if stage.unsettled
                 else ""
             )
@@ -350,8 +350,8 @@ def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
     ]
 
 
-def tell(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
-    """Return the story of a violation: what was done to the object, and what went wrong then."""
+def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
+    """Return the history of the object of a violation, with the faults around it."""
     events = []
     if violation.uid:
         events = [(call.begin, str(call)) for call in evidence.calls if call.uid == violation.uid]
@@ -380,15 +380,15 @@ def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
         "objects": len(evidence.lives),
         "objects at the end": sum(life.gone is None for life in evidence.lives.values()),
         "calls": f"{len(calls)}: {_format(outcomes)}",
-        "of handlers": Counter(call.handler for call in calls),
-        "repeated, excused or not": count_repetitions(calls),
-        "changes of who acts": len(list_leaders(calls)) - 1,
+        "calls by handler": Counter(call.handler for call in calls),
+        "repeated calls": count_repetitions(calls),
+        "changes of the leader": len(list_leaders(calls)) - 1,
         "processes": len(evidence.processes),
         "faults": stage.counts,
-        "on the ways": ways,
-        "reviews that met no replica": stage.fleet.balancer.refused,
-        "converged in the calm after": f"{took:.1f} s",
-        "gaps of the witness": stage.witness.gaps,
+        "faults of connections": ways,
+        "reviews without a replica": stage.fleet.balancer.refused,
+        "calm until settled": f"{took:.1f} s",
+        "gaps in the watch": stage.witness.gaps,
     }
     for process in evidence.processes.values():
         for name, trend in measure_growth(process).items():

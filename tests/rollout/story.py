@@ -86,7 +86,7 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.created} created, {self.refused} refused as they should be, "
+            f"{self.created} created, {self.refused} correctly denied, "
             f"{len(self.failed)} failed, {len(self.unchecked)} unchecked, "
             f"slowest {self.slowest:.2f} s"
         )
@@ -320,7 +320,7 @@ async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()
-            say(f"replica {number} of 3 is of the next version: {tally}")
+            say(f"Updated replica {number} of 3: {tally}")
         await until(lambda: stage.has_webhook("inspect"), "the renamed webhook")
         await asyncio.sleep(2 * times.lag)
     return tally
@@ -332,11 +332,11 @@ async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") ->
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()
-            say(f"replica {number} of 3 is replaced: {tally}")
+            say(f"Replaced replica {number} of 3: {tally}")
         await stage.replace_oldest(2)
-        say(f"two replicas are replaced at once: {tally}")
+        say(f"Replaced two replicas at once: {tally}")
         if stage.plan.way == "managed":
             await stage.rotate()
-            say(f"the CA is rotated: {tally}")
+            say(f"Rotated the CA: {tally}")
         await asyncio.sleep(2 * times.lag)  # a fault of the last moment is to be seen, too
     return tally
