@@ -140,14 +140,14 @@ class Operator:
                 async with self.client, asyncio.TaskGroup() as group:
                     keeping = self.login.run(needs_cluster=lambda: self.needs_cluster)
                     group.create_task(keeping, name="login")
-                    await self._live()
+                    await self._run_phases()
         except BaseExceptionGroup as failures:
             failure = _unwrap(failures)
             kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
             self.problem = f"the operator has ended: {kind}"
             raise failure from None
 
-    async def _live(self) -> None:
+    async def _run_phases(self) -> None:
         """Run the startup handlers, serve, run the cleanup handlers."""
         # The operator's modules or its startup handlers may have configured logging and tracing.
         restore_loggers()
@@ -158,13 +158,13 @@ class Operator:
         self.client.options = self.context.settings.networking
         try:
             self.webhooks.begin()
-            if self.has_work:
+            if self.watches_objects:
                 self.coordinator.begin()
             self.context.cluster_view.is_awaited = self.needs_cluster
             self.is_started = True
             if self._on_ready is not None:
                 self._on_ready()
-            if not self.has_work:
+            if not self.watches_objects:
                 webhooks = self.webhooks.describe()
                 logger.info("The operator is running: %s, no watched kinds.", webhooks)
             await self._serve()
@@ -211,16 +211,16 @@ class Operator:
     @property
     def needs_cluster(self) -> bool:
         """Whether the operator needs an API server."""
-        return self.has_work or self.webhooks.is_managing
+        return self.watches_objects or self.webhooks.is_managing
 
     @property
-    def has_work(self) -> bool:
+    def watches_objects(self) -> bool:
         """Whether there are handlers for objects."""
         return bool(self.context.registry.select_resource_handlers())
 
     def describe_role(self) -> str:
         """Return the role of this replica and its reason as text; empty without object handlers."""
-        if not self.has_work:
+        if not self.watches_objects:
             return ""
         why = "; ".join(self.context.pausing.pause_reasons)
         role = self.coordinator.describe() or ("standing by" if why else "acting")
@@ -257,14 +257,14 @@ class Operator:
                 group.create_task(measure_lag(self.loop_lag), name="lag of the event loop")
                 if self.needs_cluster:
                     self.login.wanted.set()
-                    group.create_task(self._keep_working(client), name="work with the cluster")
+                    group.create_task(self._run_cluster_tasks(client), name="work with the cluster")
                 try:
                     await asyncio.Event().wait()
                 finally:
                     self._stop_acting()
                     await self.webhooks.withdraw()  # while the server still runs
 
-    async def _keep_working(self, client: Client) -> None:
+    async def _run_cluster_tasks(self, client: Client) -> None:
         """Run all parts that need the API server; if hosted, whenever there are credentials."""
         while True:
             await self.login.logged_in.wait()
@@ -275,7 +275,7 @@ class Operator:
                     )
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
-                    if self.has_work:
+                    if self.watches_objects:
                         group.create_task(self.coordinator.run(client), name="coordination")
                     if (manager := self.webhooks.manager) is not None:
                         group.create_task(manager.run(), name="webhook configurations")

@@ -15,7 +15,7 @@ async def _measure(_bench: Bench, side: Side) -> Sample:
 
 
 def _run(side: Side, code: str) -> float:
-    """Return user and system time in ms; no other child of the bench ends meanwhile."""
+    """Return user and system time in ms; no other child may end at the same time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([side.python, "-c", code], check=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

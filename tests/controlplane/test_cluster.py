@@ -331,7 +331,7 @@ def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: 
 
 def test_the_api_server_shows_the_certificate_that_is_asked_for(standin_assets: Path) -> None:
     names = ServerNames(
-        authority="minikubeCA",
+        ca_name="minikubeCA",
         common_name="minikube",
         organizations=["system:masters"],
         hostnames=["control-plane.minikube.internal"],

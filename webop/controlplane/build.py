@@ -61,7 +61,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Source:
-    """What is built: the version of Kubernetes and the module that requires it."""
+    """The source of a build: the version of Kubernetes and the module that requires it."""
 
     version: str
     go_mod: str
@@ -195,7 +195,7 @@ class _LoggedRun:
     def follow(
         self, arguments: list[str], on_line: Callable[[str], None], on_tick: Callable[[], None]
     ) -> None:
-        """Run a command to its end; nothing of it stays behind, whatever interrupts this."""
+        """Run a command to its end; kill it with its children if this is interrupted."""
         self.stream.write(f"$ {self.toolchain.go} {' '.join(arguments)}\n")
         child = subprocess.Popen(  # noqa: S603 - the toolchain, with our own arguments
             [self.toolchain.go, *arguments],

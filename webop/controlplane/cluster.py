@@ -249,7 +249,7 @@ class LocalCluster:
             ClusterError: the API server refuses it.
         """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
-        response = self._get_runtime().prober.request("POST", "/api/v1/namespaces", body)
+        response = self._get_runtime().client.request("POST", "/api/v1/namespaces", body)
         if response.status != 201:
             reason = response.body.decode(errors="replace")
             raise ClusterError(f"Cannot create a namespace {prefix}*: {reason}")
@@ -258,7 +258,7 @@ class LocalCluster:
 
     def delete_namespace(self, name: str) -> None:
         """Request the deletion of a namespace; only the controller manager completes it."""
-        self._get_runtime().prober.request("DELETE", f"/api/v1/namespaces/{name}")
+        self._get_runtime().client.request("DELETE", f"/api/v1/namespaces/{name}")
 
     def apply(
         self, *manifests: Manifest, namespace: str | None = None, dry_run: bool = False
@@ -374,7 +374,7 @@ class LocalCluster:
             self._guard = start_guard(folder)
 
     def _get_store(self) -> ObjectStore:
-        return ObjectStore(self._get_runtime().prober, self._kinds)
+        return ObjectStore(self._get_runtime().client, self._kinds)
 
     def _get_runtime(self) -> Runtime:
         if self._runtime is None:

@@ -37,13 +37,13 @@ class ServerNames:
     """The names in the certificate of the API server, so that tests can imitate other clusters.
 
     Attributes:
-        authority: the common name of the CA, which also signs users' certificates.
+        ca_name: the common name of the CA, which also signs users' certificates.
         common_name: the common name of the subject.
         organizations: the organizations of the subject.
         hostnames: names and addresses of the server, in addition to the usual ones.
     """
 
-    authority: str = "webop-local-ca"
+    ca_name: str = "webop-local-ca"
     common_name: str = "kube-apiserver"
     organizations: Sequence[str] = ()
     hostnames: Sequence[str] = ()
@@ -77,7 +77,7 @@ class CredentialFiles:
 def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
     """Create all credentials of a new cluster in its folder."""
     files = CredentialFiles(folder)
-    ca = build_ca(names.authority)
+    ca = build_ca(names.ca_name)
     server = build_certificate_signed(
         ca,
         common_name=names.common_name,

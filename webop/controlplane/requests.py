@@ -55,7 +55,7 @@ class Response:
         return data
 
 
-class Prober:
+class AdminClient:
     """Sends single requests to one API server as the administrator."""
 
     def __init__(self, server: str, ca_cert: str, token: str) -> None:
@@ -136,8 +136,8 @@ class Kind(NamedTuple):
 class ObjectStore:
     """The objects of one API server."""
 
-    def __init__(self, prober: Prober, kinds: dict[tuple[str, str], Kind]) -> None:
-        self._prober = prober
+    def __init__(self, client: AdminClient, kinds: dict[tuple[str, str], Kind]) -> None:
+        self._client = client
         self._kinds = kinds
 
     def apply(
@@ -153,7 +153,7 @@ class ObjectStore:
     ) -> Json | None:
         """Return an object, or None if it does not exist."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
-        response = self._prober.request("GET", path)
+        response = self._client.request("GET", path)
         if response.status == 404:
             return None
         return _read(response, f"Cannot get {kind} {name}")
@@ -161,7 +161,7 @@ class ObjectStore:
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; do nothing if it does not exist."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
-        response = self._prober.request("DELETE", path)
+        response = self._client.request("DELETE", path)
         if response.status != 404:
             _read(response, f"Cannot delete {kind} {name}")
 
@@ -180,9 +180,9 @@ class ObjectStore:
         path = kind.build_path(own or namespace or "default", name)
         if name:
             url = f"{path}?{urlencode({**query, 'force': 'true'})}"
-            response = self._prober.request("PATCH", url, body, _APPLY)
+            response = self._client.request("PATCH", url, body, _APPLY)
         else:
-            response = self._prober.request("POST", f"{path}?{urlencode(query)}", body)
+            response = self._client.request("POST", f"{path}?{urlencode(query)}", body)
         stored = _read(response, f"Cannot apply {what}")
         if stored["kind"] == "CustomResourceDefinition" and not dry_run:
             self._wait_served(stored)
@@ -207,7 +207,7 @@ class ObjectStore:
 
     def _is_served(self, api_version: str, names: Json) -> bool:
         kinds = self._fetch(api_version)
-        return names["kind"] in kinds and self._prober.has(
+        return names["kind"] in kinds and self._client.has(
             f"{kinds[names['kind']].build_path(None)}?limit=1"
         )
 
@@ -227,7 +227,7 @@ class ObjectStore:
     def _fetch(self, api_version: str) -> dict[str, Kind]:
         """Return the kinds of an API version by name; nothing if the version does not exist."""
         prefix = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        response = self._prober.request("GET", prefix)
+        response = self._client.request("GET", prefix)
         if response.status == 404:
             return {}
         resources = _read(response, f"Cannot discover {api_version}")["resources"]

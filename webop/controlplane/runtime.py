@@ -22,7 +22,7 @@ from .credentials import (
     create_credentials,
     write_private,
 )
-from .requests import Prober, find_free_port
+from .requests import AdminClient, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,
@@ -66,7 +66,7 @@ class Runtime:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.files = CredentialFiles(Path(state.folder))
-        self._prober: Prober | None = None
+        self._client: AdminClient | None = None
 
     @property
     def folder(self) -> Path:
@@ -79,16 +79,16 @@ class Runtime:
         return self.folder / "kubeconfig.yaml"
 
     @property
-    def prober(self) -> Prober:
+    def client(self) -> AdminClient:
         """Sends requests to the API server."""
-        if self._prober is None or self._prober.server != self.state.server:
+        if self._client is None or self._client.server != self.state.server:
             ca_cert = self.files.ca_cert.read_text(encoding="ascii")
-            self._prober = Prober(self.state.server, ca_cert, self.files.read_token())
-        return self._prober
+            self._client = AdminClient(self.state.server, ca_cert, self.files.read_token())
+        return self._client
 
     def is_ready(self) -> bool:
         """Return whether the API server is ready."""
-        return self.prober.has("/readyz") and self.prober.has("/api/v1/namespaces/default")
+        return self.client.has("/readyz") and self.client.has("/api/v1/namespaces/default")
 
     def start(self, apiserver_flags: Sequence[str], names: ServerNames) -> None:
         """Create the credentials, start etcd and the API server, wait until it is ready."""
@@ -96,7 +96,7 @@ class Runtime:
         create_credentials(self.folder, names)
         self._launch(ETCD, _build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
-        version = self.prober.request("GET", "/version").read_json()["gitVersion"]
+        version = self.client.request("GET", "/version").read_json()["gitVersion"]
         self._put(replace(self.state, version=version))
 
     def restart(self, name: str) -> None:
@@ -117,7 +117,7 @@ class Runtime:
         executable = provide_controller_manager(binaries, progress)
         argv = _build_controller_manager_command(executable, self.files, self.kubeconfig)
         self._launch(CONTROLLER_MANAGER, argv)
-        self._wait(lambda: self.prober.has(_SERVICE_ACCOUNT_PATH), "the controllers to work")
+        self._wait(lambda: self.client.has(_SERVICE_ACCOUNT_PATH), "the controllers to work")
 
     def kill(self, name: str) -> None:
         """Kill one of the processes, if it is running; its record stays."""
