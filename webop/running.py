@@ -184,7 +184,7 @@ class Operator:
                     async with asyncio.timeout(_PROBES_TIMEOUT):
                         results = await run_activity(self.context, Activity.PROBE)
                 except TimeoutError:
-                    what = f"The probes have failed: no result within {_PROBES_TIMEOUT:g} s"
+                    what = f"The probe has failed: no result within {_PROBES_TIMEOUT:g} s"
                     raise ActivityError(what, kind=what) from None
                 report = {key: result for key, result in results.items() if result is not None}
                 self._probed = (time.monotonic(), report)

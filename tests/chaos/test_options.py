@@ -41,5 +41,5 @@ def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
         assert process.stdout
         assert "Starting a local API server" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.stdout.read().endswith("interrupted\n")
+        assert process.stdout.read().endswith("Interrupted.\n")
     assert process.returncode == 130
