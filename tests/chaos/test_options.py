@@ -1,4 +1,4 @@
-"""The command line of the chaos: wrong options, and Ctrl-C."""
+"""The command line of chaos runs: wrong options, and Ctrl-C."""
 
 import signal
 import subprocess
