@@ -223,7 +223,7 @@ def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
     def note(shorter: Plan) -> None:
         path.write_text(plans.dump(shorter))
         sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
-        print(f"The history now has {sizes}, {shorter.replicas} replicas.", flush=True)
+        print(f"The history has {sizes}, {shorter.replicas} replicas.", flush=True)
 
     print("Shortening the history. This takes a minute or two.", flush=True)
     plan = shrink(plan, note)
