@@ -88,7 +88,7 @@ class Rotation:
     was_foreign: bool = False
     _seen: object = None
     _seen_since: float = 0.0
-    _last_look: float = 0.0
+    _last_read: float = 0.0
 
     def __post_init__(self) -> None:
         # For a few polls, replicas may still apply the previous bundle.
@@ -106,9 +106,9 @@ class Rotation:
         )
         seen = (shared.leaf and shared.leaf.cert, shared.cas, self._is_usable)
         # After a long pause, the others may not have seen it either: the API server was away.
-        if seen != self._seen or ticks - self._last_look > self.promotion:
+        if seen != self._seen or ticks - self._last_read > self.promotion:
             self._seen, self._seen_since = seen, ticks
-        self._last_look = ticks
+        self._last_read = ticks
         if shared.leaf is not None:
             self.was_foreign = shared.is_foreign
             if shared.leaf == self.leaf:
