@@ -44,8 +44,8 @@ async def test_a_handler_that_returns_allows_the_request(
         (webop.PermanentError("Meh!"), "Meh!", 500),
         (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),
-        (StopIteration(), "The handler has raised StopIteration().", 500),
-        (SystemExit(3), "The handler has raised SystemExit(3)", 500),
+        (StopIteration(), "The handler raised StopIteration().", 500),
+        (SystemExit(3), "The handler raised SystemExit(3)", 500),
     ],
 )
 async def test_a_handler_that_raises_refuses_the_request(

@@ -180,7 +180,7 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "match_conditions",
             [{"name": "a", "expression": "true"}, {"name": "a", "expression": "false"}],
             ValueError,
-            "a name of its own for each condition",
+            "a different name for each condition",
         ),
         (
             "match_conditions",
@@ -191,7 +191,12 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         ("namespace_selector", "a=b", TypeError, "a mapping of labels"),
         ("namespace_selector", ["a"], TypeError, "a mapping of labels"),
         ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
-        ("namespace_selector", {"a": lambda **_: True}, TypeError, "only the API server knows"),
+        (
+            "namespace_selector",
+            {"a": lambda **_: True},
+            TypeError,
+            "the API server checks the labels",
+        ),
         ("namespace_selector", {"a b": "c"}, ValueError, "a name like 'app' .*, got 'a b'"),
         (
             "namespace_selector",

@@ -64,7 +64,7 @@ class AdmissionService:
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
             success_level=logging.DEBUG,
-            tally=operator.tally,
+            counters=operator.counters,
         )
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}

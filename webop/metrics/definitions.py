@@ -68,7 +68,7 @@ def is_acting(operator: Operator) -> bool:
 
 def read_calls(operator: Operator) -> Values:
     """Return the calls of handlers by handler, type and outcome."""
-    registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
+    registry, counted = operator.context.registry, operator.context.counters.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
     # From the beginning: Prometheus does not see an increase in what begins with 1.
@@ -222,7 +222,7 @@ DEFINITIONS = (
     Definition(
         *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
         "How long these calls took. Sync handlers: including the wait for a thread.",
-        lambda operator: operator.context.tally.durations,
+        lambda operator: operator.context.counters.durations,
     ),
     Definition(
         *("webop_objects", _GAUGE, ("resource", "state")),
