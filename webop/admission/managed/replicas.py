@@ -67,7 +67,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write into a configuration.
+    """The content to write into a configuration.
 
     ``deferred`` names the webhooks that wait, in full or in part, for other replicas.
     """

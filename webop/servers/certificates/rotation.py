@@ -42,7 +42,7 @@ _RENEWAL_SHARE = 2 / 3  # of the lifetime; the rest is for repairing what preven
 
 
 class Step(enum.Enum):
-    """What to do next; the value is the text for the log."""
+    """The next step; its value is the text for the log."""
 
     WAIT = "nothing to do"
     LOAD = "its certificate is in use"
@@ -57,7 +57,7 @@ class Step(enum.Enum):
 
 @dataclass(eq=False)
 class Rotation:
-    """What one replica has seen and serves; all times are in seconds.
+    """The view of one replica: what it has seen and serves. All times are in seconds.
 
     Args:
         names: the hostnames that the certificate needs; the first is the common name.
@@ -105,7 +105,7 @@ class Rotation:
             shared.is_foreign or self._is_valid(shared.leaf) or self._is_valid(shared.upcoming)
         )
         seen = (shared.leaf and shared.leaf.cert, shared.cas, self._is_usable)
-        # After a long pause, the others may not have seen it either: the API server was away.
+        # After a long pause, the others may not have seen it either: no API server.
         if seen != self._seen or ticks - self._last_read > self.promotion:
             self._seen, self._seen_since = seen, ticks
         self._last_read = ticks
@@ -133,7 +133,9 @@ class Rotation:
             self.trusted_since = self.trusted_since if set(cas) <= set(self.cas) else None
             self.cas = cas
             return Step.ADVERTISE, shared
-        is_retired = not set(_list_cas(leaf)) <= set(self.cas)  # while this replica was away
+        is_retired = not set(_list_cas(leaf)) <= set(
+            self.cas
+        )  # while this replica was disconnected
         if leaf != shared.leaf and (not self._is_valid(leaf) or is_retired or self._is_trusted()):
             self.leaf, self.uid = shared.leaf, shared.uid
             return Step.LOAD, shared

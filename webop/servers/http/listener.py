@@ -45,7 +45,7 @@ _UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _REMEDIES = {
     errno.EADDRINUSE: "it is in use; stop the other process, or set another port (0: a free one).",
     errno.EACCES: "it is not permitted; set a port of 1024 or above.",
-    errno.EADDRNOTAVAIL: "this host has no such address; set one of its own, or 0.0.0.0 for all.",
+    errno.EADDRNOTAVAIL: "this host has no such address; set one that it has, or 0.0.0.0 for all.",
 }
 
 
@@ -273,7 +273,7 @@ def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> list[socket.
             stack.callback(sock.close)
             if os.name == "posix":  # elsewhere, it would let several processes share a port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # the IPv4 side has a socket of its own
+            if family == socket.AF_INET6:  # IPv4 has a separate socket
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 sock.bind((address, port))
