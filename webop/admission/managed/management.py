@@ -346,11 +346,12 @@ class ConfigurationManager:
             selector = handler.selector
             if selector is None or selector.select(resources):
                 continue
-            text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
+            absence = f"{handler} is not in the webhook configurations: {selector}"
+            text = f"{absence} is not in the cluster yet."
             text += selector.suggest(resources, self._operator.cluster_view.served_groups)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."
+                text = f"{absence} is ambiguous: {names}."
             self._warn_once(text)
         for text in list_dangers(self._handlers, resources):
             self._warn_once(text)
