@@ -13,7 +13,7 @@ A rotation takes three writes, each by the replica that comes first:
 
 If the Secret is deleted, damaged or expired, a replica writes the certificate that it serves
 (RESTORE), and a rotation follows. Replicas without a certificate wait for that, then make one
-(FOUND). A replica whose certificate is not in the Secret adds its CA (JOIN).
+(CREATE). A replica whose certificate is not in the Secret adds its CA (JOIN).
 
 Guarantees:
     - A certificate is loaded when its CA has been trusted for the settling time.
@@ -47,7 +47,7 @@ class Step(enum.Enum):
     WAIT = "nothing to do"
     LOAD = "its certificate is in use"
     ADVERTISE = "its CA bundle is advertised"
-    FOUND = "created a certificate"
+    CREATE = "created a certificate"
     RESTORE = "was lost or unusable; wrote the certificate that is in use"
     JOIN = "added the CA of the certificate that is in use here"
     PREPARE = "a new certificate is due; wrote it and started a rotation"
@@ -154,8 +154,8 @@ class Rotation:
         if self.leaf is None and not self._has_seen(self.absence):
             return Step.WAIT, shared  # other replicas may have the certificate in use
         made, renew_at = self.make(self.names, self.lifetime), self._get_renewal()
-        founded = replace(shared, leaf=made, upcoming=None, renew_at=renew_at)
-        return Step.FOUND, _put(founded, cas=known)
+        created = replace(shared, leaf=made, upcoming=None, renew_at=renew_at)
+        return Step.CREATE, _put(created, cas=known)
 
     def _advance(self, *, is_over: bool) -> tuple[Step, Shared]:
         """Return the next step of a rotation, if it is due."""

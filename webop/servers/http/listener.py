@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
             # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
             self._tls = {
-                "ssl": _build_front(get_context),
+                "ssl": _build_switching_context(get_context),
                 "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
                 "ssl_shutdown_timeout": _CLOSING_SECONDS,
             }
@@ -223,16 +223,16 @@ class _Server(uvicorn.Server):
             error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
-def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+def _build_switching_context(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """Return a context that switches each new connection to the current context."""
 
-    def switch(connection: ssl.SSLObject, _name: str | None, _front: ssl.SSLContext) -> None:
+    def switch(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = get_context()
 
-    front = get_context()
-    if front.sni_callback is None:  # otherwise it is the user's context
-        front.sni_callback = switch
-    return front
+    context = get_context()
+    if context.sni_callback is None:  # otherwise it is the user's context
+        context.sni_callback = switch
+    return context
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:
