@@ -42,7 +42,7 @@ from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.hosting import Hosting, current_hosting
 
 MINIKUBE_NAMES = ServerNames(
-    authority="minikubeCA",
+    ca_name="minikubeCA",
     common_name="minikube",
     organizations=["system:masters"],
     hostnames=["minikubeCA", "control-plane.minikube.internal"],
