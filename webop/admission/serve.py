@@ -296,8 +296,9 @@ class AdmissionService:
             is_naming = item["path"] == "/metadata/name" and item["op"] == "add"
             if item["path"] in _IDENTITY and not is_naming:
                 field = item["path"].lstrip("/").replace("/", ".")
-                wish = f"to {item['value']!r:.99}" if "value" in item else "to nothing"
-                raise AdmissionError(f"A mutation cannot change {field} ({wish}).")
+                change = f"set it to {item['value']!r:.99}" if "value" in item else "remove it"
+                text = f"A mutating handler cannot change {field}: its patch would {change}."
+                raise AdmissionError(text)
         return operations
 
     def _build_cause(
