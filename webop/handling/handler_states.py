@@ -215,9 +215,14 @@ class Progress(Mapping[str, HandlerState]):
             self.restart(key)
 
     def restart(self, key: str) -> None:
-        """Call a handler again, whatever its state."""
+        """Call a handler again, whatever its state.
+
+        It may never be called, so the records of its sub-handlers must be found without its call.
+        """
         state = self._states[key]
-        self._states[key] = HandlerState(now(), state.purpose, stored=state.stored)
+        self._states[key] = HandlerState(
+            now(), state.purpose, subrefs=state.subrefs, stored=state.stored
+        )
 
     def drop(self, key: str) -> None:
         """Remove a handler from this cycle."""

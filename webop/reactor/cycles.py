@@ -83,6 +83,10 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             leftovers = work.cleanup = Patch()
         _conclude(ctx, plan, progress, body, cycle, leftovers)
         work.cycle = None
+        if cycle.detour is not None or cycle.reason is not cause.reason:
+            # An update follows, even if the object is out of scope or the same again by then.
+            last = cycle.essence if cycle.detour is None else cycle.detour
+            work.cycle = Cycle(Reason.UPDATE, last, frozenset())
         if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
             obj.initial = False
     else:

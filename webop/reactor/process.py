@@ -47,6 +47,7 @@ from webop.tracing import NOT_TRACED, Description, open_span
 logger = logging.getLogger(__name__)
 
 _HEAD_START = 0.05  # seconds; for handlers of an event, before the change is handled
+_STATES_INDEXED = 3  # in a row, before the handlers of an object are called
 
 
 class Processor:
@@ -103,10 +104,16 @@ class Processor:
         await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
     async def index_newest(self, obj: Tracked) -> None:
-        """Have the newest state of an object in the indexes, whoever else sees to that already."""
+        """Put the newest state of an object into the indexes.
+
+        If states come faster than they can be indexed, handlers do not wait for ever: they may see
+        a newer state than the indexes.
+        """
         obj.indexing = obj.indexing or asyncio.Lock()
         async with obj.indexing:
-            while obj.is_unindexed:
+            for _ in range(_STATES_INDEXED):
+                if not obj.is_unindexed:
+                    break
                 obj.is_unindexed = False
                 if obj.raw is not None and not obj.is_gone:
                     await self.index(obj.raw)
