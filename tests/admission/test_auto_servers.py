@@ -139,7 +139,7 @@ async def test_a_failed_detection_is_told_of(
     with host(FakeAccess(PLAIN, APIError("no way"))):
         async with serve(webop.WebhookAutoServer(port=0), fn):
             pass
-    assert "The kind of the cluster cannot be detected: no way" in caplog.text
+    assert "Cannot detect the kind of cluster: no way" in caplog.text
 
 
 @pytest.mark.feature("ADM-86")

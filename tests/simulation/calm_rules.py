@@ -74,7 +74,8 @@ class CalmJudge:
             self._judge.complain(problem)
         if self._judge.violations:
             return
-        await asyncio.sleep(max(0.0, self._world.plan.calm_at + SETTLING - self._world.loop.time()))
+        # What has just ended may still write what its handlers want.
+        await asyncio.sleep(max(LAG, self._world.plan.calm_at + SETTLING - self._world.loop.time()))
         self._judge.writes = Counter()
         calls = len(self._world.calls)
         await asyncio.sleep(_QUIET)
@@ -160,9 +161,11 @@ class CalmJudge:
         handlers = next(p.handlers for p in self._world.processes if p.identity == cycle.user)
         plans = [plan for plan in handlers if self._judge.wants(plan, body)]
         ids = {plan.id for plan in plans if not plan.is_choosy}
+        last_creations = {call.handler: call for call in calls if call.plan.kind == "create"}
         known = (
             call.wish
             for call in calls
+            if last_creations.get(call.handler, call) is call  # it was lost, and called again
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and call.plan.kind != "resume"  # lost credentials end that without a trace

@@ -45,8 +45,8 @@ class LeadershipJudge:
     def judge_rivals(self, process: ReplicaProcess, what: object) -> None:
         """Nothing is begun while somebody of a higher priority is at work, or has its record there.
 
-        Those whose watches are mute cannot know that others have come; who is told that the object
-        is gone, but not that it is there again, writes no record.
+        Those whose watches are mute or late cannot know that others have come. An operator that
+        sees that the object was deleted, but not that it exists again, writes no record.
         """
         now, was_disturbed = self._world.loop.time(), self._world.was_disturbed
         for other in self._world.processes if self._world.plan.mode == "peering" else ():
@@ -64,7 +64,8 @@ class LeadershipJudge:
                 continue
             since = now - _AFTERMATH_OF_PEERS
             is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
-            is_deaf |= was_disturbed(since, now, "watches") and was_disturbed(since, now, "unlock")
+            is_late = was_disturbed(since, now, "watches") or self._world.lagging_until >= since
+            is_deaf |= is_late and was_disturbed(since, now, "unlock")
             if not is_deaf and not was_disturbed(since, now, "kopfpeering"):
                 self._judge.complain(f"overlap: {what} begins in {process}, but {other} is there")
 

@@ -113,6 +113,7 @@ class World:
         self.story: list[str] = []
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self.unlocked_at: float | None = None
+        self.lagging_until = float("-inf")  # by the clock of the loop
         self._serials = 0
         self._values = 0
         self._is_upgraded = False
@@ -292,6 +293,7 @@ class World:
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
+            self.lagging_until = self.loop.time() + step.seconds
             self.network.later(step.seconds, self._catch_up)
         elif step.kind == "upgrade":
             self._upgrade(step)

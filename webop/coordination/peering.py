@@ -19,6 +19,7 @@ from webop.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.events import parse_version
+from webop.client.failures import choose_pause
 from webop.client.requests import MERGE_PATCH, build_selection, encode_body
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.coordination.election import Elector
@@ -116,10 +117,14 @@ class PeeringObject:
                     lifetime = self._peering.settings.lifetime
                     headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all at once
                     pause = max(0.5, lifetime / 2, lifetime - headroom)
-                    if await self._renew(client):
-                        backoff.reset()
-                    else:
-                        pause = min(pause, backoff.next() or 0)
+                    try:
+                        if await self._renew(client):
+                            backoff.reset()
+                        else:
+                            pause = min(pause, backoff.next() or 0)
+                    except APIError as exc:
+                        self._note_failure("Cannot renew the record in the peering", exc)
+                        pause = min(pause, choose_pause(backoff, exc) or 0)
                 self.is_settled = self._is_known
                 self._peering.changed.set()
                 await _within(pause, self.moved.wait())
@@ -147,7 +152,7 @@ class PeeringObject:
             except APIError as exc:
                 self._note_failure("Cannot read the peering", exc)
                 self.moved.set()
-                await asyncio.sleep(backoff.next() or 0)
+                await asyncio.sleep(choose_pause(backoff, exc) or 0)
             else:
                 break
         self.problem, self._is_known = "", True
@@ -203,15 +208,11 @@ class PeeringObject:
             logger.debug("Cannot remove the records of the dead %s: %s", self, exc)
 
     async def _renew(self, client: Client) -> bool:
-        """Write the own record; tell whether it has worked."""
+        """Write the own record; return whether the object exists."""
         settings = self._peering.settings
         record = build_record(settings.priority, settings.lifetime, time.time())
         self.has_record = not self._peering.is_replicated  # also if the answer is lost
-        try:
-            is_written = await self._patch(client, {"status": {self._peering.identity: record}})
-        except APIError as exc:
-            self._note_failure("No keep-alive, which others notice in the end, in the peering", exc)
-            return False
+        is_written = await self._patch(client, {"status": {self._peering.identity: record}})
         self.problem = ""
         self._once.forget("failure")
         if not settings.stealth:
@@ -310,10 +311,11 @@ class Peering:
                 while True:
                     self.changed.clear()
                     self._adjust(group, client)
-                    if any(rival.deadline <= time.time() for rival in self._rivals):
+                    now = time.time()  # one moment for both: nobody expires in between, unread
+                    if any(rival.deadline <= now for rival in self._rivals):
                         for found in list(self._objects.values()):
                             await found.look_again(client)
-                    await _within(self._decide(), self.changed.wait())
+                    await _within(self._decide(now), self.changed.wait())
             finally:
                 await self._finish_work()
 
@@ -346,9 +348,9 @@ class Peering:
             return [None]
         return [*sorted(self.operator.cluster_view.namespaces or ())]
 
-    def _decide(self) -> float | None:
+    def _decide(self, now: float) -> float | None:
         """Pause or resume; return the seconds until that may change by itself."""
-        view, priority, now = self.operator.cluster_view, self.settings.priority, time.time()
+        view, priority = self.operator.cluster_view, self.settings.priority
         watched = [self._objects[key] for key in self._tasks]
         is_scope_known = self.settings.clusterwide or view.namespaces is not None
         is_known = view.is_known and is_scope_known and all(o.is_settled for o in watched)

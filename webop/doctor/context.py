@@ -52,7 +52,7 @@ class Context:
     now: dt.datetime = field(init=False)
     username: str | None = None
     names: Sequence[str] = ()  # of the webhook configurations
-    replicas: set[str] = field(default_factory=set)  # those that are alive, by their marks
+    replicas: set[str] = field(default_factory=set)  # those that are alive, by their records
 
     @property
     def home(self) -> str:

@@ -44,7 +44,7 @@ async def _examine(visit: Context) -> AsyncIterator[tuple[str, Iterable[Finding]
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)
-    visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
+    visit.now, visit.username = clock.now().astimezone(dt.UTC), clock.username
     login = approve("login", clock.username or "the API server does not say who this is")
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
     visit.resources = (await discover(client)).resources
@@ -59,7 +59,7 @@ async def _examine(visit: Context) -> AsyncIterator[tuple[str, Iterable[Finding]
         if visit.registry and len(visit.names) == 1:
             findings += records.check_handlers(visit, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
-        visit.replicas |= {one.identity for one in held.marks.values() if one.is_alive(visit.now)}
+        visit.replicas |= {one.identity for one in held.records.values() if one.is_alive(visit.now)}
     whose = f"Permissions of {visit.account or visit.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),

@@ -80,26 +80,26 @@ async def _fetch(visit: Context, reason: WebhookType, name: str) -> Configuratio
 def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iterator[Finding]:
     """Check that webhooks are kept by live replicas, all of them by all alike; or be removed."""
     subject, remedy = "replicas", f"If nobody needs it: {command}"
-    marks, is_required = list(found.marks.values()), has_required(found.webhooks)
-    alive = [mark for mark in marks if mark.is_alive(now)]
-    if found.webhooks and not marks:
+    records, is_required = list(found.records.values()), has_required(found.webhooks)
+    alive = [record for record in records if record.is_alive(now)]
+    if found.webhooks and not records:
         text = "none keeps it: it was made by hand, or left by an operator that has ended"
         yield warn(subject, text, remedy)
-    elif marks and not alive and not found.webhooks:
+    elif records and not alive and not found.webhooks:
         yield note(subject, "none, and no webhooks either", remedy)
-    elif marks and not alive:
-        last = max(mark.renewed for mark in marks).astimezone(dt.UTC)
+    elif records and not alive:
+        last = max(record.renewed for record in records).astimezone(dt.UTC)
         age = describe_seconds((now - last).total_seconds())
         effect = "objects are refused (Fail)" if is_required else "nothing is checked (Ignore)"
         text = f"no replica has kept it since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not alive:
         return
-    names = join_names(sorted(mark.identity for mark in alive))
-    is_changing = len({frozenset(mark.served.items()) for mark in alive}) > 1
+    names = join_names(sorted(record.identity for record in alive))
+    is_changing = len({frozenset(record.served.items()) for record in alive}) > 1
     how = ", with different handlers: a rollout is under way" if is_changing else ""
     yield (note if is_changing else approve)(subject, f"{len(alive)} alive{how} ({names})")
-    served = {name for mark in alive for name in mark.served}
+    served = {name for record in alive for name in record.served}
     if orphans := [webhook for webhook in found.webhooks if webhook["name"] not in served]:
         text = f"served by no live replica: {join_names(one['name'] for one in orphans)}"
         remedy = "Wait a minute until the replicas correct it, else restart them."
@@ -121,7 +121,7 @@ def check_handlers(
     )
     expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {webhook["name"] for webhook in found.webhooks}
-    waiting = {name for mark in found.marks.values() for name in mark.served}
+    waiting = {name for record in found.records.values() for name in record.served}
     if missing := sorted(expected - present - waiting):
         text = f"not configured, so these handlers are never called: {join_names(missing)}"
         remedy = "Start the operator with these files; if it runs, its log says why not."

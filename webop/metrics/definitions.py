@@ -68,7 +68,7 @@ def is_acting(operator: Operator) -> bool:
 
 def read_calls(operator: Operator) -> Values:
     """Return the calls of handlers by handler, type and outcome."""
-    registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
+    registry, counted = operator.context.registry, operator.context.counters.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
     # Begin with 0: Prometheus would not see an increase in a series that begins with 1.
@@ -84,7 +84,7 @@ def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
 def read_rejections(operator: Operator) -> Values:
     """Return the number of requests that were not allowed, by webhook and reason."""
     known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
-    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
+    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.counters.rejections}
 
 
 def read_watches(operator: Operator) -> Values:
@@ -222,7 +222,7 @@ DEFINITIONS = (
     Definition(
         *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
         "Duration of these calls. For sync handlers, including the wait for a thread.",
-        lambda operator: operator.context.tally.durations,
+        lambda operator: operator.context.counters.durations,
     ),
     Definition(
         *("webop_objects", _GAUGE, ("resource", "state")),
@@ -284,7 +284,7 @@ DEFINITIONS = (
         *("webop_webhook_latency_seconds", _HISTOGRAM, ("webhook",)),
         "Duration of reviews, from the head of the request to the response. (all): reviews that "
         "name no webhook; (unknown): reviews for webhooks that do not exist.",
-        lambda operator: operator.webhooks.hosting.tally.durations,
+        lambda operator: operator.webhooks.hosting.counters.durations,
     ),
     Definition(
         *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),

@@ -157,7 +157,7 @@ def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]
 
 
 def _list_handlers(operator: Operator) -> list[HandlerRow]:
-    tally, registry, now = operator.context.tally, operator.context.registry, time.monotonic()
+    counters, registry, now = operator.context.counters, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
         selector = handler.selector
@@ -165,8 +165,8 @@ def _list_handlers(operator: Operator) -> list[HandlerRow]:
         resources[handler.id, name_type(handler)][named] = None
     rows: list[HandlerRow] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
-        error = tally.errors.get(labels)
-        row = tally.durations.rows.get(labels)
+        error = counters.errors.get(labels)
+        row = counters.durations.rows.get(labels)
         rows.append(
             {
                 "id": labels[0],
@@ -243,7 +243,7 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
 
 
 def _list_webhooks(operator: Operator) -> list[WebhookRow]:
-    latencies = operator.webhooks.hosting.tally.durations.rows
+    latencies = operator.webhooks.hosting.counters.durations.rows
     in_flight = metrics.read_calls_in_flight(operator)
     rejections = _group(metrics.read_rejections(operator))
     empty = [0.0] * (len(BOUNDS) + 2)

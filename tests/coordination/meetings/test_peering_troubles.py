@@ -74,12 +74,12 @@ class TestWithoutTheServer:
             await stay_out(objects, calls, log)
             proxy.is_refusing = True
             proxy.cut()
-            await eventually(lambda: "No keep-alive" in log.text)
+            await eventually(lambda: "Cannot renew the record" in log.text)
             await eventually(lambda: "Resuming" in log.text)
             proxy.is_refusing = False
             await calls.wait("ignored")
             await meeting.wait(lambda records: set(records) == {"me"})
-        warnings = [r for r in log.records if "No keep-alive" in r.getMessage()]
+        warnings = [r for r in log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
 
 
