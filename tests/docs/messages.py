@@ -290,7 +290,9 @@ def collect(name: str, source: str) -> Iterator[Entry]:
             for group, node, values in find_texts(name, called, call, around):
                 for text in renderer.render(node, around):
                     shown = " ".join((text if values is None else fill(text, values)).split())
-                    if has_words(shown):
+                    if called == "PydanticCustomError":
+                        shown = re.sub(r"\{(\w+)\}", r"<\1>", shown)
+                    if has_words(shown) and (" " in shown or group != "Exceptions"):
                         yield Entry(group, shown, name)
 
 
