@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # Seconds between the attempts of an operator that lives without a cluster, too.
 _PAUSES = (0.5, 1.0, 2.0, 5.0)
 _USELESS = (
-    "The login keeps bringing credentials that are refused. Check that they are for this API "
+    "The login keeps returning credentials that are refused. Check that they are for this API "
     "server, and that it knows their account."
 )
 
@@ -140,18 +140,20 @@ class LoginKeeper:
             raise self.vault.build_error()
         if pause:
             explanation = self.vault.explain_emptiness()
-            logger.warning("%s The login is tried again in %g s.", explanation, pause)
+            logger.warning("%s Retrying the login in %g s.", explanation, pause)
             await asyncio.sleep(pause)
 
     def _report(self, exc: LoginError | ActivityError) -> None:
         if not self.problem:
             self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._problem = (
-            f"There are no credentials for the API server. {exc.kind} The log says more."
+            f"There are no credentials for the API server. {exc.kind} See the log for details."
         )
         self._confirmations = self.vault.confirmations
         if self._said.is_new(str(exc)):
-            logger.warning("%s Only admission and probes are served until then.", exc)
+            logger.warning(
+                "%s Until the login succeeds, only admission and probes are served.", exc
+            )
 
     async def _log_in(self) -> None:
         """Fill the vault.
@@ -168,10 +170,10 @@ class LoginKeeper:
             is_fruitful = any(map(self.vault.is_usable, harvest.infos.values()))
             if is_fruitful or not harvest.failures or (pause := backoff.next()) is None:
                 break
-            logger.warning("%s The login is tried again in %g s.", harvest.explain(), pause)
+            logger.warning("%s Retrying the login in %g s.", harvest.explain(), pause)
             await asyncio.sleep(pause)
         if is_fruitful and harvest.explain():
-            logger.warning("%s There are other credentials to go on with.", harvest.explain())
+            logger.warning("%s Continuing with other credentials.", harvest.explain())
         # A server that has accepted the operator before may have been wrong to refuse it.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
@@ -200,8 +202,10 @@ class LoginKeeper:
         if not (harvest.infos or harvest.failures or harvest.mistakes):
             text, kind = build_absence_message(), ABSENCE
             if has_handlers:
-                kind = "The login handlers have returned nothing."
-                text = f"{kind[:-1]}: {', '.join(results)}. Have them return credentials."
+                kind = "The login handlers returned nothing."
+                text = (
+                    f"{kind[:-1]}: {', '.join(results)}. One of them must return a ConnectionInfo."
+                )
             harvest.mistakes[text] = kind
         return harvest
 
@@ -231,9 +235,9 @@ def _sort_results(results: Mapping[str, object]) -> _Harvest:
         elif isinstance(value, _Failure):
             harvest.failures[value.reason] = value.kind
         elif value is not None:
-            what = f"{type(value).__name__}, not a ConnectionInfo or None"
-            text = f"The login handler {key!r} has returned a {what}."
-            harvest.mistakes[text] = "A login handler has returned something else."
+            what = type(value).__name__
+            text = f"The login handler {key!r} must return a ConnectionInfo or None, got {what}."
+            harvest.mistakes[text] = "A login handler returned a wrong type."
     return harvest
 
 
@@ -264,7 +268,7 @@ def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
         except LoginError as exc:
             return _Failure(_finish(str(exc)), exc.kind)
         except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
-            return _Failure(_finish(describe_failure(login, exc)), "A client library has failed.")
+            return _Failure(_finish(describe_failure(login, exc)), "A client library failed.")
 
     return try_to_log_in
 

@@ -35,8 +35,8 @@ def current() -> AsyncClient:
     client = current_client.get()
     if client is None:
         raise LookupError(
-            "There is no operator here, and so no client: call it in a handler, or use "
-            "`async with webop.client.connect() as client:`."
+            "There is no client here: current() works in handlers and in what they call. "
+            "Elsewhere, use `async with webop.client.connect() as client:`."
         )
     return client
 

@@ -32,7 +32,7 @@ def _translated() -> Iterator[None]:
         raise TransportError(f"aiohttp: {reason}") from None
 
 
-class SessionAnswer:
+class SessionResponse:
     """An answer whose content may still be on its way."""
 
     def __init__(self, response: aiohttp.ClientResponse, *, is_decoded: bool) -> None:
@@ -61,7 +61,7 @@ class SessionTransport:
         self._root = f"{url.scheme}://{url.netloc}"
         self._session: aiohttp.ClientSession = info.aiohttp_session
 
-    async def send(self, request: Request) -> SessionAnswer:
+    async def send(self, request: Request) -> SessionResponse:
         """Send a request, wait for the head of its answer; redirections are answers."""
         if self._session.closed:
             raise TransportError("the session of aiohttp is closed")
@@ -79,7 +79,7 @@ class SessionTransport:
                 raise_for_status=False,  # whatever the session does by default
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=request.connect_timeout),
             )
-        return SessionAnswer(response, is_decoded=self._session.auto_decompress)
+        return SessionResponse(response, is_decoded=self._session.auto_decompress)
 
     async def aclose(self) -> None:
         """Close the session. Requests in flight fail."""

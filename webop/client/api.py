@@ -62,7 +62,7 @@ class ObjectOptions(TypedDict, total=False):
         is_queued: whether it waits for its turn among the requests about objects of its kind
             (see :mod:`webop.client.request_limits`); by default, it is sent at once.
         is_retried: whether network errors and 5xx are retried; by default, they are.
-        keeps_managed_fields: whether the answer keeps its ``metadata.managedFields``; by default,
+        keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
     """
 
@@ -85,12 +85,12 @@ class Client:
           its credentials are not valid any more.
 
     Caveats:
-        A request that is retried can have been done by the first attempt, the answer lost. Thus,
+        A request that is retried can have been done by the first attempt, the response lost. Thus,
         a creation can end in 409, and a JSON patch with a test in 422.
 
     Attributes:
         tally: what has been requested.
-        lanes: the slots for requests about objects.
+        limits: the slots for requests about objects.
         watchers: the watches that run.
         paging_groups: the API groups known to have no streaming lists, so that no watch asks for
             one again. They are told apart, as aggregated groups have servers of their own.
@@ -107,7 +107,7 @@ class Client:
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
         self.tally = RequestCounters()
-        self.lanes = RequestLimits(self.tally.waits)
+        self.limits = RequestLimits(self.tally.waits)
         self.watchers: set[Watcher] = set()
         self._logged = Once()
 
@@ -140,14 +140,14 @@ class Client:
         content_type: str | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Send a request, return the decoded JSON of the answer (None if it is empty).
+        """Send a request, return the decoded JSON of the response (None if it is empty).
 
         The path is from the root of the API server, and quoted. The body is anything that JSON can
         hold, mappings of all kinds included. The timeout is for one attempt,
         ``options.request_timeout`` by default.
 
         Raises:
-            APIConnectionError: no usable answer, also after the retries.
+            APIConnectionError: no usable response, also after the retries.
             APIStatusError: a status of 300 or above (for 5xx, also after the retries).
             LoginError: no credentials.
             TypeError: the body is not for JSON.
@@ -162,14 +162,14 @@ class Client:
         backoff: Backoff | None = None
         while True:
             try:
-                if call.lane is None:
+                if call.queue is None:
                     return await self._exchange(call)
-                if not self.lanes.take(call.lane):
-                    await self.lanes.wait(call.lane)
+                if not self.limits.try_acquire(call.queue):
+                    await self.limits.acquire(call.queue)
                 try:
                     return await self._exchange(call)
                 finally:
-                    self.lanes.leave(call.lane)
+                    self.limits.release(call.queue)
             except _TRANSIENT as exc:
                 is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
                 if is_final or not call.is_retried:
@@ -182,7 +182,7 @@ class Client:
                 # One line a minute for each kind of request and of trouble, not for each object.
                 topic = (call.attempt.verb, call.attempt.resource, type(exc))
                 level = self._logged.choose_level(topic)
-                logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+                logger.log(level, "%s. Retrying in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager
@@ -197,7 +197,7 @@ class Client:
 
         Raises:
             TimeoutError: the server was silent for longer than the limit.
-            APIConnectionError: no connection, no answer in time, or the stream was cut.
+            APIConnectionError: no connection, no response in time, or the stream was cut.
             APIStatusError: a status of 300 or above.
             LoginError: no credentials.
         """
@@ -208,18 +208,18 @@ class Client:
         try:
             try:
                 async with deadlines.limit():
-                    answer = await session.send(call, limits.connect)
-                    status = answer.status
-                    if answer.status >= 300:
-                        raise build_refusal(call, answer, await read_content(answer))
+                    response = await session.send(call, limits.connect)
+                    status = response.status
+                    if response.status >= 300:
+                        raise build_refusal(call, response, await read_content(response))
             except OSError as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
                 self.tally.add("WATCH", status, time.monotonic() - began)
             try:
-                yield LineStream(call, answer, deadlines)
+                yield LineStream(call, response, deadlines)
             finally:
-                await answer.aclose()
+                await response.aclose()
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
@@ -242,11 +242,11 @@ class Client:
         *,
         is_retried: bool = True,
         selection: Mapping[str, str] | None = None,
-        lane: str | None = None,
+        queue: str | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Read all objects, page by page, all as of one moment (API chunking).
 
-        In a lane, each page is a request of it.
+        In a queue, each page is a request of it.
 
         Raises:
             APIGoneError: the reading has lasted too long, and is to be started anew.
@@ -258,7 +258,7 @@ class Client:
             params = {"limit": str(limit), **(selection or {})}
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried, lane=lane)
+            call = Call("GET", path, params, is_retried=is_retried, queue=queue)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:
@@ -329,9 +329,9 @@ class Client:
         content: bytes | None = None,
         content_type: str = JSON,
     ) -> dict[str, Any]:
-        lane = resource.plural_name if options.get("is_queued") else None
+        queue = resource.plural_name if options.get("is_queued") else None
         is_retried = options.get("is_retried", True)
-        call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
+        call = Call(method, path, None, content, content_type, is_retried=is_retried, queue=queue)
         result: dict[str, Any] = await self.perform(call)
         if result and not options.get("keeps_managed_fields", True):
             result.get("metadata", {}).pop("managedFields", None)
@@ -353,13 +353,13 @@ class Client:
                 with open_span(session.describe, call) or NOT_TRACED as span:
                     timeout = call.timeout or options.request_timeout or None
                     async with asyncio.timeout(timeout):
-                        answer = await session.send(call, options.connect_timeout)
-                        status = answer.status
-                        content = await read_content(answer)
+                        response = await session.send(call, options.connect_timeout)
+                        status = response.status
+                        content = await read_content(response)
                     if span is not None:
                         span.answer(status)
-                if answer.status >= 300:
-                    raise build_refusal(call, answer, content)
+                if response.status >= 300:
+                    raise build_refusal(call, response, content)
                 return decode(content, lambda: call.attempt) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # is sent into a connection that is being closed would fail, and POST is not resent silently.
 _KEEPALIVE = 60.0
 
-# Seconds until the next address is tried while the first one does not answer (RFC 8305).
+# Seconds until the next address is tried while the first one does not respond (RFC 8305).
 _NEXT_ADDRESS = 0.25
 
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server or proxy that accepts connections, then is silent
@@ -94,27 +94,27 @@ class ConnectionPool:
         self._is_closed = False
 
     async def send(self, request: Request) -> HTTPResponse:
-        """Send a request, wait for the head of its answer.
+        """Send a request, wait for the head of its response.
 
-        A request that the server has not answered because it has closed a kept connection is sent
+        If the server closes a kept connection before it responds, the request is sent
         again on a new one, if it does no harm when the server has got it twice.
         """
         data = self._encode(request)
         is_for_head = request.method == "HEAD"
         kept = self._take()
         if kept is not None:
-            answer = kept.send(data, is_for_head=is_for_head)
+            response = kept.send(data, is_for_head=is_for_head)
             try:
-                await answer.wait_for_head()
+                await response.wait_for_head()
             except TransportError:
-                if answer.has_begun or request.method not in _REPEATABLE or self._is_closed:
+                if response.has_begun or request.method not in _REPEATABLE or self._is_closed:
                     raise
             else:
-                return answer
+                return response
         connection = await self._open(request.connect_timeout)
-        answer = connection.send(data, is_for_head=is_for_head)
-        await answer.wait_for_head()
-        return answer
+        response = connection.send(data, is_for_head=is_for_head)
+        await response.wait_for_head()
+        return response
 
     async def aclose(self) -> None:
         """Close all connections. Requests in flight fail."""
@@ -131,7 +131,7 @@ class ConnectionPool:
     def _encode(self, request: Request) -> bytes:
         method, target, headers, content, _ = request
         if " " in target or not target.isprintable():
-            message = f"{target!r} cannot be requested: blanks and line breaks must be quoted"
+            message = f"{target!r} is not a valid path: quote blanks and line breaks"
             raise ValueError(message)
         if content is None and method in {"GET", "HEAD", "DELETE"}:
             length = b""
@@ -224,7 +224,7 @@ class ConnectionPool:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
                 refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} refused it: {refusal!r}"
+                message = f"the proxy {self._proxy} refused the connection: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
@@ -275,7 +275,7 @@ def _explain(exc: OSError | UnicodeError, place: _Place) -> TransportError:
         # Its errno is one of TLS, which means something else to the operating system.
         return TransportError(f"no TLS connection to {place}: {exc}")
     code = exc.errno if isinstance(exc, OSError) else None
-    reason = os.strerror(code) if code and code > 0 else str(exc) or "no answer in time"
+    reason = os.strerror(code) if code and code > 0 else str(exc) or "no response in time"
     return TransportError(f"no connection to {place}: {reason}")
 
 
@@ -292,7 +292,7 @@ async def _resolve(place: _Place) -> list[_Address]:
 
 
 async def _connect(addresses: list[_Address]) -> socket.socket:
-    """Connect to the first address that answers; each gets a head start before the next one."""
+    """Connect to the first address that responses; each gets a head start before the next one."""
     if len(addresses) == 1:
         return await _connect_to(addresses[0])
     attempts: list[asyncio.Task[socket.socket]] = []

@@ -46,7 +46,7 @@ _PATH_LIMIT = 256  # characters
 
 
 # What would be noticed late, far from the login handler, and badly: as a refused token, or worse.
-_TEXT = (str, "a text")
+_TEXT = (str, "a string")
 _TYPES: dict[str, tuple[type, str]] = {
     "expiration": (dt.datetime, "a datetime"),
     "insecure": (bool, "True or False"),  # the text "false" would switch verification off
@@ -97,7 +97,7 @@ class ConnectionInfo:
             value = getattr(self, name)
             if value is not None and not isinstance(value, type_):
                 # Not the value: it may be a secret.
-                message = f"ConnectionInfo needs {words} as its {name}, not {type(value).__name__}."
+                message = f"ConnectionInfo.{name} must be {words}, got {type(value).__name__}."
                 raise TypeError(message)
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class Vault:
         """
         while True:
             if time.time() >= self._expires_at:
-                self._lack = self._kind = "The last ones have expired."
+                self._lack = self._kind = "The last credentials have expired."
                 self._drop(lambda entry: entry.info.expires_at <= time.time())
             if self._candidates:
                 # The usual case of the hot path, with nothing to choose from.
@@ -282,7 +282,7 @@ class Vault:
                 its cause is the error of the request.
         """
         if error is not None:
-            self._refusal = f"The last ones were not good: {str(error).rstrip('.')}."
+            self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
             self._kind = "The API server refuses them."
             if isinstance(error, LoginError):
                 self._kind = error.kind
@@ -352,9 +352,11 @@ class Vault:
         for key, info in infos.items():
             entry = _Entry(info, _mark(info))
             if info.expires_at <= time.time():
-                problems[f"The login has brought what expired at {info.expiration}."] = None
+                problems[f"The login returned credentials that expired at {info.expiration}."] = (
+                    None
+                )
             elif entry.mark in self._refused:
-                problems["The login has brought again what was refused."] = None
+                problems["The login returned only credentials that were refused before."] = None
             # The same object is kept for the same credentials, so that connections are kept too.
             elif self._current.get(key) != entry:
                 if info.ca_path or info.certificate_path or info.private_key_path:
@@ -417,7 +419,7 @@ def find_server_problem(server: object) -> str:
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
         parts.port  # noqa: B018 - it is parsed by being read
     except ValueError:  # may quote the password as what should be the port
-        return f"{advice}: its host or its port cannot be"
+        return f"{advice}: its host or its port is invalid"
     return "" if is_usable else advice
 
 
@@ -429,7 +431,7 @@ def check_proxy(proxy: object, owner: str = "") -> None:
     """
     if problem := find_server_problem(proxy):
         raise LoginError(
-            f"The proxy {quote_url(proxy)}{owner} {problem}. Give one of HTTP or HTTPS; others, "
+            f"The proxy {quote_url(proxy)}{owner} {problem}. Use an HTTP or HTTPS proxy; others, "
             "such as SOCKS, are not supported.",
             kind="The URL of the proxy is wrong.",
         ) from None
@@ -449,4 +451,4 @@ def quote_url(url: object) -> str:
 def quote_path(path: AnyPath) -> str:
     """Quote a path for messages, unless it is a key or a token that was given in its place."""
     text = os.fsdecode(path)
-    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(no path, but content)"
+    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(content instead of a path)"

@@ -2,7 +2,7 @@
 
 An API server takes objects of 10 000 levels, orjson reads 1024, and writes 254. One such object in
 a list or a watch would keep all others of the kind from being served, and anybody can create it
-whose kind has free fields. What is too deep in it is cut off, at the same place in all answers.
+whose kind has free fields. What is too deep in it is cut off, at the same place in all responses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
 
     Args:
         text: an object, a list of objects, or an event of a watch.
-        describe: returns what it is the answer to, for a warning.
+        describe: returns what it is the response to, for a warning.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.
@@ -62,8 +62,8 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         return data
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
-        "The answer to '%s' has an object that is nested deeper than %d levels. What is deeper is "
-        "ignored.",
+        "The response to '%s' has an object that is nested deeper than %d levels. The deeper "
+        "values are ignored.",
         *(attempt, _KEPT),
     )
     return orjson.loads(_cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))

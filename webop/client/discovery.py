@@ -31,7 +31,7 @@ _AGGREGATED = (
 
 @dataclass(slots=True)
 class Discovery:
-    """The resources that are served, and the API groups that do not answer."""
+    """The resources that are served, and the API groups that do not respond."""
 
     resources: frozenset[Resource] = frozenset()
     # All that the cluster has, also those that were not asked for.
@@ -44,13 +44,13 @@ class Discovery:
 async def discover(client: Client, groups: Collection[str] | None = None) -> Discovery:
     """Find out all resources of the cluster, or of some API groups ("" is the core group).
 
-    Servers of 1.26 and later tell everything in one answer for /api and one for /apis
+    Servers of 1.26 and later tell everything in one response for /api and one for /apis
     (Kubernetes API: "Aggregated discovery"); others are asked about each version of each group.
 
     A group that is not available (the server behind it is down) does not affect the others.
 
     Raises:
-        APIError: the API server itself does not answer.
+        APIError: the API server itself does not respond.
         LoginError: no credentials.
     """
     made = Discovery()
@@ -64,7 +64,7 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
 def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
     """Prefer a version of each kind: of those that the preferred version of the group lacks, too.
 
-    Not if a version does not answer: it can be the one that has the kind.
+    Not if a version does not respond: it can be the one that has the kind.
     """
     best: dict[tuple[str, str], Resource] = {}
     for one in sorted(resources, key=lambda each: not each.preferred):
@@ -78,10 +78,10 @@ def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
 async def _scan_root(
     client: Client, path: str, groups: Collection[str] | None, made: Discovery
 ) -> Iterable[Resource]:
-    answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
-    if answer.get("kind") == "APIGroupDiscoveryList":
-        return list(_parse_aggregated(answer, groups, made))
-    versions = list(_parse_versions(answer))
+    response = await client.perform(Call("GET", path, accept=_AGGREGATED))
+    if response.get("kind") == "APIGroupDiscoveryList":
+        return list(_parse_aggregated(response, groups, made))
+    versions = list(_parse_versions(response))
     made.groups.update(group for group, _, _ in versions)
     found = await run_concurrently(
         _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
@@ -97,13 +97,13 @@ async def _scan_version(
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
         # A broken group stays broken for long: no retries, or it would hold up all the others.
-        answer = await client.perform(Call("GET", path, is_retried=False))
+        response = await client.perform(Call("GET", path, is_retried=False))
     except APINotFoundError:
         return ()  # its last resource has gone since the groups were listed
     except APIStatusError as exc:
         broken[group, version] = str(exc)
         return ()
-    items = answer.get("resources") or ()
+    items = response.get("resources") or ()
     subresources: dict[str, set[str]] = {}  # they are separate items of APIResourceList
     for item in items:
         plural, _, subresource = item["name"].partition("/")
@@ -128,9 +128,9 @@ async def _scan_version(
 
 
 def _parse_aggregated(
-    answer: Any, groups: Collection[str] | None, made: Discovery
+    response: Any, groups: Collection[str] | None, made: Discovery
 ) -> Iterator[Resource]:
-    for item in answer.get("items") or ():
+    for item in response.get("items") or ():
         group = item["metadata"].get("name") or ""
         made.groups.add(group)
         if groups is not None and group not in groups:
@@ -157,11 +157,11 @@ def _parse_aggregated(
                 )
 
 
-def _parse_versions(answer: Any) -> Iterator[tuple[str, str, bool]]:
+def _parse_versions(response: Any) -> Iterator[tuple[str, str, bool]]:
     """List groups and versions of APIVersions (/api) or of APIGroupList (/apis)."""
-    for version in answer.get("versions") or ():
+    for version in response.get("versions") or ():
         yield "", version, True
-    for group in answer.get("groups") or ():
+    for group in response.get("groups") or ():
         preferred = (group.get("preferredVersion") or group["versions"][0])["version"]
         for version in group["versions"]:
             yield group["name"], version["version"], version["version"] == preferred

@@ -21,7 +21,7 @@ WatchEvent = tuple[WatchType, dict[str, Any]]
 
 
 class BrokenStreamError(WebopError):
-    """The server has answered with something that is not a stream of events."""
+    """The server has responded with something that is not a stream of events."""
 
 
 def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str]:
@@ -42,7 +42,7 @@ def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         quote = repr(line[:_QUOTE_LIMIT].decode("utf-8", "replace"))
         quote += "..." if len(line) > _QUOTE_LIMIT else ""
-        message = f"Cannot {attempt}: the server has sent no event, but {quote}"
+        message = f"Cannot {attempt}: the server sent something other than an event: {quote}"
         raise BrokenStreamError(message) from exc
     return kind, raw, version
 

@@ -50,7 +50,7 @@ _POLLING = 0.2  # how often it is looked whether the operator still waits for a 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
 """Set when nobody waits for the present login any more: its plugins are stopped then."""
 
-_KIND = "The exec plugin has failed."
+_KIND = "The exec plugin failed."
 _TEXT_LIMIT = 500  # characters of what a plugin says, in error messages
 
 
@@ -91,13 +91,13 @@ class Plugin:
             time_limit: in seconds; by default, a minute, or five of them at a terminal.
 
         Raises:
-            LoginError: it is not installed, has failed, hangs, or its answer is not usable.
+            LoginError: it is not installed, has failed, hangs, or its response is not usable.
         """
         has_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
         if self.mode == "Always" and not has_terminal:
             raise self._fail(
-                "asks for input (interactiveMode: Always), and there is no terminal here. Log in "
-                "by something else, such as a service account or a @webop.on.login() handler."
+                "asks for input (interactiveMode: Always), but there is no terminal. Use other "
+                "credentials, such as a service account or a @webop.on.login() handler."
             )
         is_interactive = has_terminal and self.mode != "Never"
         limit = time_limit or (_TYPING_LIMIT if is_interactive else _TIME_LIMIT)
@@ -128,32 +128,32 @@ class Plugin:
             output, complaints = _communicate(process, limit)
         except subprocess.TimeoutExpired:
             _kill(process, is_alone=not is_interactive)
-            reason = f"has not answered in {limit:g} s and was stopped. Run it by hand to see why."
+            reason = f"did not finish in {limit:g} s and was stopped. Run it by hand to see why."
             raise self._fail(reason) from None  # the cause would show the arguments
         if process.returncode:
-            silence = "see its output above" if is_interactive else "it has printed no reason"
+            silence = "see its output above" if is_interactive else "it printed no reason"
             said = _shorten(complaints or b"") or silence
-            raise self._fail(f"has failed with exit code {process.returncode}: {said}")
+            raise self._fail(f"failed with exit code {process.returncode}: {said}")
         return output.decode("utf-8", "replace")
 
     def _parse(self, output: str) -> PluginCredentials:
         try:
-            answer = json.loads(output)
+            response = json.loads(output)
         except (ValueError, RecursionError):
-            message = f"has printed {len(output)} characters that are something else than JSON."
+            message = f"printed {len(output)} characters that are not JSON."
             raise self._fail(f"{message} Run it by hand to see them.") from None
-        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
-            raise self._fail("has printed JSON that is not of kind ExecCredential.")
-        if answer.get("apiVersion") != self.version:
-            known = [version for version in _VERSIONS if version == answer.get("apiVersion")]
+        if not isinstance(response, dict) or response.get("kind") != "ExecCredential":
+            raise self._fail("printed JSON that is not an ExecCredential.")
+        if response.get("apiVersion") != self.version:
+            known = [version for version in _VERSIONS if version == response.get("apiVersion")]
             raise self._fail(
-                f"has answered in {f'the version {known[0]!r}' if known else 'another version'}, "
-                f"while the kubeconfig says {self.version!r}. Update the plugin, or the apiVersion "
-                f"in the kubeconfig."
+                f"responded in {f'the version {known[0]!r}' if known else 'another version'}, but "
+                f"the kubeconfig says {self.version!r}. Update the plugin, or the apiVersion in "
+                f"the kubeconfig."
             )
-        status = answer.get("status")
+        status = response.get("status")
         if not isinstance(status, dict):
-            raise self._fail("has printed an ExecCredential without a status.")
+            raise self._fail("printed an ExecCredential without a status.")
         return self._parse_status(status)
 
     def _parse_status(self, status: Mapping[str, Any]) -> PluginCredentials:
@@ -162,7 +162,7 @@ class Plugin:
         token, certificate, key = (status.get(name) or None for name in names)
         if wrong or bool(certificate) != bool(key) or not (token or certificate):
             raise self._fail(
-                "has brought neither a token nor a certificate with its key: the status has "
+                "returned neither a token nor a certificate with its key: the status has "
                 f"the fields {', '.join(name for name in names if status.get(name)) or '(none)'}."
             )
         now = dt.datetime.now(dt.UTC)
@@ -171,12 +171,12 @@ class Plugin:
             expiration = parse_moment(text) if text else None
         except ValueError:
             text = "It must be a time such as 2030-12-31T23:59:59Z."
-            raise self._fail(f"has brought a wrong expirationTimestamp. {text}") from None
+            raise self._fail(f"returned an invalid expirationTimestamp. {text}") from None
         if expiration is not None and expiration <= now:
             raise self._fail(
-                f"has brought credentials that expired at "
-                f"{expiration.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}: now it is "
-                f"{now:%Y-%m-%dT%H:%M:%SZ}. Check its cache, and the clock."
+                f"returned credentials that expired at "
+                f"{expiration.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}; now it is "
+                f"{now:%Y-%m-%dT%H:%M:%SZ}. Check the cache of the plugin, and the clock."
             )
         if expiration is None:
             pem = (certificate or "").encode()
@@ -226,13 +226,13 @@ def _find_problem(config: Any) -> str:
         "it has no command": isinstance(config.get("command"), str) and config["command"],
         f"its apiVersion is {version!r}, not {' or '.join(_VERSIONS)}": version in _VERSIONS,
         f"its interactiveMode is {mode!r}, not {', '.join(_MODES)}": mode in _MODES,
-        "its args are not a list of texts": (
+        "its args are not a list of strings": (
             isinstance(args, list) and all(isinstance(arg, str) for arg in args)
         ),
-        "its env is not a list of names and values, all of them texts": (
+        "its env is not a list of names and values, all of them strings": (
             isinstance(env, list) and all(map(_is_variable, env))
         ),
-        "its installHint is not a text": isinstance(config.get("installHint") or "", str),
+        "its installHint is not a string": isinstance(config.get("installHint") or "", str),
         "its provideClusterInfo is not true or false": (
             isinstance(config.get("provideClusterInfo") or False, bool)
         ),

@@ -71,19 +71,19 @@ def parse_attempt(method: str, path: str, params: Mapping[str, str] | None = Non
 
 
 def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectionError:
-    """Build the exception for a request that was not answered, or not usably."""
-    reason = str(exc) or ("no answer in time" if isinstance(exc, TimeoutError) else repr(exc))
+    """Build the exception for a request without a usable response."""
+    reason = str(exc) or ("no response in time" if isinstance(exc, TimeoutError) else repr(exc))
     if isinstance(exc, orjson.JSONDecodeError):
-        reason = f"the answer is not JSON, so this may be no API server: {exc}"
+        reason = f"the response is not JSON. Check that the server is an API server: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
 
 
 def build_status_error(
     attempt: Attempt, status: int, headers: Mapping[str, str], content: bytes
 ) -> APIStatusError:
-    """Build the exception for an answer with a status of 300 or above.
+    """Build the exception for a response with a status of 300 or above.
 
-    The answer is a ``Status`` object (Kubernetes API, meta/v1), or any text, by a proxy maybe.
+    The response is a ``Status`` object (Kubernetes API, meta/v1), or any text, by a proxy maybe.
     """
     body = _parse_status(content)
     text = body.get("message") or content[:_TEXT_LIMIT].decode("utf-8", "replace").strip()
@@ -138,8 +138,8 @@ def _build_error(
         message = f"{message.rstrip('.')}. {_advise(attempt, text)}"
     if "FieldManagerConflict" in str(details.get("causes")):
         message = (
-            f"{message.rstrip('.')}. Leave these fields to their managers, or take them over by "
-            "force=True. If the manager is this operator, by create() or patch(), use only apply()."
+            f"{message.rstrip('.')}. Leave these fields out, or take them over with force=True. "
+            "If the manager is this operator, create() or patch() has set them: use only apply()."
         )
     return APIStatusError.of(status)(
         message,
@@ -164,17 +164,20 @@ def _advise(attempt: Attempt, text: str) -> str:
     if "blockOwnerDeletion" in text:
         return (
             "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind to the "
-            "operator's account, or append_owner_reference(..., block_owner_deletion=False)."
+            "operator's account, or use append_owner_reference(..., block_owner_deletion=False)."
         )
     if not attempt.is_resource:
-        return f"Grant {attempt.verb!r} on the URL {attempt.resource!r} to the operator's account."
+        return (
+            f"Grant the verb {attempt.verb!r} on the URL {attempt.resource!r} to the operator's "
+            "account, with a ClusterRole and a binding."
+        )
     resource, _, subresource = attempt.resource.partition("/")
     plural, _, group = resource.partition(".")
     target = f"{plural}/{subresource}" if subresource else plural
     role = f"Role in {attempt.namespace!r} or a ClusterRole" if attempt.namespace else "ClusterRole"
     return (
         f"Grant the verb {attempt.verb!r} on {target!r} of the API group {group!r} to the "
-        f"operator's account: RBAC, a {role} with its binding."
+        f"operator's account, with a {role} and a binding."
     )
 
 

@@ -3,7 +3,7 @@
 Place in the flow: :mod:`webop.client.connections` opens the connections and keeps idle ones.
 
 TLS is done here, on buffers in memory: that takes half the CPU time of asyncio's own TLS. A request
-is encrypted and written at once. An answer is parsed by httptools as it comes.
+is encrypted and written at once. A response is parsed by httptools as it comes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from webop.client.transport import TransportError
 _MAX_WAITING = 256 * 1024
 _MAX_HEAD = 64 * 1024  # bytes, of all that is no content: trailers and the heads of chunks as well
 _MAX_RECORD = 16 * 1024  # bytes, of TLS
-_CUT = "the server closed the connection in the middle of the answer"
-_UNANSWERED = "the server closed the connection before it answered"
+_CUT = "the server closed the connection in the middle of the response"
+_NO_RESPONSE = "the server closed the connection before it responded"
 
 
 class HTTPResponse:
-    """The answer to a request (see :class:`webop.client.transport.Response`).
+    """The response to a request (see :class:`webop.client.transport.Response`).
 
     It leaves its connection as soon as all of it has come, whether it is read or not.
 
@@ -94,7 +94,7 @@ class HTTPResponse:
         self.size += len(chunk)
 
     def leave(self, problem: str = "") -> None:
-        """Leave the connection: the answer is complete, or there is a problem."""
+        """Leave the connection: the response is complete, or there is a problem."""
         self.is_complete = not problem
         self._problem = problem
         self._connection = None
@@ -121,11 +121,11 @@ class Connection(asyncio.BufferedProtocol):
     """A connection to a server, or to a proxy.
 
     Flow: it is connected; then :meth:`tunnel` if there is a proxy, :meth:`secure` for https; from
-    then on :meth:`send` for one request after the other, each when the answer before is complete.
+    then on :meth:`send` for one request after the other, each when the response before is complete.
 
     Args:
         buffer: what is read into. Nothing stays there: connections may share it.
-        on_idle: called when an answer is complete and another request can be sent.
+        on_idle: called when a response is complete and another request can be sent.
         on_lost: called in the end.
 
     Attributes:
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
         self._parser: httptools.HttpResponseParser  # it and this refer to each other while it lives
-        self._answer: HTTPResponse | None = None
+        self._response: HTTPResponse | None = None
         self._is_for_head = False
         self._head_size = 0
         self._is_used_up = False  # no other request can be sent
@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._wait()
             head += self._incoming.read()
             if len(head) > _MAX_HEAD:
-                return "its answer is too long"
+                return "its response is too long"
         first_line = head.partition(b"\r\n")[0].decode("latin-1")
         return "" if first_line.partition(" ")[2].startswith("2") else first_line
 
@@ -195,19 +195,19 @@ class Connection(asyncio.BufferedProtocol):
                 return self._flush()
 
     def send(self, request: bytes, *, is_for_head: bool = False) -> HTTPResponse:
-        """Send a request; its answer is to come.
+        """Send a request; its response is to come.
 
         Args:
             request: as HTTP/1.1 has it.
             is_for_head: whether the method is HEAD, so that no content comes whatever is promised.
         """
         self._is_set_up = True
-        self._answer = HTTPResponse(self)
+        self._response = HTTPResponse(self)
         self._is_for_head = is_for_head
         self._head_size = 0
         if self._tls is None:
             self._transport.write(request)
-            return self._answer
+            return self._response
         try:
             done = self._tls.write(request)
             while done < len(request):
@@ -215,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError as exc:
             self._fail(f"TLS has failed: {exc}")
         self._flush()
-        return self._answer
+        return self._response
 
     def resume_reading(self) -> None:
         """Go on after a slow consumer."""
@@ -268,34 +268,34 @@ class Connection(asyncio.BufferedProtocol):
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """An answer begins, maybe one that nobody has asked for."""
-        self._is_used_up |= self._answer is None or self._answer.is_complete
+        """A response begins, maybe one that nobody has asked for."""
+        self._is_used_up |= self._response is None or self._response.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; but no trailer, which must not pass for one (RFC 9110, 6.5.1)."""
-        if self._answer is not None and not self._answer.status and not self._is_used_up:
-            self._answer.headers[name.lower()] = value
+        if self._response is not None and not self._response.status and not self._is_used_up:
+            self._response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
         status = self._parser.get_status_code()
-        if self._answer is None or self._is_used_up:
+        if self._response is None or self._is_used_up:
             return
-        if status < 200:  # the answer is still to come
-            self._answer.headers.clear()
+        if status < 200:  # the response is still to come
+            self._response.headers.clear()
             return
-        self._answer.status = status
-        self._answer.is_complete = self._is_used_up = self._is_for_head
+        self._response.status = status
+        self._response.is_complete = self._is_used_up = self._is_for_head
 
     def on_body(self, chunk: bytes) -> None:
         """Take a piece of the content."""
-        if self._answer is not None and not self._is_used_up:
-            self._answer.add(chunk)
+        if self._response is not None and not self._is_used_up:
+            self._response.add(chunk)
 
     def on_message_complete(self) -> None:
-        """The answer is complete, unless it is an interim one."""
-        if self._answer is not None and self._answer.status:
-            self._answer.is_complete = True
+        """The response is complete, unless it is an interim one."""
+        if self._response is not None and self._response.status:
+            self._response.is_complete = True
             self._is_used_up |= not self._parser.should_keep_alive()
 
     # In between.
@@ -323,52 +323,52 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
 
     def _feed(self, data: memoryview) -> None:
-        """Parse what has come; give the connection back if the answer is complete."""
-        answer = self._answer
-        if answer is None:
+        """Parse what has come; give the connection back if the response is complete."""
+        response = self._response
+        if response is None:
             self.abort()  # nobody has asked
             return
-        answer.has_begun = True
-        size = answer.size
+        response.has_begun = True
+        size = response.size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self._is_used_up = True
-            if not answer.is_complete:
-                self._fail(f"the answer is not HTTP/1.1: {exc}")
+            if not response.is_complete:
+                self._fail(f"the response is not HTTP/1.1: {exc}")
                 return
-        if answer.is_complete:
-            self._release(answer)
+        if response.is_complete:
+            self._release(response)
             return
-        self._head_size = self._head_size + len(data) if answer.size == size else 0
+        self._head_size = self._head_size + len(data) if response.size == size else 0
         if self._head_size > _MAX_HEAD:
-            self._fail("the headers or trailers of the answer are too long")
+            self._fail("the headers or trailers of the response are too long")
             return
-        if answer.size > _MAX_WAITING:
+        if response.size > _MAX_WAITING:
             self._transport.pause_reading()
-        if answer.status:
-            answer.wake()
+        if response.status:
+            response.wake()
 
-    def _release(self, answer: HTTPResponse) -> None:
+    def _release(self, response: HTTPResponse) -> None:
         """Be free for the next request, if there can be one."""
-        self._answer = None
-        answer.leave()
+        self._response = None
+        response.leave()
         if self._is_used_up or self._transport.get_write_buffer_size():
             self.abort()
             return
-        if answer.size > _MAX_WAITING:
+        if response.size > _MAX_WAITING:
             self._transport.resume_reading()
         self._on_idle(self)
 
     def _end(self, *, is_clean: bool) -> None:
         """The server will send nothing more."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            is_until_end = not answer.headers.keys() & {b"content-length", b"transfer-encoding"}
-            if is_clean and answer.status and is_until_end:
-                answer.leave()
+        response, self._response = self._response, None
+        if response is not None:
+            is_until_end = not response.headers.keys() & {b"content-length", b"transfer-encoding"}
+            if is_clean and response.status and is_until_end:
+                response.leave()
             else:
-                answer.leave(self._problem or (_CUT if answer.has_begun else _UNANSWERED))
+                response.leave(self._problem or (_CUT if response.has_begun else _NO_RESPONSE))
         self._problem = self._problem or "the server closed the connection"
         self.abort()
 

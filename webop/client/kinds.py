@@ -51,8 +51,8 @@ class Kinds:
             return kind
         if not isinstance(kind, str | tuple | Selector):
             raise TypeError(
-                "A kind is named by a string such as 'pods' or 'example.com/v1/databases', by a "
-                f"tuple as in decorators, or by a webop.Resource, got {kind!r}."
+                "A kind must be a string such as 'pods' or 'example.com/v1/databases', a tuple as "
+                f"in decorators, or a webop.Resource, got {kind!r}."
             )
         if (found := self._found.get(kind)) is None:
             found = self._found[kind] = await self._select(_parse(kind))
@@ -78,13 +78,13 @@ class Kinds:
             return next(iter(found))
         if found:
             names = ", ".join(sorted(resource.name for resource in found))
-            raise ConfigurationError(f"{selector} is ambiguous: name one of {names}.")
+            raise ConfigurationError(f"{selector} is ambiguous: use one of {names}.")
         broken = [name for name in self._known.broken if selector.group in (None, name[0])]
         names = ", ".join(sorted(map("/".join, broken)))
         message = (
             f"There is no kind {selector} in the cluster."
             + selector.suggest(self._known.resources, self._known.groups)
-            + (f" These API groups do not answer, and may have it: {names}." if broken else "")
+            + (f" These API groups do not respond and may have it: {names}." if broken else "")
         )
         raise APIStatusError.of(status := 503 if broken else 404)(message, status=status)
 

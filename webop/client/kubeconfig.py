@@ -45,7 +45,7 @@ _TEXTS = (
     *("token", "username", "password", "access-token"),
 )
 _TYPES = (
-    (str, "a text", _TEXTS),
+    (str, "a string", _TEXTS),
     (bool, "true or false, without quotes", ("insecure-skip-tls-verify",)),
     (dict, "a mapping", ("auth-provider", "config", "exec")),
     (list, "a list", ("extensions",)),
@@ -84,7 +84,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     cluster, owner = choice.cluster, choice.cluster_owner
     server = cluster.get("server")
     if not server:
-        _refuse(f"{owner[0].upper()}{owner[1:]} has no server: write its URL there.")
+        _refuse(f"{owner[0].upper()}{owner[1:]} has no server. Add its URL.")
     if problem := find_server_problem(server):
         _refuse(f"The server {quote_url(server)} of {owner} {problem}.")
     return ConnectionInfo(
@@ -108,11 +108,11 @@ def choose_context(paths: Sequence[Path]) -> Choice:
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
     if not configs:
-        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or write the file.")
+        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or create the file.")
     choice = _select(configs, where)
     if found := [key for key in _IMPERSONATION if choice.user.get(key)]:
         _refuse(
-            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} impersonates somebody "
+            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} uses impersonation "
             f"({', '.join(found)}), which webop does not support. Use credentials of the account "
             f"that the operator must act as."
         )
@@ -161,7 +161,7 @@ def _load(path: Path) -> dict[str, Any] | None:
         kind = type(config).__name__
         _refuse(f"The file {path} is not a kubeconfig: it must hold a mapping, got {kind}.")
     if not isinstance(config.get("current-context") or "", str):
-        _refuse(f"The current-context in {path} must be a text.")
+        _refuse(f"The current-context in {path} must be a string.")
     try:
         for section, kind in _SECTIONS:
             for item in config.get(section) or ():
@@ -170,7 +170,7 @@ def _load(path: Path) -> dict[str, Any] | None:
                 _check_types(values, f"the {kind} {item.get('name')!r}", path)
                 _make_absolute(values, path.absolute().parent)
     except (AttributeError, TypeError):
-        message = f"The file {path} is not a kubeconfig: the {section} are no list of entries"
+        message = f"The file {path} is not a kubeconfig: the {section} must be a list of entries"
         _refuse(f"{message} with a name and a {kind}.")
     except RuntimeError as exc:
         _refuse(f"A path of the {section} in {path} cannot be found: {exc}")
@@ -228,8 +228,8 @@ def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
 def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str) -> dict[str, Any]:
     if name not in known:
         names = ", ".join(map(str, known)) or "none"
-        source = "the current context" if kind == "context" else "of the current context"
-        _refuse(f"There is no {kind} {name!r} in {where}, though it is {source}. Known: {names}.")
+        source = "the current context" if kind == "context" else "the one of the current context"
+        _refuse(f"There is no {kind} {name!r} in {where}, but it is {source}. Known: {names}.")
     return known[name]
 
 
@@ -285,14 +285,14 @@ def _read_pem(
         try:
             content = base64.b64decode(data)
         except ValueError as exc:
-            _refuse(f"The {key}-data of {owner} is not in base64: {exc}.")
+            _refuse(f"The {key}-data of {owner} is not base64: {exc}.")
         if _PEM_MARK not in content:
             _refuse(f"The {key}-data of {owner} is not PEM in base64. Use {key} for a path.")
         return {f"{name}_data": data}, content
     path = values.get(key)
     content = _read_bytes(path, key, owner) if path else b""
     if path and _PEM_MARK not in content:
-        _refuse(f"The file {quote_path(path)} is not in PEM, while it is the {key} of {owner}.")
+        _refuse(f"The file {quote_path(path)}, the {key} of {owner}, is not PEM.")
     return {f"{name}_path": path}, content
 
 

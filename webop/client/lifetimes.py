@@ -134,7 +134,7 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
         end = dt.datetime.fromtimestamp(certificate.end, dt.UTC)
         raise LoginError(
             f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
-            f"Renew it where it comes from, or check the clock here.",
+            f"Renew it, or check the clock of this machine.",
             kind="The client certificate has expired.",
         )
     lifetimes = (parse_token_lifetime(token), certificate)

@@ -102,8 +102,8 @@ def build_absence_message() -> str:
     """Say where credentials have been looked for when there are none, and what to do."""
     place = os.environ.get("KUBECONFIG") or "not set"
     return (
-        f"There is no kubeconfig (KUBECONFIG, which is {place}, or ~/.kube/config) and no service "
-        f"account of a pod. Provide one of them, or a @webop.on.login() handler."
+        f"There is no kubeconfig (KUBECONFIG is {place}, and there is no ~/.kube/config) and no "
+        f"service account of a pod. Provide one of them, or a @webop.on.login() handler."
     )
 
 
@@ -111,7 +111,7 @@ def describe_failure(login: Login, exc: Exception) -> str:
     """Say where a library has failed; not in its own words, which can quote the kubeconfig."""
     place = traceback.extract_tb(exc.__traceback__)[-1]
     name = type(exc).__name__
-    return f"{login.__name__} has failed: {name} in {place.filename}, line {place.lineno}"
+    return f"{login.__name__} failed: {name} in {place.filename}, line {place.lineno}"
 
 
 def _read_text(path: Path) -> str | None:

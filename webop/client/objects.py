@@ -2,7 +2,7 @@
 
 Place in the flow: handlers get it as ``client`` (:mod:`webop.handling.execute`); what it sends goes
 through :class:`webop.client.api.Client`, with the credentials, connections, retries and time-outs
-of the operator, but in a lane of its own.
+of the operator, but in a queue of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
 # At most 16 requests of handlers are in flight (webop.client.request_limits). Requests of reviews
-# do not wait for them: the API server may need the answers of these reviews before it answers them.
-_LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
+# do not wait for them: the API server may need the responses to these reviews first.
+_QUEUE, _REVIEW_QUEUE = "handlers", "reviews"
 
 
 class _Target(NamedTuple):
@@ -96,11 +96,11 @@ class AsyncClient:
     ValueError for arguments of which no request can be made.
 
     Caveats:
-        A request that is retried can have been done by the first attempt, the answer lost: a
+        A request that is retried can have been done by the first attempt, the response lost: a
         creation can end in a conflict with itself.
 
     Attributes:
-        lane: with which other requests its own share a limit.
+        queue: with which other requests its own share a limit.
         is_dry: whether it is for the review of a dry run.
 
     Before each use, ``on_use`` is called, so that an operator logs in only if there is need.
@@ -119,7 +119,7 @@ class AsyncClient:
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reviewing: dict[bool, AsyncClient] = {}
-        self.lane = _LANE
+        self.queue = _QUEUE
         self.is_dry = False
 
     def enter(self) -> None:
@@ -131,7 +131,7 @@ class AsyncClient:
         """Have the handlers of a review find the client that is for reviews."""
         if (client := self._reviewing.get(is_dry)) is None:
             client = self._reviewing[is_dry] = copy.copy(self)
-            client.lane, client.is_dry = _LANE_OF_REVIEWS, is_dry
+            client.queue, client.is_dry = _REVIEW_QUEUE, is_dry
         client.enter()
 
     @property
@@ -175,7 +175,7 @@ class AsyncClient:
 
         async def read(limit: int) -> Objs:
             pages = self._requests.list_pages(
-                resource, namespace, limit, selection=selection, lane=self.lane
+                resource, namespace, limit, selection=selection, queue=self.queue
             )
             return [strip_object(item) async for page in pages for item in page.items]
 
@@ -234,7 +234,7 @@ class AsyncClient:
         """
         name, place = _get(body, "name"), namespace or _get(body, "namespace")
         if not name:
-            raise ValueError("What is applied needs a name: metadata.name.")
+            raise ValueError("apply() needs a name in metadata.name.")
         params = {"force": "true" if force else "false"}
         if field_manager is not None:
             params["fieldManager"] = field_manager
@@ -366,7 +366,7 @@ class AsyncClient:
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                states = follow(self._requests, resource, namespace, name, lane=self.lane)
+                states = follow(self._requests, resource, namespace, name, queue=self.queue)
                 async with aclosing(states):
                     with self._noticing_absence():
                         async for state in states:
@@ -377,7 +377,7 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = describe(obj, wish) if is_known else "the API server has not answered"
+        how = describe(obj, wish) if is_known else "the API server did not respond"
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     async def _find(
@@ -392,17 +392,18 @@ class AsyncClient:
         """
         if login_is_over.get() is not None:
             raise LoginError(
-                "A login handler cannot use the client, which needs the credentials of the login."
+                "A login handler cannot use the client: the client needs the credentials that the "
+                "login handler returns."
             )
         if self._loop not in (None, asyncio.get_running_loop()):
-            raise RuntimeError("This client is for another event loop: use client.sync in threads.")
+            raise RuntimeError(
+                "This client belongs to another event loop. In threads, use client.sync."
+            )
         self._on_use()
         resource = await self._kinds.find(kind)
         for part in (*(() if namespace is None else (namespace,)), *names):
             if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
-                raise ValueError(
-                    f"No object of {resource.name} has the name or namespace {part!r}."
-                )
+                raise ValueError(f"{part!r} is not a valid name or namespace for {resource.name}.")
         return resource
 
     async def _send(
@@ -419,7 +420,7 @@ class AsyncClient:
         resource = await self._find(kind, namespace, *(() if is_new else (name,)))
         if resource.namespaced and namespace is None:
             text = f"{resource.name} {name or ''}".rstrip()
-            raise ValueError(f"{text} is in a namespace: say which one by namespace=.")
+            raise ValueError(f"{text} is in a namespace: pass it as namespace=.")
         query = dict(params or {})
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
@@ -427,7 +428,7 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, lane=self.lane)
+        call = Call(method, path, query or None, content, content_type, queue=self.queue)
         with self._noticing_absence():
             return strip_object(await self._requests.perform(call))
 

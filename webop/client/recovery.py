@@ -31,7 +31,7 @@ _BACKOFFS = (1.2, 2.4, 4.8, 9.6, 19.2, 22.5)
 _JITTER = 1 / 3
 _BACKOFF_LIMIT = 30.0
 
-# After so many failures in a row of a server that does answer, the resource version itself is
+# After so many failures in a row of a server that does respond, the resource version itself is
 # suspected: after a restore of etcd from a backup, for example, no event ever comes after it.
 _DOUBTS_LIMIT = 3
 
@@ -106,7 +106,7 @@ class Recovery:
             self.heal()  # it was fine in between, although nothing happened
         self.pause = choose_pause(self._backoff, exc, limit=_BACKOFF_LIMIT) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
-            self.pause = self._options.reconnect_backoff  # the server is fine: list anew at once
+            self.pause = self._options.reconnect_backoff  # the server is fine: list again at once
         elif isinstance(exc, APIUnauthorizedError | LoginError) or (
             isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
         ):
@@ -131,7 +131,7 @@ class Recovery:
             message = f"Cannot {self._attempt}: the server has been silent for {silence} s"
         elif isinstance(exc, LoginError):
             message = f"Cannot {self._attempt}: no credentials. {exc.kind}"  # probes tell it, too
-        how = "continuing" if self._status.state is State.WATCHING else "listing anew"
+        how = "continuing" if self._status.state is State.WATCHING else "listing again"
         is_known = isinstance(exc, WebopError | TimeoutError)
         is_usual = isinstance(exc, APIGoneError | TimeoutError | APIConnectionError)
         level = logging.INFO if is_usual and self._status.failures == 1 else logging.WARNING

@@ -1,4 +1,4 @@
-"""What is asked of the API server, and what it answers, as plain values. Pure: no I/O.
+"""Requests to the API server and its responses, as plain values. Pure: no I/O.
 
 Place in the flow: :class:`webop.client.api.Client` makes a :class:`Call` of each request; a session
 turns it into an HTTP request with credentials, as often as there are attempts.
@@ -35,10 +35,10 @@ class Call(NamedTuple):
         params: the query.
         content: the encoded body.
         content_type: of the body.
-        accept: the wanted representation of the answer.
+        accept: the wanted representation of the response.
         timeout: in seconds, for one attempt; None for what is set for all requests.
         is_retried: whether network errors and 5xx are retried.
-        lane: with which other requests it shares a limit (:mod:`webop.client.request_limits`);
+        queue: with which other requests it shares a limit (:mod:`webop.client.request_limits`);
             None if it must never wait for others.
     """
 
@@ -50,7 +50,7 @@ class Call(NamedTuple):
     accept: str = JSON
     timeout: float | None = None
     is_retried: bool = True
-    lane: str | None = None
+    queue: str | None = None
 
     @property
     def attempt(self) -> Attempt:
@@ -86,7 +86,7 @@ def encode_body(body: object) -> bytes:
         # Integers beyond 64 bits, keys that are not strings: slower, but valid JSON.
         return json.dumps(body, default=unwrap_mapping, allow_nan=False).encode()
     if is_lossy(content, body):
-        raise ValueError("there is no NaN and no infinity in JSON")
+        raise ValueError("JSON cannot represent NaN or infinity")
     return content
 
 
@@ -96,43 +96,45 @@ def encode_yaml(body: object) -> bytes:
     return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
-def parse_page(call: Call, answer: Any) -> tuple[Page, str]:
+def parse_page(call: Call, response: Any) -> tuple[Page, str]:
     """Return the page and the token of the next one; empty for the last one.
 
     The items of built-in resources come without apiVersion and kind: they are filled in.
 
     Raises:
-        APIConnectionError: it is not a list of objects; something else has answered.
+        APIConnectionError: it is not a list of objects; something else has responded.
     """
     is_list = (
-        isinstance(answer, dict)
-        and isinstance(answer.get("metadata"), dict)
-        and isinstance(answer.get("items", ""), list | None)
+        isinstance(response, dict)
+        and isinstance(response.get("metadata"), dict)
+        and isinstance(response.get("items", ""), list | None)
     )
     if not is_list:
         # A Status, for example. As an empty list, it would mean that all objects are deleted.
-        message = f"Cannot {call.attempt}: the answer is not a list of objects"
+        message = f"Cannot {call.attempt}: the response is not a list of objects"
         raise APIConnectionError(message)
-    items = answer["items"] or []
-    kind = str(answer.get("kind") or "").removesuffix("List")
-    defaults = {"apiVersion": answer.get("apiVersion"), "kind": kind}
+    items = response["items"] or []
+    kind = str(response.get("kind") or "").removesuffix("List")
+    defaults = {"apiVersion": response.get("apiVersion"), "kind": kind}
     for index, item in enumerate(items):
         if isinstance(item, dict) and not ("kind" in item and "apiVersion" in item):
             items[index] = {**defaults, **item}
-    metadata = answer["metadata"]
+    metadata = response["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
 
 
-def strip_object(answer: Any) -> dict[str, Any]:
+def strip_object(response: Any) -> dict[str, Any]:
     """Return an object without what nobody reads, and what cannot be applied again.
 
     Raises:
-        APIConnectionError: it is no object; something else has answered.
+        APIConnectionError: it is no object; something else has responded.
     """
-    found: dict[str, Any] = answer if isinstance(answer, dict) else {"metadata": None}
+    found: dict[str, Any] = response if isinstance(response, dict) else {"metadata": None}
     metadata = found.setdefault("metadata", {})
     if not isinstance(metadata, dict):
-        raise APIConnectionError("The answer is not an object, so this may be no API server.")
+        raise APIConnectionError(
+            "The response is not an object. Check that the server is an API server."
+        )
     metadata.pop("managedFields", None)
     return found

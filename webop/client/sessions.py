@@ -60,7 +60,7 @@ class Session:
         transport: the connections.
         users: how many requests and streams are using it.
         is_refused: whether two requests in a row have got a 401, the second one later than
-            :data:`FORGIVENESS` after the first one, and none another answer in between.
+            :data:`FORGIVENESS` after the first one, and none another response in between.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Session:
         self._address, self._port = url.hostname, url.port
         self._headers: dict[tuple[str, str | None], bytes] = {}
         # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
-        # infinity for "no answer yet", None if the last answer was another one.
+        # infinity for "no response yet", None if the last response was another one.
         self._doubted_since: float | None = math.inf
 
     async def send(self, call: Call, connect_timeout: float | None) -> Response:
@@ -92,19 +92,19 @@ class Session:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
-        answer = await self.transport.send(
+        response = await self.transport.send(
             Request(call.method, target, headers, call.content, connect_timeout)
         )
-        if answer.status == 401:
+        if response.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()
             elif is_decisive and since == self._doubted_since:
                 self.is_refused = True
-        elif self._doubted_since is not None and answer.status < 500:
+        elif self._doubted_since is not None and response.status < 500:
             self._doubted_since = None
             self.is_refused = False
             self._vault.confirm()
-        return answer
+        return response
 
     def describe(self, call: Call) -> Description:
         """Say what a request is, for traces, by the conventions of OpenTelemetry for HTTP."""
@@ -193,7 +193,9 @@ class SessionPool:
             LoginError: there are no credentials, or they are not usable; or all is over.
         """
         if self._is_closed:
-            raise LoginError("The client is closed: its operator, or its block, has ended.")
+            raise LoginError(
+                "The client is closed: its operator, or its `async with` block, has ended."
+            )
         if last is not None and last.info in self._vault:
             last.users += 1
             return last

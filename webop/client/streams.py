@@ -68,9 +68,9 @@ class LineStream:
     the stream is cut.
     """
 
-    def __init__(self, call: Call, answer: Response, deadlines: Deadlines) -> None:
+    def __init__(self, call: Call, response: Response, deadlines: Deadlines) -> None:
         self._call = call
-        self._read = _open_content(answer)
+        self._read = _open_content(response)
         self._deadlines = deadlines
         self._tail = bytearray()
 
@@ -113,29 +113,29 @@ class LineStream:
             raise build_connection_error(self._call.attempt, exc) from exc
 
 
-async def read_content(answer: Response) -> bytes:
+async def read_content(response: Response) -> bytes:
     """Read the whole content, give the connection back."""
-    read = _open_content(answer)
+    read = _open_content(response)
     chunks = []
     try:
         while chunk := await read():
             chunks.append(chunk)
     finally:
-        await answer.aclose()
+        await response.aclose()
     return b"".join(chunks)
 
 
-def build_refusal(call: Call, answer: Response, content: bytes) -> APIStatusError:
-    """Build the exception for an answer with a status of 300 or above."""
-    retry_after = answer.headers.get(b"retry-after", b"").decode("latin-1")
-    return build_status_error(call.attempt, answer.status, {"retry-after": retry_after}, content)
+def build_refusal(call: Call, response: Response, content: bytes) -> APIStatusError:
+    """Build the exception for a response with a status of 300 or above."""
+    retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
+    return build_status_error(call.attempt, response.status, {"retry-after": retry_after}, content)
 
 
-def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
+def _open_content(response: Response) -> Callable[[], Awaitable[bytes]]:
     """Return what reads the next piece of the content; nothing at the end."""
-    coding = answer.headers.get(b"content-encoding", b"").lower()
+    coding = response.headers.get(b"content-encoding", b"").lower()
     if coding in {b"", b"identity"}:
-        return answer.receive
+        return response.receive
     # Against our wish, by a proxy maybe.
     decoder = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
     complaint = f"content in {coding.decode('latin-1')} cannot be decoded"
@@ -149,7 +149,7 @@ def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
                 await asyncio.sleep(0)  # a few bytes can become gigabytes, and others have a turn
                 chunk = decoder.unconsumed_tail
             else:
-                chunk = await answer.receive()
+                chunk = await response.receive()
                 if not chunk and is_begun and not decoder.eof:
                     message = f"{complaint}: it is cut off"
                     raise TransportError(message)

@@ -61,8 +61,8 @@ class SyncClient:
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
             coroutine.close()
             raise RuntimeError(
-                "The sync client would block the event loop for ever: await the methods of the "
-                "argument `client` in async functions."
+                "The sync client would block the event loop forever. In async functions, await the "
+                "methods of the argument `client`."
             )
         context = contextvars.copy_context()
         if context.get(current_client) is None:  # a thread that a handler has started
@@ -76,5 +76,5 @@ class SyncClient:
             return future.result()
         except concurrent.futures.CancelledError:
             raise APIConnectionError(
-                "The request was cancelled: the operator is stopping, or does not lead any more."
+                "The request was cancelled: the operator is stopping, or is no longer the leader."
             ) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TransportError(OSError):
-    """A request was not answered, or not to the end; the text says why."""
+    """A request got no complete response; the text says why."""
 
 
 class Request(NamedTuple):
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Response(Protocol):
-    """An answer whose content may still be on its way."""
+    """A response whose content may still be on its way."""
 
     @property
     def status(self) -> int:
@@ -67,7 +67,7 @@ class Transport(Protocol):
     """Connections to one API server with one set of credentials."""
 
     async def send(self, request: Request) -> Response:
-        """Send a request, wait for the head of its answer.
+        """Send a request, wait for the head of its response.
 
         Raises:
             TransportError: there is none.

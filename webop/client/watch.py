@@ -213,7 +213,7 @@ class Watcher:
                 objects = [item for item in page.items if _has_name(item)]
                 skipped = len(page.items) - len(objects)
                 if skipped:
-                    text = "%s: %d objects without a name are skipped."
+                    text = "%s: skipped %d objects without a name."
                     logger.warning(text, self._path, skipped)
                 # Each object is let go as soon as the consumer has it, not with the whole page.
                 page.items.clear()
@@ -335,7 +335,7 @@ class Watcher:
         """Take note that the stream has ended as it should."""
         is_listing = self.status.state is State.LISTING
         if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
-            end = "the stream has ended before its list"
+            end = "the stream ended before the list was complete"
             what = end if is_listing else "the server ends the stream at once"
             self.fail(BrokenStreamError(f"Cannot {self._attempt}: {what}"))
         else:
@@ -368,7 +368,7 @@ class Watcher:
 
     def _turn_to_pages(self, exc: Exception) -> None:
         """List by pages at once; if the server knows nothing else, then in all watches of it."""
-        reason = str(exc) or "its end does not come"
+        reason = str(exc) or "it does not end"
         logger.debug("No streaming list of %s: %s. Reading pages.", self._path, reason)
         if self._stream is not None:
             self.status.state = State.EMPTY  # some objects have been yielded, maybe
