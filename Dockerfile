@@ -1,11 +1,11 @@
 # The operator of examples/ephemeral_volume_claims, for manifests/operator.yaml:
 #   docker build -t webop-example:0.1.0 .
-# For an operator of your own, "webop image" prints a Dockerfile; this one takes webop from here.
-# By digest, so that each build has the same base. To take a newer one, with its fixes:
+# This one installs webop from this folder. For your operator, run "webop image".
+# The digest pins the base image. To find the digest of a newer one:
 #   docker buildx imagetools inspect python:3.13-slim
 FROM python:3.13.15-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS base
 
-# What needs a compiler can get one here (RUN apt-get install ...): it does not get further.
+# If a package needs a compiler, install it here (RUN apt-get install ...), not in the final image.
 FROM base AS build
 WORKDIR /build
 COPY ["LICENSE", "README.md", "pyproject.toml", "./"]
@@ -16,12 +16,11 @@ FROM base
 COPY --from=build /operator /usr/local
 WORKDIR /src
 COPY ["examples/ephemeral_volume_claims", "./"]
-# Nothing is written: the root file system can be read-only.
+# Python writes no files, so the root file system can be read-only.
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# A number, so that Kubernetes can see that it is not root.
+# A number, so that Kubernetes can check that the user is not root.
 USER 65532:65532
 EXPOSE 8080 9443
-# No shell in between: signals must get to the operator itself. There is no HEALTHCHECK, as
-# Kubernetes has probes.
+# No shell, so that signals reach the operator. No HEALTHCHECK, because Kubernetes uses probes.
 ENTRYPOINT ["webop"]
 CMD ["run", "--all-namespaces", "--liveness=http://0.0.0.0:8080/healthz", "handlers.py"]

@@ -1,16 +1,16 @@
-# Everything sets up its own .venv from nothing. For another Python: make test PYTHON=python3.13 VENV=.venv-3.13
+# All targets create .venv if it is missing. For another Python: make test PYTHON=python3.13 VENV=.venv-3.13
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
-# Each worker begins with a part of the files, as tests of a file share what they set up.
+# Tests of a file share fixtures, so each worker starts with its own part of the files.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
 
-help: ## Show what there is to make.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+help: ## List the targets.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
 $(VENV)/.installed: pyproject.toml
 	@echo "Setting up $(VENV) (a minute or two, once) ..."
@@ -20,58 +20,58 @@ $(VENV)/.installed: pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed ## Play the main story on a real API server; ARGS=--once ends after it.
+demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=--once stops after the checks.
 	@$(BIN)/python examples/ephemeral_volume_claims/demo $(ARGS)
 
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(PYTEST) $(ARGS)
 
-parity: $(VENV)/.installed ## Run all tests, and write what they show into docs/parity.md.
+parity: $(VENV)/.installed ## Run all tests, and write their results to docs/parity.md.
 	@$(PYTEST) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
 
-reference: $(VENV)/.installed ## Write what the code knows into the pages of settings and commands.
+reference: $(VENV)/.installed ## Generate the reference pages from the code (settings, commands).
 	@$(BIN)/python -m tests.docs.reference
 
-manifests: $(VENV)/.installed ## Write the manifests and the Dockerfile of the examples, by webop's own commands.
+manifests: $(VENV)/.installed ## Generate the manifests and Dockerfiles of the examples.
 	@$(BIN)/python -m tests.manifests.made
 
-lint: $(VENV)/.installed ## Check the style, the types, the layers.
+lint: $(VENV)/.installed ## Check style, types and import layers.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.installed ## Bring the code into shape.
+format: $(VENV)/.installed ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed ## Measure beside kopf and a Go controller on the same API server; ARGS=--help shows how.
+bench: $(VENV)/.installed ## Compare CPU, memory and latency with Kopf and a Go controller; ARGS=--help lists options.
 	@$(BIN)/python -m bench $(ARGS)
 
-wild: $(VENV)/.installed ## Play public operators under kopf and webop, compare the objects; ARGS=--help.
+wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and compare the objects.
 	@$(BIN)/python -m bench.wild $(ARGS)
 
-rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count what fails.
+rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
 	@$(BIN)/python -m tests.rollout $(ARGS)
 
-leadership: $(VENV)/.installed ## Kill, stop and cut off the replica that acts; see who acts then.
+leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
 	@$(BIN)/python -m tests.leadership $(ARGS)
 
-simulate: $(VENV)/.installed ## Run a minute of random histories in a simulated cluster; SEED=N replays one.
+simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos: $(VENV)/.installed ## Half an hour of random faults on a real API server; see what breaks.
+chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server.
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-fuzz: $(VENV)/.installed ## Send 100 000 hostile reviews; ARGS=--help shows how.
+fuzz: $(VENV)/.installed ## Send 100 000 hostile admission reviews; ARGS=--help lists options.
 	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)
 
 $(VENV)/.documented: $(VENV)/.installed
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
-docs: $(VENV)/.documented ## Build the documentation into site/; broken links are errors.
+docs: $(VENV)/.documented ## Build the documentation in site/; broken links are errors.
 	@$(BIN)/mkdocs build --strict $(ARGS)
 
-clean: ## Remove what was made here (not the cached control plane).
+clean: ## Remove generated files (not the cached control plane).
 	rm -rf $(VENV) .venv-newest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site

@@ -194,7 +194,10 @@ def check(**_): ...
     async with workshop.start(workshop.write(code), **variables) as command:
         await command.wait_for("The operator is running: 1 webhook (check), no watched kinds.")
         assert await command.stop() == 0
-    assert "KOPF_RUN_NAMESPACE is not read; use WEBOP_RUN_NAMESPACE." in command.output
+    assert (
+        "Ignoring the environment variable KOPF_RUN_NAMESPACE; use WEBOP_RUN_NAMESPACE."
+        in command.output
+    )
     assert "Add --all-namespaces (-A)" in command.output
     assert "FutureWarning" not in command.output
     assert "_build_scope" not in command.output
@@ -213,7 +216,7 @@ def check(**_): ...
 """
     kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("As settings.admission.managed is not set, they are called only if")
+        await command.wait_for("settings.admission.managed is not set: write the webhook")
 
 
 @pytest.mark.feature("PRB-01", "CLI-18")

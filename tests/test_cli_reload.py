@@ -89,7 +89,7 @@ async def test_what_is_saved_runs_at_once_unless_it_cannot_be_imported(
         output = command.output
         assert output.index("one is left by 1") < output.index("one is accompanied by 2")
         write(workshop, "(", _HANDLERS + _OBJECTS)
-        await command.wait_for("those from before keep running")
+        await command.wait_for("The old handlers keep running")
         assert re.search(r"SyntaxError: .*version\.py, line 1: VERSION = \(\)", command.output)
         await objects.create("two")
         await command.wait_for("two is created by 2")
@@ -111,7 +111,7 @@ async def test_what_is_saved_runs_at_once_unless_it_cannot_be_imported(
 async def test_handlers_that_never_could_be_imported_run_when_they_can(workshop: Workshop) -> None:
     path = write(workshop, "(")
     async with workshop.start("-A", "--reload", path) as command:
-        await command.wait_for("nothing runs until a file changes")
+        await command.wait_for("No operator runs until a file changes")
         assert "version.py, line 1" in command.output
         write(workshop, "1")
         await command.wait_for("version 1 is process")
@@ -119,7 +119,7 @@ async def test_handlers_that_never_could_be_imported_run_when_they_can(workshop:
         write(
             workshop, "2", _HANDLERS.replace(startup, f"{startup}    raise webop.PermanentError\n")
         )
-        await command.wait_for("The operator has ended with code 1.")
+        await command.wait_for("The operator exited with code 1.")
         assert await command.stop() == 1
 
 
@@ -155,7 +155,7 @@ async def test_a_thread_that_never_ends_does_not_keep_what_is_saved_from_running
     async with workshop.start("-A", "--reload", path) as command:
         await command.wait_for("version 1 is process")
         write(workshop, "2")
-        await command.wait_for("has not ended within 10 s, and is killed")
+        await command.wait_for("it did not shut down within 10 s")
         await command.wait_for("version 2 is process")
         command.process.send_signal(signal.SIGTERM)
         assert await command.wait_for_exit() == 0

@@ -109,7 +109,7 @@ def fail(tmp_path: Path, code: str) -> str:
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no file '.*nowhere\.py'"):
         load_file(tmp_path / "nowhere.py")
-    with pytest.raises(ConfigurationError, match=r"no file .*, but a folder: name the files"):
+    with pytest.raises(ConfigurationError, match=r"is a folder\. Name the files in it"):
         load_file(tmp_path)
 
 

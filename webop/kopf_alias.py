@@ -1,4 +1,4 @@
-"""``import kopf`` is webop, for this process: for operators whose dependencies import Kopf."""
+"""Make ``import kopf`` import webop in this process: for dependencies that import Kopf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIAS, _OWN = "kopf", __package__
 
 
 class _Aliases(MetaPathFinder, Loader):
-    """Gives the module ``webop.x`` to those who import ``kopf.x``."""
+    """The import hook that returns the module ``webop.x`` for ``kopf.x``."""
 
     def find_spec(
         self,
@@ -26,33 +26,33 @@ class _Aliases(MetaPathFinder, Loader):
             return None
         if importlib.util.find_spec(_get_own_name(fullname)) is None:
             raise ModuleNotFoundError(
-                f"webop has no module for {fullname!r}, which Kopf does not document. "
-                "'webop migrate' names what to import instead.",
+                f"webop has no module for {fullname!r}, which is private to Kopf. Run 'webop "
+                "migrate' to see what to import instead.",
                 name=fullname,
             )
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put webop's own module in the place of the new one; the import system takes it over."""
+        """Replace the new module by webop's own; the import system returns that."""
         sys.modules[module.__name__] = importlib.import_module(_get_own_name(module.__name__))
 
 
 def alias_kopf() -> None:
-    """Make all later imports of ``kopf`` and its public modules give webop and its modules."""
+    """Make all later imports of ``kopf`` and its public modules return webop and its modules."""
     if not any(isinstance(finder, _Aliases) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Aliases())
     for name in [name for name in sys.modules if name.partition(".")[0] == _ALIAS]:
         if sys.modules[name] is not sys.modules.get(_get_own_name(name)):
-            del sys.modules[name]  # Kopf itself: what has imported it keeps it
+            del sys.modules[name]  # Kopf itself; modules that have imported it keep it
 
 
 def advise_about_kopf() -> str:
-    """Say what to do if Kopf itself was imported: it registers handlers for itself."""
+    """Return advice if Kopf itself was imported, since its handlers are not webop's; else ""."""
     kopf = sys.modules.get(_ALIAS)
     if kopf is None or kopf is sys.modules.get(_OWN):
         return ""
     return (
-        " The code imports Kopf, and webop does not call the handlers registered with it: write "
+        " The code imports Kopf itself, and webop cannot call handlers registered with Kopf. Write "
         "'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)."
     )
 

@@ -1,4 +1,4 @@
-"""Importing the user's files and modules, whose decorators register the handlers."""
+"""Import the user's files and modules; their decorators register the handlers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IMPORTING = {__file__, importlib.__file__}
 def load_handlers(
     paths: Iterable[str], modules: Iterable[str], registry: OperatorRegistry | None = None
 ) -> OperatorRegistry:
-    """Import files and modules, and return the registry that has their handlers now.
+    """Import files and modules, and return the registry with their handlers.
 
-    The handlers go to the registry, which becomes the default one; without it, to the default one.
+    A given registry becomes the default one. The decorators add handlers to the default one.
 
     Raises:
-        ConfigurationError: one of them is not there, or fails on import.
+        ConfigurationError: a file or module does not exist, or its import fails.
     """
     if registry is not None:
         set_default_registry(registry)
@@ -37,7 +37,7 @@ def load_handlers(
 
 
 def load_sources(sources: Iterable[str]) -> None:
-    """Import files (``handlers.py``) and modules (``package.module``), as each looks like."""
+    """Import sources: files if they look like ``handlers.py``, else modules."""
     for source in sources:
         if source.endswith(".py") or "/" in source:
             load_file(Path(source))
@@ -46,23 +46,22 @@ def load_sources(sources: Iterable[str]) -> None:
 
 
 def to_list(values: Any) -> list[Any]:
-    """Return a list; a text is one item, not its letters."""
+    """Return a list; a string becomes a list of one item."""
     return [values] if isinstance(values, str) else list(values)
 
 
 def load_file(path: Path) -> None:
-    """Import a script by its path; its folder becomes importable, as with ``python script.py``.
+    """Import a file by its path, with its folder importable, as with ``python script.py``.
 
     Raises:
-        ConfigurationError: there is no such file, or it fails on import.
+        ConfigurationError: the file does not exist, or its import fails.
     """
     if path.is_dir():
         raise ConfigurationError(
-            f"There is no file {str(path)!r}, but a folder: name the files in it, or its package "
-            f"as a module (-m)."
+            f"{str(path)!r} is a folder. Name the files in it, or its package as a module (-m)."
         )
     if not path.is_file():
-        raise ConfigurationError(f"There is no file {str(path)!r} to take handlers from.")
+        raise ConfigurationError(f"There is no file {str(path)!r}.")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -71,7 +70,7 @@ def load_file(path: Path) -> None:
         name = f"webop_handlers.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{str(path)!r} is not a Python file: these end with '.py'.")
+        raise ConfigurationError(f"{str(path)!r} is not a Python file: its name must end in '.py'.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -85,7 +84,7 @@ def load_module(name: str) -> None:
     """Import a module by its name, with the current folder importable, as with ``python -m``.
 
     Raises:
-        ConfigurationError: there is no such module, or it fails on import.
+        ConfigurationError: the module does not exist, or its import fails.
     """
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -98,7 +97,7 @@ def load_module(name: str) -> None:
 
 
 def _explain(source: str, exc: BaseException) -> str:
-    """Say what is wrong and in which line of the user's code, not of the import system."""
+    """Return the error and its line in the user's code, not in the import system."""
     what = traceback.format_exception_only(exc)[-1].strip()
     return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
 

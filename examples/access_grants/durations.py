@@ -1,4 +1,4 @@
-"""Durations as people write them: 30s, 15m, 8h."""
+"""Parse durations such as 30s, 15m, 8h."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 
 
 def parse_duration(text: str) -> dt.timedelta:
-    """Return the duration that a text stands for.
+    """Return the duration that a text means.
 
     Raises:
-        ValueError: it stands for none, or for one that is longer than :data:`LONGEST`.
+        ValueError: the text is not a duration, or the duration exceeds :data:`LONGEST`.
     """
     match = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration; 30s, 15m, 8h are.")
+        raise ValueError(f"{text!r} is not a duration, such as 30s, 15m or 8h.")
     duration = dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
     if duration > LONGEST:
         raise ValueError(f"{text!r} is too long; {LONGEST.seconds // 3600}h at most.")

@@ -1,13 +1,11 @@
-"""Access for a while: an AccessGrant lets a user into its namespace, and out again in time.
+"""AccessGrants: give a user access to a namespace for a limited time.
 
-Admission: a grant gets a duration if it has none, and the name of whoever has made it; nobody
-grants anything to themselves, and nothing for longer than a working day. After that, the operator
-keeps a RoleBinding for as long as the grant lasts.
+The webhooks fill in the duration and the name of the creator. They deny grants to oneself, and
+grants of more than eight hours. The operator keeps a RoleBinding until the grant expires.
 
-What guards access must not have gaps. The webhooks are persistent: while no replica is there,
-grants are refused. The schema has the rules that it can express. And whatever got into the cluster
-in spite of both (before the first start, or while somebody had deleted the webhooks) is checked
-again before access is opened.
+Access control must not have gaps. The webhooks are persistent: while no replica runs, the API
+server refuses grants. The schema has every rule that it can express. The handlers check each stored
+grant again, as it can be older than the webhooks, or somebody can have deleted them.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ DEFAULT_DURATION = "1h"
 
 @webop.on.startup()
 def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-    """Serve the webhooks: behind a Service in a cluster, on a free port of this host elsewhere."""
+    """Serve the webhooks behind a Service in a cluster, otherwise on a free local port."""
     settings.admission.managed = "access.example.com"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         settings.admission.server = webop.WebhookServiceServer(service="access-grants")
@@ -46,11 +44,11 @@ def complete(
     patch: webop.Patch,
     **_: Any,
 ) -> None:
-    """Fill in the duration, and who has made the grant, whatever the request says about it."""
+    """Fill in the duration, and set the creator regardless of the request."""
     if old is None:
         patch.spec["duration"] = spec.get("duration", DEFAULT_DURATION)
         patch.spec["grantedBy"] = userinfo["username"]
-    else:  # whoever replaces a grant as a whole need not repeat them
+    else:  # keep them if an update omits them
         for field in {"duration", "grantedBy"} & old["spec"].keys() - spec.keys():
             patch.spec[field] = old["spec"][field]
 
@@ -63,27 +61,27 @@ def check(
     warnings: list[str],
     **_: Any,
 ) -> None:
-    """Refuse what is not to be granted."""
+    """Deny invalid grants."""
     if old is not None and old["spec"] == spec:
-        return  # finalizers and annotations are not our business
+        return  # only metadata has changed
     if spec["user"] == userinfo["username"]:
-        text = "spec.user: nobody grants access to themselves; ask somebody else."
+        text = "spec.user: you cannot grant access to yourself. Ask somebody else."
         raise webop.AdmissionError(text, 403)
     for field in ("user", "role", "grantedBy"):
         if old is not None and old["spec"].get(field) != spec.get(field):
-            raise webop.AdmissionError(f"spec.{field}: it stays as it is; make a new grant.", 422)
+            raise webop.AdmissionError(f"spec.{field} cannot be changed. Create a new grant.", 422)
     if (objection := find_objection(spec)) is not None:
         raise webop.AdmissionError(objection, 422)
     if spec["role"] == "edit" and not spec.get("reason"):
-        warnings.append("spec.reason: say why, those who look at it later will be grateful.")
+        warnings.append("spec.reason: give a reason for a grant to edit.")
 
 
 def find_objection(spec: webop.Spec) -> str | None:
-    """Return what is wrong with a grant, whoever has stored it."""
+    """Return why a grant is invalid; None if it is valid."""
     if not spec.get("grantedBy"):
-        return "spec.grantedBy: nobody knows who has made the grant."
+        return "spec.grantedBy is missing: the webhook did not see this grant."
     if spec["grantedBy"] == spec["user"]:
-        return "spec.user: nobody grants access to themselves."
+        return "spec.user: users cannot grant access to themselves."
     try:
         parse_duration(spec.get("duration", ""))
     except ValueError as exc:
@@ -104,23 +102,23 @@ async def open_access(
     logger: webop.Logger,
     **_: Any,
 ) -> None:
-    """Let the user in, and note until when."""
+    """Create the RoleBinding, and store in the status when it ends."""
     try:
-        present = await find_binding(client, meta)
+        binding = await find_binding(client, meta)
         if (objection := find_objection(spec)) is not None:
-            await lock_out(client, meta)
+            await delete_binding(client, meta)
             raise webop.PermanentError(objection)
     except webop.PermanentError:
         patch.status["phase"] = "Refused"
         raise
     end = compute_end(meta, spec)
-    if end <= dt.datetime.now(dt.UTC):  # while the operator was away
-        await lock_out(client, meta)
+    if end <= dt.datetime.now(dt.UTC):  # it expired while the operator was stopped
+        await delete_binding(client, meta)
         patch.status["phase"] = "Over"
         return
-    if present is None:
+    if binding is None:
         binding = build_binding(meta, spec)
-        # It goes with the grant, even if somebody takes the finalizer off.
+        # Kubernetes deletes it with the grant, even if somebody removes the finalizer.
         webop.append_owner_reference(binding, block_owner_deletion=False)
         await client.create(binding)
     patch.status["phase"] = "Open"
@@ -138,23 +136,23 @@ async def close_in_time(
     logger: webop.Logger,
     **_: Any,
 ) -> None:
-    """Lock the user out when the time is over, or the grant is not what it was."""
+    """Delete the RoleBinding when the grant has expired or has become invalid."""
     if status.get("phase") != "Open":
         return
     if find_objection(spec) is not None or compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
-        await lock_out(client, meta)
+        await delete_binding(client, meta)
         patch.status["phase"] = "Over"
-        logger.info("The time of %s is over.", spec["user"])
+        logger.info("The access of %s has ended.", spec["user"])
 
 
 @webop.on.delete(*GRANTS)
 async def close_access(meta: webop.Meta, client: webop.AsyncClient, **_: Any) -> None:
-    """Lock the user out at once; the grant goes when that is done."""
-    await lock_out(client, meta)
+    """Delete the RoleBinding; the grant is deleted afterwards."""
+    await delete_binding(client, meta)
 
 
 def compute_end(meta: webop.Meta, spec: webop.Spec) -> dt.datetime:
-    """Return when a grant is over."""
+    """Return when a grant expires."""
     created = dt.datetime.fromisoformat(meta["creationTimestamp"])
     return created + parse_duration(spec["duration"])
 
@@ -172,10 +170,10 @@ def build_binding(meta: webop.Meta, spec: webop.Spec) -> dict[str, Any]:
 
 
 async def find_binding(client: webop.AsyncClient, meta: webop.Meta) -> dict[str, Any] | None:
-    """Return the RoleBinding of a grant; None if it is not in the cluster.
+    """Return the RoleBinding of a grant; None if there is none.
 
     Raises:
-        PermanentError: somebody else has made a RoleBinding of this name.
+        PermanentError: there is a RoleBinding of this name that belongs to somebody else.
     """
     name = f"grant-{meta['name']}"
     try:
@@ -184,12 +182,14 @@ async def find_binding(client: webop.AsyncClient, meta: webop.Meta) -> dict[str,
         return None
     owners = binding["metadata"].get("ownerReferences", ())
     if meta["uid"] not in [owner["uid"] for owner in owners]:
-        text = f"The RoleBinding {name} is not of this grant; delete it, or rename one."
+        text = (
+            f"The RoleBinding {name} exists and does not belong to this grant. Delete or rename it."
+        )
         raise webop.PermanentError(text)
     return binding
 
 
-async def lock_out(client: webop.AsyncClient, meta: webop.Meta) -> None:
+async def delete_binding(client: webop.AsyncClient, meta: webop.Meta) -> None:
     """Delete the RoleBinding of a grant, if there is one."""
     if (binding := await find_binding(client, meta)) is not None:
         name, uid = binding["metadata"]["name"], binding["metadata"]["uid"]

@@ -1,13 +1,12 @@
-"""A database server to try the operator with: each database is a file of SQLite.
+"""A database server for trials and tests: each database is an SQLite file.
 
-It stands for the server that you have. What matters is that it is not a part of Kubernetes, can be
-away, and is managed by requests:
+It replaces a real server: it runs outside Kubernetes, can be unavailable, and has an HTTP API:
 
-    PUT    /databases/NAME             {"password": ...}    creates it, or changes the password
+    PUT    /databases/NAME             {"password": ...}    create it, or change the password
     GET    /databases/NAME                                  404 if there is none
-    POST   /databases/NAME/archive                          moves the file away
-    DELETE /databases/NAME                                  deletes it
-    POST   /databases/NAME/query       {"sql": ...}         for tenants, by name and password
+    POST   /databases/NAME/archive                          move the file to the archive
+    DELETE /databases/NAME                                  delete it
+    POST   /databases/NAME/query       {"sql": ...}         for tenants, with name and password
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 
 
 class DatabaseServer(ThreadingHTTPServer):
-    """Serves the databases of a folder on a port of this host; 0 for any."""
+    """Serves the databases of a folder on a local port; port 0 means any free port."""
 
     daemon_threads = True
 
@@ -42,7 +41,7 @@ class DatabaseServer(ThreadingHTTPServer):
     def handle_request_for(
         self, method: str, name: str, action: str, body: dict[str, Any], login: str
     ) -> tuple[int, Any]:
-        """Do what a request asks for; return the status and the answer."""
+        """Handle a request; return the status and the content of the response."""
         file = self.folder / f"{name}.sqlite"
         password = self.folder / f"{name}.password"
         if (method, action) == ("PUT", ""):
@@ -74,20 +73,20 @@ class DatabaseServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: DatabaseServer
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         match = re.fullmatch(r"/databases/([a-z0-9][a-z0-9.-]*)(?:/(\w+))?", self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         login = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic "))
-        status, answer = 404, None
+        status, content = 404, None
         if match is not None:
-            status, answer = self.server.handle_request_for(
+            status, content = self.server.handle_request_for(
                 self.command, match[1], match[2] or "", json.loads(body or b"{}"), login.decode()
             )
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(json.dumps(content).encode())
 
-    do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - names of http.server
+    do_GET = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - names of http.server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         if sys.argv[0] == __file__:

@@ -1,7 +1,7 @@
-"""A database for each Tenant: created, watched, and archived or dropped with it.
+"""Keep a database for each Tenant: create it, check it, and archive or drop it with the Tenant.
 
-The applications of a tenant find the name and the password in a Secret. Conditions of the Tenant
-say whether the database is ready, and whether it works right now.
+Applications read the name and the password of the database from a Secret. Conditions of the Tenant
+say whether the database exists, and whether it works now.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ INTERVAL = float(os.environ.get("CHECK_INTERVAL", "10"))  # seconds
 
 
 class SecretTakenError(Exception):
-    """Somebody else has a Secret of the name that a Tenant's would have."""
+    """There is a Secret with the name of the Tenant's that belongs to somebody else."""
 
 
 @webop.on.startup()
 def connect(settings: webop.OperatorSettings, memo: webop.Memo, **_: Any) -> None:
-    """Say what the handlers may do, and give them the databases: memos begin with what is here."""
+    """Declare the rights of the handlers, and put the databases into the memo of each object."""
     settings.networking.rights = ["secrets:get,create,patch"]
     settings.networking.field_manager = "database-per-tenant"
     memo.databases = Databases(SERVER)
@@ -45,10 +45,10 @@ async def provision(
     client: webop.AsyncClient,
     **_: Any,
 ) -> None:
-    """Create the database and its Secret; or the rest, if an attempt before has not come far."""
+    """Create the database and its Secret, or what an earlier attempt did not create."""
     name = get_database_name(meta)
     try:
-        # The Secret comes first: if the rest fails, the next attempt finds the same password.
+        # Create the Secret first: if the next step fails, the next attempt reuses the password.
         password = await find_password(client, meta) or secrets.token_urlsafe(24)
         await client.apply(build_secret(meta, name, password))
         await memo.databases.create(name, password)
@@ -68,7 +68,7 @@ async def watch_health(
     stopped: webop.DaemonStopped,
     **_: Any,
 ) -> None:
-    """Say in a condition whether the database works, from the moment that there is one."""
+    """Write the condition ``Healthy`` as long as the Tenant has a database."""
     while not stopped:
         try:
             await memo.databases.check(status["database"])
@@ -84,7 +84,7 @@ async def watch_health(
 
 @webop.on.delete(*TENANTS)
 async def remove(meta: webop.Meta, spec: webop.Spec, memo: webop.Memo, **_: Any) -> None:
-    """Archive or drop the database. Until that is done, the Tenant stays."""
+    """Archive or drop the database. The Tenant stays until this succeeds."""
     name = get_database_name(meta)
     try:
         if spec.get("onDeletion") == "Drop":
@@ -92,18 +92,18 @@ async def remove(meta: webop.Meta, spec: webop.Spec, memo: webop.Memo, **_: Any)
         else:
             await memo.databases.archive(name)
     except NoDatabaseError:
-        pass  # it was never created, or is removed already
+        pass  # it was never created, or is already removed
     except DatabaseError as exc:
         raise webop.TemporaryError(str(exc), delay=INTERVAL) from exc
 
 
 def get_database_name(meta: webop.Meta) -> str:
-    """Return a name that no other Tenant has: names of namespaces have no dots."""
+    """Return a unique name: names of namespaces contain no dots."""
     return f"{meta.namespace}.{meta.name}"
 
 
 async def find_password(client: webop.AsyncClient, meta: webop.Meta) -> str | None:
-    """Return the password in the Secret of a Tenant; None if there is no Secret yet.
+    """Return the password from the Secret of a Tenant; None if there is no Secret.
 
     Raises:
         SecretTakenError: the Secret belongs to somebody else.
@@ -115,12 +115,14 @@ async def find_password(client: webop.AsyncClient, meta: webop.Meta) -> str | No
         return None
     owners = [owner["uid"] for owner in secret["metadata"].get("ownerReferences", ())]
     if meta.uid not in owners:
-        raise SecretTakenError(f"The Secret '{name}' is not of this Tenant: delete it.")
+        raise SecretTakenError(
+            f"The Secret '{name}' belongs to somebody else. Delete or rename it."
+        )
     return base64.b64decode(secret["data"]["password"]).decode()
 
 
 def build_secret(meta: webop.Meta, database: str, password: str) -> dict[str, Any]:
-    """Return the Secret of a Tenant, which Kubernetes deletes together with it."""
+    """Return the Secret of a Tenant; Kubernetes deletes both together."""
     data = {"server": SERVER, "database": database, "password": password}
     secret = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The operator at work, with the rights of its service account: real API server, real databases."""
+"""Tests of the operator with the rights of its service account, on a real API server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database
 
 @pytest.fixture(scope="module")
 def account(webop_cluster: LocalCluster) -> Path:
-    """Install the operator, but for its pod; return a kubeconfig of its service account."""
+    """Apply the manifests of the operator; return a kubeconfig of its service account."""
     webop_cluster.apply(FOLDER / "manifests")
     name = "system:serviceaccount:database-per-tenant:database-per-tenant"
     return webop_cluster.kubeconfig_for(name)
@@ -89,7 +89,7 @@ class World:
         return {key: base64.b64decode(text).decode() for key, text in data.items()}
 
     def query(self, sql: str, **login: str) -> httpx.Response:
-        """Ask the database as an application of the tenant does."""
+        """Query the database as an application of the tenant."""
         secret = {**self.read_secret(), **login}
         return httpx.post(
             f"{secret['server']}/databases/{secret['database']}/query",
@@ -129,7 +129,7 @@ def test_the_health_of_a_database_is_a_condition(
         eventually(lambda: world.read_condition("Healthy") == ("True", "Answers"))
 
 
-def test_a_database_server_that_is_away_is_waited_for(
+def test_the_operator_retries_while_the_database_server_is_unavailable(
     run_operator: Callable[..., OperatorRunner],
     world: World,
     monkeypatch: pytest.MonkeyPatch,
@@ -151,7 +151,7 @@ def test_a_database_server_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize(("spec", "kept"), [({}, 1), ({"onDeletion": "Drop"}, 0)])
-def test_the_database_of_a_deleted_tenant_is_archived_unless_it_is_to_be_dropped(
+def test_the_database_of_a_deleted_tenant_is_archived_or_dropped(
     run_operator: Callable[..., OperatorRunner], world: World, spec: Json, kept: int
 ) -> None:
     with run_operator():
@@ -163,7 +163,7 @@ def test_the_database_of_a_deleted_tenant_is_archived_unless_it_is_to_be_dropped
     assert len(list(world.server.archive.iterdir())) == kept
 
 
-def test_a_secret_of_somebody_else_is_not_touched(
+def test_a_secret_of_somebody_else_is_not_changed(
     run_operator: Callable[..., OperatorRunner], world: World
 ) -> None:
     metadata = {"name": "acme-database", "namespace": world.namespace}

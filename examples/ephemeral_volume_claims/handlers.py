@@ -1,15 +1,14 @@
-"""EphemeralVolumeClaims: volumes that go when they are not needed any more.
+"""EphemeralVolumeClaims: volumes that Kubernetes deletes together with their claims.
 
-For each EphemeralVolumeClaim (EVC), a PersistentVolumeClaim (PVC) of the same name is created,
-resized and relabelled with it, and deleted with it. On their way into the cluster, EVCs without
-a size get one, and those with a size that cannot be are refused.
+For each EphemeralVolumeClaim (EVC), the operator keeps a PersistentVolumeClaim (PVC) of the same
+name with the same size and labels. Webhooks fill in a missing size and deny impossible ones.
 
-Three ways to run it:
+You can run it in three ways:
 
-* ``webop run --all-namespaces handlers.py``: with webhooks of its own (see ``serving.py``);
-* ``WEBOP_MODULES=handlers.py uvicorn webop.app:app --port 8080``: webhooks at the address of
-  uvicorn, also with no cluster at hand: ``curl -d @review.json localhost:8080/check-size``;
-* in a cluster: the Dockerfile and ``manifests/``.
+* ``webop run --all-namespaces handlers.py``: with its own webhook server (see ``serving.py``);
+* ``WEBOP_MODULES=handlers.py uvicorn webop.app:app --port 8080``: uvicorn serves the webhooks, also
+  without a cluster: ``curl -d @review.json localhost:8080/check-size``;
+* in a cluster: with the Dockerfile and ``manifests/``.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ import webop
 EVC = ("kopf.dev", "v1", "ephemeralvolumeclaims")
 DEFAULT_SIZE = "1G"
 LARGEST_SIZE = "1Pi"
-DOUBTFUL_SIZE = "1Ti"  # more than this is rarely meant
-SMALLEST_SIZE = "1M"  # less than this is rarely meant, too
+LARGE_SIZE = "1Ti"  # above this, users get a warning
+SMALL_SIZE = "1M"  # below this, too
 
 
 @webop.on.startup()
 def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-    """Serve the webhooks, and keep the webhook configurations, unless told otherwise."""
+    """Choose the webhook server and the name of the webhook configurations."""
     settings.admission.server = choose_server()
     settings.admission.managed = choose_managed(settings.admission.managed)
 
 
 @webop.on.probe()
 def now(**_: Any) -> str:
-    """Show in ``/healthz`` that handlers are called."""
+    """Show the time in ``/healthz``."""
     return dt.datetime.now(dt.UTC).isoformat()
 
 
@@ -50,29 +49,29 @@ def now(**_: Any) -> str:
 # The id is the path of the webhook. Kubernetes allows no underscores in paths behind a Service.
 @webop.on.mutate(*EVC, id="default-size", operations=["CREATE", "UPDATE"])
 def default_size(spec: webop.Spec, old: webop.Body | None, patch: webop.Patch, **_: Any) -> None:
-    """Fill in the size: an EVC that has one keeps it, a new one gets the default."""
+    """Fill in a missing size: the previous one, or the default for new EVCs."""
     if spec.get("size") is None:
         patch.spec["size"] = get_size(old) or DEFAULT_SIZE
 
 
 @webop.on.validate(*EVC, id="check-size", operations=["CREATE", "UPDATE"])
 def check_size(spec: webop.Spec, old: webop.Body | None, warnings: list[str], **_: Any) -> None:
-    """Refuse sizes that cannot be; warn of those that are probably not meant."""
+    """Deny impossible sizes; warn of unusual ones."""
     size = spec.get("size")
     if size is None or size == get_size(old):
-        return  # nothing new: labels can be changed, finalizers removed, whatever the size
+        return  # unchanged: users can still change labels of an EVC with an old, wrong size
     try:
         amount = parse_quantity(size)
     except ValueError as exc:
         raise webop.AdmissionError(f"spec.size: {exc}", code=422) from exc
     if not 0 < amount <= parse_quantity(LARGEST_SIZE):
         raise webop.AdmissionError(
-            f"spec.size: {size!r} is impossible: more than nothing, {LARGEST_SIZE} at most.",
+            f"spec.size: {size!r} is out of range: above 0, {LARGEST_SIZE} at most.",
             code=422,
         )
-    if amount > parse_quantity(DOUBTFUL_SIZE):
-        warnings.append(f"spec.size: {size!r} is a lot. It will be paid for until it is deleted.")
-    if amount < parse_quantity(SMALLEST_SIZE):
+    if amount > parse_quantity(LARGE_SIZE):
+        warnings.append(f"spec.size: {size!r} is large. You pay for it until you delete it.")
+    if amount < parse_quantity(SMALL_SIZE):
         hint = (
             " ('m' stands for thousandths; use 'M' for megabytes)" if str(size)[-1] == "m" else ""
         )
@@ -81,15 +80,15 @@ def check_size(spec: webop.Spec, old: webop.Body | None, warnings: list[str], **
 
 @webop.on.validate(*EVC, id="refuse-shrinking", operations=["UPDATE"])
 def refuse_shrinking(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
-    """Refuse sizes below the present one: volumes can only grow."""
-    size, present = spec.get("size"), get_size(old)
+    """Deny sizes below the current one: volumes can only grow."""
+    size, current = spec.get("size"), get_size(old)
     try:
-        shrinks = parse_quantity(size) < parse_quantity(present)
+        shrinks = parse_quantity(size) < parse_quantity(current)
     except ValueError:
-        return  # check-size refuses the new one; an old one that is wrong may be corrected
+        return  # check-size denies a wrong new size; users may correct a wrong old one
     if shrinks:
         raise webop.AdmissionError(
-            f"spec.size: volumes can only grow, not shrink from {present} to {size}.", code=422
+            f"spec.size: volumes can only grow, not shrink from {current} to {size}.", code=422
         )
 
 
@@ -100,11 +99,11 @@ def refuse_shrinking(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
 async def create_fn(
     spec: webop.Spec, name: str, client: webop.AsyncClient, logger: webop.Logger, **_: Any
 ) -> dict[str, str]:
-    """Create the PVC; with the EVC as its owner, it is deleted together with it."""
+    """Create the PVC. The EVC is its owner, so Kubernetes deletes both together."""
     claim = build_claim(name, spec.get("size", DEFAULT_SIZE))
     webop.adopt(claim)
     await create_claim(client, claim)
-    logger.info("PVC %s is created.", name)
+    logger.info("Created PVC %s.", name)
     return {"pvc-name": name}
 
 
@@ -125,15 +124,15 @@ async def update_fn(  # noqa: PLR0913 - handlers take what they need
         return
     name = get_claim_name(status)
     if name is None:
-        raise webop.PermanentError("There is no PVC to be resized: its creation has failed.")
+        raise webop.PermanentError("There is no PVC to resize: its creation failed.")
     patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
     try:
         await client.patch(CLAIMS, name, patch, namespace=namespace)
     except webop.APIStatusError as exc:
-        # Most likely, it is not bound yet: only bound PVCs can be resized.
+        # Most likely, the PVC is not bound yet: Kubernetes resizes only bound PVCs.
         delay = min(5 * 2**retry, 300)
-        raise webop.TemporaryError(f"PVC {name} is not resized: {exc}", delay=delay) from exc
-    logger.info("PVC %s is resized to %s.", name, size)
+        raise webop.TemporaryError(f"Cannot resize PVC {name}: {exc}", delay=delay) from exc
+    logger.info("Resized PVC %s to %s.", name, size)
 
 
 @webop.on.field(*EVC, field="metadata.labels")
@@ -145,21 +144,21 @@ async def relabel(
     logger: webop.Logger,
     **_: Any,
 ) -> None:
-    """Bring the labels of the PVC in line; labels that were put there by others stay."""
+    """Copy changes of labels to the PVC; keep labels that others set there."""
     name = get_claim_name(status)
     if name is None:
-        return  # create_fn is yet to come, and adopts all labels
+        return  # create_fn has not run yet; it will copy all labels
     labels: dict[str, str | None] = {}
     for _op, path, old, new in diff:
         if path:
-            labels[path[0]] = new  # None for removed labels, which is what a patch needs
-        else:  # the first labels have come, or the last ones have gone
+            labels[path[0]] = new  # None removes the label
+        else:  # the first labels were added, or the last ones removed
             labels |= {**dict.fromkeys(old or ()), **(new or {})}
     await client.patch(CLAIMS, name, {"metadata": {"labels": labels}}, namespace=namespace)
-    logger.info("PVC %s is relabelled: %s.", name, ", ".join(labels))
+    logger.info("Changed labels of PVC %s: %s.", name, ", ".join(labels))
 
 
-# ---- what they share
+# ---- helpers
 
 
 def get_size(body: Mapping[str, Any] | None) -> str | int | None:
@@ -169,6 +168,6 @@ def get_size(body: Mapping[str, Any] | None) -> str | int | None:
 
 
 def get_claim_name(status: Mapping[str, Any]) -> str | None:
-    """Return the name of the PVC, as create_fn has left it in the status."""
+    """Return the name of the PVC, which create_fn stored in the status."""
     name: str | None = (status.get("create_fn") or {}).get("pvc-name")
     return name

@@ -1,4 +1,4 @@
-"""The PersistentVolumeClaims that are made for EphemeralVolumeClaims."""
+"""The PersistentVolumeClaims of EphemeralVolumeClaims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CLAIMS = "persistentvolumeclaims"
 
 
 def build_claim(name: str, size: str | int) -> dict[str, Any]:
-    """Return a claim on the cluster's default storage class; the rest is up to ``adopt()``."""
+    """Return a PVC of the default storage class; ``adopt()`` fills in the rest."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -23,20 +23,20 @@ def build_claim(name: str, size: str | int) -> dict[str, Any]:
 
 
 async def create_claim(client: webop.AsyncClient, claim: dict[str, Any]) -> None:
-    """Create a claim, unless an earlier attempt has done so.
+    """Create a PVC, unless an earlier attempt created it.
 
     Raises:
-        webop.PermanentError: it is not valid, or a claim of that name belongs to somebody else.
+        webop.PermanentError: it is invalid, or its name belongs to a PVC with another owner.
     """
     meta = claim["metadata"]
     try:
         await client.create(claim)
     except webop.APIUnprocessableError as exc:
-        raise webop.PermanentError(f"The PVC cannot be created: {exc}") from exc
+        raise webop.PermanentError(f"Cannot create the PVC: {exc}") from exc
     except webop.APIConflictError as exc:
-        present = await client.get(CLAIMS, meta["name"], namespace=meta["namespace"])
-        if _list_owners(present) != _list_owners(claim):
-            text = f"The PVC cannot be created: {meta['name']!r} exists, and is not ours."
+        existing = await client.get(CLAIMS, meta["name"], namespace=meta["namespace"])
+        if _list_owners(existing) != _list_owners(claim):
+            text = f"Cannot create the PVC: {meta['name']!r} exists with another owner."
             raise webop.PermanentError(text) from exc
 
 

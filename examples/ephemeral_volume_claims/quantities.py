@@ -24,13 +24,13 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(value: Any) -> Decimal:
-    """Return the number that a quantity stands for.
+    """Return the value of a quantity.
 
     Args:
-        value: a string such as "1G", or a whole number, as YAML has it for ``size: 1000``.
+        value: a string such as "1G", or an integer, as YAML has for ``size: 1000``.
 
     Raises:
-        ValueError: this is not a quantity; the message says how one looks.
+        ValueError: this is not a quantity; the message has examples.
     """
     match = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
     if match is None or not isinstance(value, (str, int)):

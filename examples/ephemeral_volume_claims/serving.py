@@ -1,16 +1,16 @@
-"""Where the webhooks are served, and how the API server gets there, by the environment.
+"""Choose the webhook server by environment variables.
 
 ===================  =====================================================================
-``WEBOP_MODULES``    set for uvicorn, which then serves the webhooks at its own address
-``EVC_PORT``         the port of the webhooks otherwise; 9443 by default
-``WEBOP_SERVICE``    the name of the Service in front of the pod, in a cluster
-``EVC_CERTS``        a folder with ``tls.crt``, ``tls.key``, ``ca.crt``; by default they are made
-                     by the operator, and shared by its replicas if there is a Service
+``WEBOP_MODULES``    set under uvicorn, which then serves the webhooks itself
+``EVC_PORT``         otherwise the port for webhooks; 9443 by default
+``WEBOP_SERVICE``    the name of the Service of the operator, in a cluster
+``EVC_CERTS``        a folder with ``tls.crt``, ``tls.key``, ``ca.crt``; without it, the operator
+                     generates them, and shares them between replicas if it has a Service
                      (see ``certs/README.md``)
 ===================  =====================================================================
 
-The name of the webhook configurations is ``WEBOP_ADMISSION__MANAGED``, one of webop's own
-variables; set it to ``none`` to keep them by hand.
+``WEBOP_ADMISSION__MANAGED``, a variable of webop, names the webhook configurations. Set it to
+``none`` to manage them yourself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MANAGED = "ephemeralvolumeclaims.kopf.dev"
 
 
 def choose_server() -> webop.WebhookServer | None:
-    """Return the server of the webhooks; None where uvicorn serves them."""
+    """Return the webhook server; None if uvicorn serves the webhooks."""
     if "WEBOP_MODULES" in os.environ:
         return None
     options: dict[str, Any] = {"port": int(os.environ.get("EVC_PORT", "9443"))}
@@ -38,5 +38,5 @@ def choose_server() -> webop.WebhookServer | None:
 
 
 def choose_managed(managed: str | None) -> str | None:
-    """Return the name of the webhook configurations to keep; None to keep none."""
+    """Return the name of the webhook configurations; None if you manage them yourself."""
     return managed if "WEBOP_ADMISSION__MANAGED" in os.environ else _MANAGED

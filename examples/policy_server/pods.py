@@ -1,4 +1,4 @@
-"""What a policy says about a pod: no cluster, no framework."""
+"""Check pods against a policy. Plain functions, without a cluster."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import yaml
 
 
 class Policy(pydantic.BaseModel, extra="forbid"):
-    """What is allowed, and what is filled in."""
+    """The content of the policy: what is allowed, and default limits."""
 
     registries: list[str]
-    requiredLabels: list[str] = []  # noqa: N815 - as users write it
+    requiredLabels: list[str] = []  # noqa: N815 - the name in YAML
     defaultLimits: dict[str, str] = {}  # noqa: N815
 
 
 def parse_policy(config_map: Mapping[str, Any]) -> Policy:
-    """Return the policy that is written in a ConfigMap.
+    """Return the policy from a ConfigMap.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the ConfigMap has no valid policy.
     """
     text = config_map.get("data", {}).get("policy.yaml", "")
     try:
         return Policy.model_validate(yaml.safe_load(text))
     except yaml.YAMLError as exc:
-        raise ValueError(f"no YAML: {exc}") from exc
+        raise ValueError(f"invalid YAML: {exc}") from exc
 
 
 def find_problems(pod: Mapping[str, Any], policy: Policy) -> Iterator[str]:
-    """Yield what is wrong with a pod, or with the template of one."""
+    """Yield the problems of a pod or of a pod template."""
     labels = pod.get("metadata", {}).get("labels", {})
     for label in policy.requiredLabels:
         if not labels.get(label):
@@ -42,22 +42,22 @@ def find_problems(pod: Mapping[str, Any], policy: Policy) -> Iterator[str]:
             yield f"The image '{image}' is not from an allowed registry ({allowed})."
 
 
-def find_doubts(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is allowed, but should be better."""
+def find_warnings(pod: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings about a pod that is allowed."""
     for image in list_images(pod):
         if ":" not in image.rpartition("/")[2]:
             yield f"The image '{image}' has no tag: it can change at any time."
 
 
 def list_images(pod: Mapping[str, Any]) -> list[str]:
-    """Return the images of all containers, each with its registry."""
+    """Return the images of all containers with their registries."""
     kinds = ("initContainers", "containers", "ephemeralContainers")
     containers = [one for kind in kinds for one in pod["spec"].get(kind, ())]
     return [complete_image(container["image"]) for container in containers]
 
 
 def complete_image(image: str) -> str:
-    """Return an image with its registry: 'nginx' is 'docker.io/library/nginx'."""
+    """Add the default registry to an image: 'nginx' is 'docker.io/library/nginx'."""
     host, slash, _ = image.partition("/")
     if not slash:
         return f"docker.io/library/{image}"
@@ -66,7 +66,7 @@ def complete_image(image: str) -> str:
 
 
 def fill_in_limits(pod: dict[str, Any], limits: Mapping[str, str]) -> None:
-    """Set limits where a container has neither a limit nor a request."""
+    """Set the limits of containers that have neither a limit nor a request."""
     for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
         resources = container.setdefault("resources", {})
         for name, amount in limits.items():

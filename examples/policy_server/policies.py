@@ -1,7 +1,7 @@
-"""A policy for pods: where their images come from, which labels they have, how much they use.
+"""A policy for the images, labels and limits of pods.
 
-Admission only: nothing is watched, nothing is stored, and any number of replicas can serve it.
-The policy is in a ConfigMap, which is read for each review: a change counts from the next pod on.
+Admission only: the operator watches and stores nothing, and can have any number of replicas. It
+reads the policy from a ConfigMap for each review, so a change applies to the next pod.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 import pydantic
-from pods import Policy, fill_in_limits, find_doubts, find_problems, parse_policy
+from pods import Policy, fill_in_limits, find_problems, find_warnings, parse_policy
 
 import webop
 
 HOME = "policy-server"  # the namespace of this operator, and of its ConfigMap
 CONFIG_MAP = "policy"
 
-# What keeps the cluster alive, and this operator in it, must never wait for this operator.
+# Pods of the cluster itself and of this operator must never depend on this operator.
 VITAL = ["kube-system", HOME]
 SCOPE: webop.LabelSelector = {
     "matchExpressions": [
@@ -30,18 +30,18 @@ SCOPE: webop.LabelSelector = {
 
 @webop.on.startup()
 def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-    """Serve the webhooks: behind a Service in a cluster, on a free port of this host elsewhere."""
+    """Serve the webhooks behind a Service in a cluster, otherwise on a free local port."""
     settings.admission.managed = "policy.example.com"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         settings.admission.server = webop.WebhookServiceServer(service="policy-server")
     else:
         settings.admission.server = webop.WebhookServer(port=0)
-    # Kinds of others do not matter, and there are no objects to post Events about.
+    # Only webhooks: no need to discover kinds, or to post Events.
     settings.scanning.disabled = True
     settings.posting.enabled = False
 
 
-# A convenience must not keep a pod from starting: without this webhook, it starts without limits.
+# Defaults must not block pods: if this webhook fails, a pod starts without limits.
 @webop.on.mutate(
     "pods",
     id="default-limits",
@@ -51,13 +51,13 @@ def configure(settings: webop.OperatorSettings, **_: Any) -> None:
     timeout_seconds=5,
 )
 async def set_default_limits(patch: webop.Patch, client: webop.AsyncClient, **_: Any) -> None:
-    """Limit the containers that do not say how much they use."""
+    """Set default limits for containers without requests and limits."""
     policy = await read_policy(client)
     patch.fns.append(partial(fill_in_limits, limits=policy.defaultLimits))
 
 
-# A policy must not be evaded: these webhooks stay when the last replica ends, and refuse all pods
-# until there is one again.
+# Users must not evade the policy: these webhooks stay when the last replica stops. The API server
+# then refuses all pods until a replica runs again.
 @webop.on.validate(
     "pods",
     id="check-pods",
@@ -68,7 +68,7 @@ async def set_default_limits(patch: webop.Patch, client: webop.AsyncClient, **_:
 )
 @webop.on.validate(
     "pods",
-    id="check-debugging",  # by "kubectl debug"
+    id="check-debugging",  # for "kubectl debug"
     operation="UPDATE",
     subresource="ephemeralcontainers",
     namespace_selector=SCOPE,
@@ -82,16 +82,16 @@ async def check_pod(
     client: webop.AsyncClient,
     **_: Any,
 ) -> None:
-    """Refuse pods that break the policy. What was wrong before does not stop an update."""
+    """Deny pods that break the policy. Updates are denied only for new problems."""
     policy = await read_policy(client)
     former = () if old is None else set(find_problems(old, policy))
     problems = [problem for problem in find_problems(body, policy) if problem not in former]
     if problems:
         raise webop.AdmissionError(" ".join(problems), code=403)
-    warnings.extend(find_doubts(body))
+    warnings.extend(find_warnings(body))
 
 
-# When pods of a Deployment are refused, nobody looks. So tell those who apply the Deployment.
+# Users do not see why pods of a Deployment are denied. So warn them when they apply it.
 @webop.on.validate(
     "deployments.apps",
     id="warn-early",
@@ -103,9 +103,11 @@ async def check_pod(
 async def warn_early(
     spec: webop.Spec, warnings: list[str], client: webop.AsyncClient, **_: Any
 ) -> None:
-    """Warn of Deployments whose pods will be refused."""
+    """Warn of Deployments whose pods will be denied."""
     policy = await read_policy(client)
-    warnings.extend(f"Its pods: {problem}" for problem in find_problems(spec["template"], policy))
+    warnings.extend(
+        f"Its pods will be denied: {problem}" for problem in find_problems(spec["template"], policy)
+    )
 
 
 @webop.on.validate(
@@ -117,7 +119,7 @@ async def warn_early(
     timeout_seconds=5,
 )
 def check_policy(body: webop.Body, **_: Any) -> None:
-    """Refuse to store a policy that cannot be understood."""
+    """Deny invalid policies."""
     try:
         parse_policy(body)
     except pydantic.ValidationError as exc:
@@ -130,10 +132,10 @@ async def read_policy(client: webop.AsyncClient) -> Policy:
     """Return the policy.
 
     Raises:
-        AdmissionError: there is none that can be understood, so nothing is allowed.
+        AdmissionError: there is no valid policy; the request is denied.
     """
     try:
         return parse_policy(await client.get("configmaps", CONFIG_MAP, namespace=HOME))
     except (webop.APINotFoundError, ValueError) as exc:
-        text = f"ConfigMap '{CONFIG_MAP}' in namespace '{HOME}' is no policy: {exc}"
+        text = f"ConfigMap '{CONFIG_MAP}' in namespace '{HOME}' has no valid policy: {exc}"
         raise webop.AdmissionError(text, code=500) from exc

@@ -1,4 +1,4 @@
-"""The policy as the API server asks about it, and in the process of the test."""
+"""Tests of the policy, in this process and on a real API server."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REFUSAL = "not from an allowed registry"
 
 @pytest.fixture(scope="module")
 def account(webop_cluster: LocalCluster) -> Path:
-    """Install the operator, but for its pod; return a kubeconfig of its service account."""
+    """Apply the manifests of the operator; return a kubeconfig of its service account."""
     webop_cluster.apply(FOLDER / "manifests")
     return webop_cluster.kubeconfig_for("system:serviceaccount:policy-server:policy-server")
 
 
 @pytest.fixture(autouse=True)
 def policy(webop_cluster: LocalCluster, account: Path) -> Iterator[Json]:
-    """The policy of policy.yaml, until the test changes it."""
+    """The policy of policy.yaml, which the test can change."""
     config_map = yaml.safe_load((FOLDER / "policy.yaml").read_text())
     webop_cluster.apply(config_map)
     yield config_map
@@ -74,7 +74,7 @@ async def test_images_come_from_allowed_registries(
 
 
 @pytest.mark.asyncio
-async def test_limits_are_filled_in_where_a_container_says_nothing(
+async def test_containers_without_requests_and_limits_get_limits(
     admission: AdmissionClient,
 ) -> None:
     pod = build_pod()
@@ -93,7 +93,7 @@ async def test_limits_are_filled_in_where_a_container_says_nothing(
 
 
 @pytest.mark.asyncio
-async def test_whoever_uses_an_image_without_a_tag_is_warned(admission: AdmissionClient) -> None:
+async def test_an_image_without_a_tag_draws_a_warning(admission: AdmissionClient) -> None:
     async with admission:
         result = await admission.create(build_pod("nginx"))
     assert result.allowed
@@ -103,7 +103,7 @@ async def test_whoever_uses_an_image_without_a_tag_is_warned(admission: Admissio
 
 
 @pytest.mark.asyncio
-async def test_whoever_applies_a_deployment_is_warned_of_what_its_pods_lack(
+async def test_a_deployment_whose_pods_will_be_denied_draws_a_warning(
     admission: AdmissionClient,
 ) -> None:
     template = {"spec": {"containers": [{"name": "web", "image": "nginx:1"}]}}
@@ -111,11 +111,11 @@ async def test_whoever_applies_a_deployment_is_warned_of_what_its_pods_lack(
     async with admission:
         result = await admission.create({**deployment, "spec": {"template": template}})
     assert result.allowed
-    assert result.warnings == ["Its pods: The label 'team' is required."]
+    assert result.warnings == ["Its pods will be denied: The label 'team' is required."]
 
 
 @pytest.mark.asyncio
-async def test_an_old_pod_can_be_changed_but_not_get_worse(admission: AdmissionClient) -> None:
+async def test_an_update_is_denied_only_for_new_problems(admission: AdmissionClient) -> None:
     old, new = build_pod("evil.com/web:1"), build_pod("evil.com/web:1")
     old["metadata"]["finalizers"] = ["example.com/wait"]
     async with admission:
@@ -135,7 +135,9 @@ async def test_without_a_policy_nothing_is_allowed(
     webop_cluster.delete("v1", "ConfigMap", "policy", "policy-server")
     async with admission:
         result = await admission.create(build_pod())
-    assert "ConfigMap 'policy' in namespace 'policy-server' is no policy" in str(result.message)
+    assert "ConfigMap 'policy' in namespace 'policy-server' has no valid policy" in str(
+        result.message
+    )
 
 
 # ---- on a real API server
@@ -147,14 +149,14 @@ def run_operator(
 ) -> Iterator[Callable[[], OperatorRunner]]:
     """Runs the operator with the rights of its service account."""
     yield lambda: webop_operator("policies.py", env={"KUBECONFIG": str(account)})
-    # The persistent webhooks would refuse the pods of other tests.
+    # Persistent webhooks would block the pods of other tests.
     for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
         webop_cluster.delete("admissionregistration.k8s.io/v1", kind, "policy.example.com")
 
 
 @pytest.fixture
 def try_pod(webop_cluster: LocalCluster, webop_namespace: str) -> Callable[..., Json | str]:
-    """Applies a pod as a dry run; returns it as it would be stored, or why it would not be."""
+    """Applies a pod as a dry run; returns the pod, or the error."""
 
     def apply(pod: Json, namespace: str = webop_namespace) -> Json | str:
         try:
@@ -166,7 +168,7 @@ def try_pod(webop_cluster: LocalCluster, webop_namespace: str) -> Callable[..., 
     return apply
 
 
-def test_the_api_server_asks_about_pods_and_stores_nothing_in_a_dry_run(
+def test_the_api_server_calls_the_webhooks_and_a_dry_run_stores_nothing(
     run_operator: Callable[[], OperatorRunner],
     try_pod: Callable[..., Any],
     webop_cluster: LocalCluster,
@@ -179,7 +181,7 @@ def test_the_api_server_asks_about_pods_and_stores_nothing_in_a_dry_run(
     assert webop_cluster.get("v1", "Pod", "web", webop_namespace) is None
 
 
-def test_namespaces_that_the_cluster_and_the_operator_need_are_left_alone(
+def test_excluded_namespaces_have_no_policy(
     run_operator: Callable[[], OperatorRunner],
     try_pod: Callable[..., Any],
     webop_cluster: LocalCluster,
@@ -192,7 +194,7 @@ def test_namespaces_that_the_cluster_and_the_operator_need_are_left_alone(
             assert REFUSAL not in try_pod(BAD, namespace)
 
 
-def test_a_new_policy_counts_at_once_and_a_broken_one_is_refused(
+def test_a_new_policy_applies_at_once_and_an_invalid_one_is_denied(
     run_operator: Callable[[], OperatorRunner],
     try_pod: Callable[..., Any],
     webop_cluster: LocalCluster,
@@ -208,7 +210,7 @@ def test_a_new_policy_counts_at_once_and_a_broken_one_is_refused(
         assert try_pod(BAD)["metadata"]["name"] == "web"
 
 
-def test_no_pod_gets_in_while_no_replica_is_there(
+def test_pods_are_refused_while_no_replica_runs(
     run_operator: Callable[[], OperatorRunner], try_pod: Callable[..., Any]
 ) -> None:
     with run_operator():

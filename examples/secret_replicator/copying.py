@@ -1,4 +1,4 @@
-"""Secrets and their copies: what belongs where. No cluster, no framework."""
+"""Decide which Secret belongs in which namespace. Plain functions, without a cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FROM = "replicator.example.com/from"
 
 @dataclass(frozen=True)
 class Secret:
-    """What matters about a Secret."""
+    """The relevant parts of a Secret."""
 
     namespace: str
     name: str
     uid: str
-    targets: str  # where it must be copied; empty if nowhere
+    targets: str  # patterns and labels of the target namespaces; empty if it is no source
     origin: str  # the path of its source; empty if it is no copy
     type: str
     data: Mapping[str, str]
@@ -28,7 +28,7 @@ class Secret:
         return f"{self.namespace}/{self.name}"
 
     def is_for(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether a namespace should have a copy. Those of Kubernetes never have one."""
+        """Return whether a namespace should have a copy; those of Kubernetes never do."""
         if namespace == self.namespace or namespace.startswith("kube-"):
             return False
         words = self.targets.replace(",", " ").split()
@@ -38,7 +38,7 @@ class Secret:
 
 
 def read_secret(body: Mapping[str, Any]) -> Secret:
-    """Return what matters about a Secret."""
+    """Return the relevant parts of a Secret."""
     metadata = body["metadata"]
     annotations = metadata.get("annotations", {})
     return Secret(
@@ -53,18 +53,18 @@ def read_secret(body: Mapping[str, Any]) -> Secret:
 
 
 def choose_source(
-    sources: Iterable[Secret], present: Secret | None, namespace: str, labels: Mapping[str, str]
+    sources: Iterable[Secret], existing: Secret | None, namespace: str, labels: Mapping[str, str]
 ) -> Secret | None:
-    """Return the source for a namespace: that of the present copy, or else the first by path."""
+    """Return the source for a namespace: that of the existing copy, else the first by path."""
     fit = sorted(
         (one for one in sources if one.is_for(namespace, labels)), key=lambda one: one.path
     )
-    same = [one for one in fit if present is not None and one.path == present.origin]
+    same = [one for one in fit if existing is not None and one.path == existing.origin]
     return next(iter(same + fit), None)
 
 
 def build_copy(source: Secret, namespace: str) -> dict[str, Any]:
-    """Return a copy that can be created."""
+    """Return the copy of a source for a namespace."""
     metadata = {"name": source.name, "namespace": namespace, "annotations": {FROM: source.path}}
     return {
         "apiVersion": "v1",

@@ -1,11 +1,10 @@
-"""Copies Secrets into other namespaces, and keeps the copies as their sources are.
+"""Copy Secrets to other namespaces, and keep the copies equal to their sources.
 
 A Secret with the annotation ``replicator.example.com/to: "team-*, tier=gold"`` is copied to the
 namespaces whose names or labels match one of these words.
 
-Indexes know all Secrets and namespaces. So what must be done is seen in memory, and the API server
-is asked only to do it: at once, when something has changed. A timer repeats what has failed, and
-says so in an Event of the source.
+Indexes contain all Secrets and namespaces, so the operator finds differences in memory and sends
+requests only to remove them. A timer repeats failed requests; errors become Events of the source.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ Namespaces = webop.Index[str, dict[str, str]]
 Secrets = webop.Index[str, Secret]
 
 
-class InTheWayError(Exception):
-    """Somebody else has a Secret where a copy should be."""
+class NameTakenError(Exception):
+    """The namespace has a Secret of this name that belongs to somebody else."""
 
 
 @webop.on.startup()
 def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-    """Say what the handlers may do; keep what is secret out of annotations and Events."""
+    """Declare the rights of the handlers; keep secret data out of annotations."""
     settings.networking.rights = ["secrets:create,patch,delete"]
-    # webop remembers in an annotation how a source was. Its data is nothing for annotations.
+    # webop stores the handled state of a source in an annotation: exclude its data.
     storage = webop.AnnotationsDiffBaseStorage(ignored_fields=["data"])
     settings.persistence.diffbase_storage = storage
-    settings.posting.level = logging.WARNING  # a success each minute is no Event
+    settings.posting.level = logging.WARNING  # no Event for each success of the timer
 
 
-# ---- what there is
+# ---- indexes
 
 
 @webop.index("namespaces")
 def namespaces(name: str, meta: webop.Meta, **_: Any) -> dict[str, dict[str, str]]:
-    """The labels of the namespaces, as long as something can be created there."""
+    """The labels of the namespaces, except those in deletion."""
     return {} if meta.deletion_timestamp else {name: dict(meta.labels)}
 
 
@@ -54,7 +53,7 @@ def secrets(body: webop.Body, **_: Any) -> dict[str, Secret]:
 
 @webop.index("secrets", annotations={TO: webop.PRESENT, FROM: webop.ABSENT})
 def sources(name: str, meta: webop.Meta, body: webop.Body, **_: Any) -> dict[str, Secret]:
-    """The Secrets that must be copied, by name: the copies have it, too."""
+    """The sources by name, which is also the name of their copies."""
     return {} if meta.deletion_timestamp else {name: read_secret(body)}
 
 
@@ -64,44 +63,44 @@ def copies(namespace: str, annotations: webop.Annotations, **_: Any) -> dict[str
     return {annotations[FROM]: namespace}
 
 
-# ---- when there is something to do
+# ---- handlers
 
 
 @webop.on.event("secrets")
 async def follow_secret(name: str, **kwargs: Any) -> None:
-    """A source has changed, or a copy, or a Secret in the way of one."""
-    await settle(list_places(**kwargs), name, **kwargs)
+    """Handle a change of a source, a copy, or another Secret of the same name."""
+    await settle(list_targets(**kwargs), name, **kwargs)
 
 
 @webop.on.event("namespaces")
 async def follow_namespace(name: str, sources: Secrets, **kwargs: Any) -> None:
-    """A namespace has come, or its labels have changed."""
+    """Handle a new namespace, or a change of its labels."""
     for secret in list(sources):
         await settle([name], secret, sources=sources, **kwargs)
 
 
 @webop.timer("secrets", annotations={TO: webop.PRESENT}, interval=60)
 @webop.on.delete("secrets", annotations={TO: webop.PRESENT})
-async def make_sure(name: str, **kwargs: Any) -> None:
-    """Repeat what has failed. A source goes when its copies are gone."""
-    if problems := await settle(list_places(**kwargs), name, **kwargs):
+async def reconcile(name: str, **kwargs: Any) -> None:
+    """Repeat what failed. Before a source is deleted, delete its copies."""
+    if problems := await settle(list_targets(**kwargs), name, **kwargs):
         raise webop.TemporaryError("; ".join(problems), delay=60)
 
 
-def list_places(
+def list_targets(
     body: webop.Body, namespaces: Namespaces, copies: webop.Index[str, str], **_: Any
 ) -> set[str]:
-    """Return the namespaces that a Secret matters to."""
+    """Return the namespaces that a change of a Secret affects."""
     secret = read_secret(body)
     everywhere = namespaces if secret.targets and not body.meta.deletion_timestamp else ()
     return {secret.namespace, *copies.get(secret.path, ()), *everywhere}
 
 
-# ---- what is done
+# ---- changes
 
 
 async def settle(
-    places: Iterable[str],
+    targets: Iterable[str],
     name: str,
     *,
     client: webop.AsyncClient,
@@ -110,38 +109,38 @@ async def settle(
     sources: Secrets,
     **_: Any,
 ) -> list[str]:
-    """Make the Secrets of a name what they should be; return what does not work."""
+    """Create, change or delete the Secrets of a name in namespaces; return the problems."""
     problems = []
-    for place in places:
-        present = next(iter(secrets.get(f"{place}/{name}", ())), None)
+    for namespace in targets:
+        existing = next(iter(secrets.get(f"{namespace}/{name}", ())), None)
         source = None
-        for labels in namespaces.get(place, ()):
-            source = choose_source(sources.get(name, ()), present, place, labels)
+        for labels in namespaces.get(namespace, ()):
+            source = choose_source(sources.get(name, ()), existing, namespace, labels)
         try:
-            await settle_one(client, place, present, source)
+            await settle_one(client, namespace, existing, source)
         except webop.APIConflictError:
-            pass  # somebody else was faster; what that has made of it is another event
-        except (webop.APIStatusError, InTheWayError) as exc:
-            problems.append(f"Namespace {place}: {exc}")
+            pass  # somebody else changed it at the same time; this causes another event
+        except (webop.APIStatusError, NameTakenError) as exc:
+            problems.append(f"Namespace {namespace}: {exc}")
     return problems
 
 
 async def settle_one(
-    client: webop.AsyncClient, place: str, present: Secret | None, source: Secret | None
+    client: webop.AsyncClient, namespace: str, existing: Secret | None, source: Secret | None
 ) -> None:
-    """Create, change or delete the Secret in a namespace, if need be; never one of others."""
-    if present is None:
+    """Create, change or delete the Secret in a namespace, but never one of others."""
+    if existing is None:
         if source is not None:
-            await client.create(build_copy(source, place))
-    elif not present.origin:
+            await client.create(build_copy(source, namespace))
+    elif not existing.origin:
         if source is not None:
-            raise InTheWayError(f"somebody else has a Secret '{source.name}' there.")
-    elif source is None or (source.path, source.type) != (present.origin, present.type):
-        # If another one is to follow, it is created at the event of this deletion.
+            raise NameTakenError(f"the Secret '{source.name}' there belongs to somebody else.")
+    elif source is None or (source.path, source.type) != (existing.origin, existing.type):
+        # If another source matches, the event of this deletion creates its copy.
         await client.delete(
-            "secrets", present.name, namespace=place, uid=present.uid, missing_ok=True
+            "secrets", existing.name, namespace=namespace, uid=existing.uid, missing_ok=True
         )
-    elif source.data != present.data:
-        same = {"op": "test", "path": "/metadata/uid", "value": present.uid}
+    elif source.data != existing.data:
+        same = {"op": "test", "path": "/metadata/uid", "value": existing.uid}
         data = {"op": "add", "path": "/data", "value": source.data}
-        await client.patch("secrets", present.name, [same, data], namespace=place)
+        await client.patch("secrets", existing.name, [same, data], namespace=namespace)

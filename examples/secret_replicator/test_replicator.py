@@ -1,4 +1,4 @@
-"""The replicator at work on a real API server, with the rights of its service account."""
+"""Tests of the replicator on a real API server, with the rights of its service account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class World:
-    """Secrets and namespaces whose names begin with that of the test's namespace."""
+    """Access to Secrets, and to namespaces whose names begin with that of the test."""
 
     def __init__(self, cluster: LocalCluster, namespace: str) -> None:
         self.cluster, self.home = cluster, namespace
@@ -39,7 +39,7 @@ class World:
         return self.cluster.get("v1", "Secret", "login", namespace)
 
     def read(self, namespace: str) -> dict[str, str] | None:
-        """Return what is in the Secret of a namespace; None if there is none."""
+        """Return the data of the Secret in a namespace; None if there is none."""
         secret = self.get(namespace)
         data = (secret or {}).get("data", {})
         decoded = {key: base64.b64decode(text).decode() for key, text in data.items()}
@@ -56,7 +56,7 @@ def world(webop_cluster: LocalCluster, webop_namespace: str) -> World:
 
 @pytest.fixture(scope="module")
 def account(webop_cluster: LocalCluster) -> Path:
-    """Install the operator, but for its pod; return a kubeconfig of its service account."""
+    """Apply the manifests of the operator; return a kubeconfig of its service account."""
     webop_cluster.apply(Path(__file__).parent / "manifests")
     user = "system:serviceaccount:secret-replicator:secret-replicator"
     return webop_cluster.kubeconfig_for(user)
@@ -113,7 +113,7 @@ def test_a_copy_stays_as_its_source_is(operator: OperatorRunner, world: World) -
     eventually(lambda: world.read(namespace) == {"key": "two"})
 
 
-def test_copies_go_where_the_source_does_not_want_them_any_more(
+def test_copies_are_deleted_when_the_annotation_no_longer_matches(
     operator: OperatorRunner, world: World
 ) -> None:
     first, second = world.add_namespace("a"), world.add_namespace("b")
@@ -136,7 +136,7 @@ def test_a_source_is_deleted_after_its_copies(operator: OperatorRunner, world: W
     assert world.read(namespace) is None
 
 
-def test_what_has_changed_while_the_operator_was_away_is_made_up_for(
+def test_changes_while_the_operator_was_stopped_are_handled(
     run_operator: Callable[[], OperatorRunner], world: World
 ) -> None:
     first, second = world.add_namespace("a"), world.add_namespace("b")
@@ -149,11 +149,11 @@ def test_what_has_changed_while_the_operator_was_away_is_made_up_for(
         eventually(lambda: world.read(first) is None)
 
 
-def test_a_secret_of_somebody_else_is_never_touched(operator: OperatorRunner, world: World) -> None:
+def test_a_secret_of_somebody_else_is_never_changed(operator: OperatorRunner, world: World) -> None:
     namespace = world.add_namespace("a")
     world.put(namespace, key="mine")
     world.put(world.home, namespace, key="one")
-    text = f"Namespace {namespace}: somebody else has a Secret 'login' there."
+    text = f"Namespace {namespace}: the Secret 'login' there belongs to somebody else."
     eventually(lambda: text in operator.output)
     world.put(world.home, key="one")
     world.delete(world.home)
@@ -161,7 +161,7 @@ def test_a_secret_of_somebody_else_is_never_touched(operator: OperatorRunner, wo
     assert world.read(namespace) == {"key": "mine"}
 
 
-def test_a_copy_follows_when_somebody_else_has_made_room(
+def test_a_copy_is_created_when_the_other_secret_is_deleted(
     operator: OperatorRunner, world: World
 ) -> None:
     namespace = world.add_namespace("a")
@@ -172,7 +172,7 @@ def test_a_copy_follows_when_somebody_else_has_made_room(
     eventually(lambda: world.read(namespace) == {"key": "one"})
 
 
-def test_what_is_secret_is_in_no_annotation(operator: OperatorRunner, world: World) -> None:
+def test_no_annotation_contains_secret_data(operator: OperatorRunner, world: World) -> None:
     world.put(world.home, world.add_namespace("a"), key="one")
     annotation = "kopf.zalando.org/last-handled-configuration"
     stored = eventually(lambda: world.get(world.home)["metadata"]["annotations"][annotation])

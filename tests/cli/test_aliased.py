@@ -76,7 +76,7 @@ def test_private_modules_of_kopf_are_named_with_where_to_look(tmp_path: Path) ->
     done = run(tmp_path, "handlers", "--aliased", "handlers.py")
     assert done.returncode == 1
     assert "webop has no module for 'kopf._cogs'" in done.stderr
-    assert "'webop migrate' names what to import instead" in done.stderr
+    assert "Run 'webop migrate' to see what to import instead" in done.stderr
     assert "line 1: from kopf._cogs.structs import bodies" in done.stderr
 
 
@@ -86,7 +86,7 @@ def test_handlers_registered_with_kopf_are_not_silently_missing(tmp_path: Path) 
     )
     done = run(tmp_path, "handlers", "handlers.py")
     assert done.stdout == (
-        "There are no handlers. The code imports Kopf, and webop does not call the handlers "
-        "registered with it: write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1).\n"
+        "There are no handlers. The code imports Kopf itself, and webop cannot call handlers "
+        "registered with Kopf. Write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1).\n"
     )
     assert run(tmp_path, "handlers", "--aliased", "handlers.py").stdout.count("fn") == 1

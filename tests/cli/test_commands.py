@@ -29,7 +29,7 @@ def test_the_help_shows_all_commands_under_headings() -> None:
         line = rf"^  {name} +{re.escape(command.get_short_help_str(99))}"
         assert re.search(line, output, re.MULTILINE)
     assert re.findall(r"^(\w.*):$", output, re.MULTILINE) == [
-        *("Options", "Operators", "Looking into them", "Into the cluster", "Around them")
+        *("Options", "Operators", "Inspection", "Deployment", "Tools")
     ]
     assert output == invoke("-h").output
 
@@ -75,7 +75,7 @@ def test_the_help_of_run_has_its_options_under_headings() -> None:
         ("rum", "Did you mean 'run'?"),
         ("handler", "Did you mean 'handlers'?"),
         ("handlers.py", "Did you mean 'webop run handlers.py'?"),
-        ("whatever", "There are: "),
+        ("whatever", "The commands are: "),
     ],
 )
 def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected: str) -> None:

@@ -68,7 +68,7 @@ async def test_objects_with_the_finalizer_are_listed_and_those_being_deleted_com
     assert "being deleted for" in rows[0]
     assert OTHER in result.output
     result = await run("list", held.kind.plural, "-n", held.namespace, "--finalizer", "no/body")
-    assert result.output == "No object carries the finalizer no/body.\n"
+    assert result.output == "No object has the finalizer no/body.\n"
     variables = {"WEBOP_PERSISTENCE__FINALIZER": OTHER}
     result = await run("list", "-n", held.namespace, **variables)
     assert [line.split()[1] for line in result.output.splitlines()[1:]] == [f"{held.namespace}/two"]
@@ -106,8 +106,8 @@ async def test_a_release_asks_and_ends_the_deletions_only(held: Objects, run: Ru
     await held.wait_gone("one")
     assert (await held.get("alive"))["metadata"]["finalizers"] == [FINALIZER]
     nothing = await run("release", *place, "--yes")
-    assert "There is nothing to release" in nothing.output
-    assert "Other objects carry it" in nothing.output
+    assert "Found no objects to release" in nothing.output
+    assert "Other objects have it" in nothing.output
     mistaken = await run("list", "pods/status")
     assert (mistaken.exit_code, "has no slash" in mistaken.output) == (2, True)
     everything = await run("release", *place, "--yes", "--all")
@@ -189,7 +189,7 @@ async def test_each_namespace_that_cannot_be_searched_is_named(
 
 async def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     result = await run("release")
-    assert (result.exit_code, "-A/--all-namespaces, or -n" in result.output) == (2, True)
+    assert (result.exit_code, "-A/--all-namespaces or -n" in result.output) == (2, True)
     result = await run("list", "deploymets")
     assert (result.exit_code, "Did you mean deployments" in result.output) == (2, True)
     config = tmp_path / "config"

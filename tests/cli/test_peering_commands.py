@@ -69,8 +69,8 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         result = await asyncio.to_thread(run, "freeze", *where, "-t600", *message, "--quiet")
         assert result.exit_code == 0, result.output
         who = detect_own_identity()
-        assert f"priorities up to 100, by {who}. There are: me (5)." in result.output
-        assert "It holds until" in result.output
+        assert f"priorities up to 100, by {who}. Paused operators: me (5)." in result.output
+        assert "The pause ends at" in result.output
         assert f"webop resume -n '{objects.namespace}' --peering mine --id {who}" in result.output
         text = f"Pausing in favour of {who} (priority 100, valid until "
         await eventually(lambda: text in caplog.text and ": backup is running" in caplog.text)
@@ -82,12 +82,12 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         assert f"{who} (priority 100, valid until" in result.output
         assert "Resuming" not in caplog.text
         result = await asyncio.to_thread(run, "resume", *where, "--quiet")
-        assert f"The record of {who} is removed in the namespace" in result.output
+        assert f"Removed the record of {who} in the namespace" in result.output
         await eventually(lambda: "Resuming" in caplog.text)
         assert set(await meeting.read()) == {"me"}
         result = await asyncio.to_thread(run, "freeze", *where, "-t5", "-p1", "-i", "x", "-q")
-        assert "There are: none now." in result.output
-        assert "Of a higher priority, and not frozen: me (5)." in result.output
+        assert "Paused operators: none now." in result.output
+        assert "Not paused, because their priority is higher: me (5)." in result.output
     assert caplog.text.count("Pausing") == 1
 
 
@@ -158,7 +158,7 @@ async def test_the_operators_of_the_whole_cluster_have_their_own_object(
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["-P", "x", "-t", "5"], 2, "Say whose operators"),
+        (["-P", "x", "-t", "5"], 2, "to choose the operators"),
         (["-A", "-n", "ns", "-P", "x", "-t", "5"], 2, "exclude each other"),
         (["-A", "-t", "5"], 2, "Missing option '-P' / '--peering'"),
         (["-A", "-P", "x"], 2, "Missing option '-t' / '--lifetime'"),

@@ -46,7 +46,7 @@ def test_a_cluster_is_started_used_by_a_shell_and_stopped(use_real_assets: None)
 def test_a_second_start_leaves_the_running_cluster_as_it_is(standin_assets: Path) -> None:
     first, second = _run("start"), _run("start")
     assert "is ready after" in first.stdout
-    assert "is running already" in second.stdout
+    assert "is already running" in second.stdout
     assert first.stdout.split()[-1] == second.stdout.split()[-1]
 
 
@@ -61,7 +61,7 @@ def test_several_clusters_are_listed_and_stopped_together(standin_assets: Path) 
         assert "Cluster one is stopped" in stopped.stdout
         assert "Cluster two is stopped" in stopped.stdout
         assert owned.is_ready()
-    assert _run("stop", "--all").stdout == "There is nothing to stop.\n"
+    assert _run("stop", "--all").stdout == "No clusters are running.\n"
 
 
 def test_the_status_is_told_by_the_exit_code_too(standin_assets: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_status_is_told_by_the_exit_code_too(standin_assets: Path) -> None:
     ("arguments", "message"),
     [
         (["env"], "There is no cluster 'default'. Start it: webop cluster start"),
-        (["start", "--name", "A B"], "'A B' cannot name a cluster"),
+        (["start", "--name", "A B"], "Invalid name of a cluster: 'A B'"),
         (["start", "--version", "new"], "'new' is not a version of Kubernetes"),
     ],
 )

@@ -1,8 +1,9 @@
-"""Write what the code knows of itself into the pages: settings, commands, options, metrics.
+"""Write what the code knows into the pages: settings, commands, options, metrics, messages.
 
 ``python -m tests.docs.reference`` (``make reference``) fills in what is between the comments
 ``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->``, ``<!-- commands -->`` or
-``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand.
+``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand. The
+page of messages is written as a whole, by :mod:`tests.docs.messages`.
 ``test_reference_pages.py`` compares the pages with the code.
 """
 
@@ -22,6 +23,7 @@ import click
 import kopf
 
 import webop.handling.options
+from tests.docs import messages
 from tests.docs.pages import DOCS
 from webop.cli import main as webop_command
 from webop.handling.handlers import (
@@ -222,6 +224,7 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fill(text), encoding="utf-8")
+    messages.PAGE.write_text(messages.build_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

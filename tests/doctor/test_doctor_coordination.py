@@ -30,10 +30,10 @@ def build_lease(**spec: Any) -> dict[str, Any]:
     [
         (hold("pod-1"), {"pod-1", "pod-2"}, "ok", "pod-1 holds it"),
         (hold("pod-1"), set(), "ok", "pod-1 holds it"),
-        (hold("foreign"), {"pod-1"}, "warning", "foreign holds it, which is none of"),
+        (hold("foreign"), {"pod-1"}, "warning", "the holder foreign is not one of"),
         (hold("pod-1", age=300), {"pod-1"}, "failure", "has not renewed it for 5 min"),
-        (hold(""), set(), "warning", "nobody holds it"),
-        ({}, set(), "warning", "there is none"),
+        (hold(""), set(), "warning", "it has no holder"),
+        ({}, set(), "warning", "it does not exist"),
         (
             build_lease(holderIdentity="odd", renewTime="nonsense"),
             set(),
@@ -58,14 +58,14 @@ def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "levels", "text"),
     [
-        ({}, ["ok"], "nobody pauses"),
-        ({"own": build_peer(0)}, ["ok"], "nobody pauses"),
-        ({"own": build_peer(0), "low": build_peer(-5)}, ["ok"], "nobody pauses"),
+        ({}, ["ok"], "no peer pauses"),
+        ({"own": build_peer(0)}, ["ok"], "no peer pauses"),
+        ({"own": build_peer(0), "low": build_peer(-5)}, ["ok"], "no peer pauses"),
         ({"boss": build_peer(100, message="a backup")}, ["warning"], "paused by boss"),
-        ({"boss": build_peer(100, age=99)}, ["ok"], "nobody pauses"),
+        ({"boss": build_peer(100, age=99)}, ["ok"], "no peer pauses"),
         ({"one": build_peer(0), "two": build_peer(0)}, ["warning"], "pause each other"),
-        ({"one": build_peer(0), "two": build_peer(0, age=99)}, ["ok"], "nobody pauses"),
-        ({"odd": 5}, ["note", "ok"], "the record of odd is ignored"),
+        ({"one": build_peer(0), "two": build_peer(0, age=99)}, ["ok"], "no peer pauses"),
+        ({"odd": 5}, ["note", "ok"], "ignored the record of odd"),
     ],
 )
 def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
@@ -102,7 +102,10 @@ async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
     await site.client.create(LEASES, place, {"metadata": {"name": place}, "spec": spec})
     paused = await doctor.examine(*options, **home)
     line = paused.find(f"Lease {place}/{place}")
-    assert (line.level, line.text) == ("failure", "gone has not renewed it for 3 h: nobody acts")
+    assert (line.level, line.text) == (
+        "failure",
+        "gone has not renewed it for 3 h: no replica leads",
+    )
     line = paused.find(f"peering {place}")
     assert (line.level, line.text.startswith("paused by boss")) == ("warning", True)
     assert line.remedy.endswith(f"webop resume -n {place} --peering {place} --id boss")
@@ -123,7 +126,7 @@ async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named(
     gone = await doctor.examine(*options, path, **variables)
     line = gone.find(f"patients.{group}")
     assert line.level == "warning"
-    assert f"held by {finalizer}: {place}/held; no handler in these files" in line.text
+    assert f"held by {finalizer}: {place}/held; these files have no handler" in line.text
     assert f"webop finalizers release -n {place} patients.{group}" in line.remedy
     # Handlers need some time, and may come back.
     path = doctor.workshop.write(code.format(site.names))

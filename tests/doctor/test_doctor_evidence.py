@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.reachability import Response, Webhook, judge, read_answer
+from webop.doctor.reachability import DryRun, Webhook, judge, parse_error
 from webop.errors import APIConnectionError, APIError, APIStatusError
 from webop.handling.handlers import WebhookType
 
@@ -27,38 +27,38 @@ def build_error(text: str, status: int = 500) -> APIStatusError:
     [
         (
             build_error('admission webhook "check.auto" denied the request: No.', 403),
-            Response("a CREATE", "check.auto"),
+            DryRun("a CREATE", "check.auto"),
         ),
         (  # what a webhook says of others is not about them
             build_error('admission webhook "a.b" denied the request: webhook "c.d": EOF', 403),
-            Response("a CREATE", "a.b"),
+            DryRun("a CREATE", "a.b"),
         ),
         (
             build_error(
                 'Internal error occurred: failed calling webhook "check.auto": failed to call '
                 'webhook: Post "https://h/x": EOF'
             ),
-            Response("a CREATE", "check.auto", 'Post "https://h/x": EOF'),
+            DryRun("a CREATE", "check.auto", 'Post "https://h/x": EOF'),
         ),
         (
             build_error("it is forbidden", 403),
-            Response("a CREATE", "", "Cannot create patients: HTTP 403: it is forbidden", 403),
+            DryRun("a CREATE", "", "Cannot create patients: HTTP 403: it is forbidden", 403),
         ),
         (
             build_error("spec is required", 422),
-            Response("a CREATE", "", "Cannot create patients: HTTP 422: spec is required", 422),
+            DryRun("a CREATE", "", "Cannot create patients: HTTP 422: spec is required", 422),
         ),
-        (APIConnectionError("no answer in time"), Response("a CREATE", "", "no answer in time")),
+        (APIConnectionError("no answer in time"), DryRun("a CREATE", "", "no answer in time")),
     ],
 )
-def test_an_answer_is_read(error: APIError, answer: Response) -> None:
-    assert read_answer("a CREATE", error) == answer
+def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
+    assert parse_error("a CREATE", error) == answer
 
 
 @pytest.mark.parametrize(
     ("reason", "what"),
     [
-        ("dial tcp 10.0.0.1:443: connect: connection refused", "nobody listens"),
+        ("dial tcp 10.0.0.1:443: connect: connection refused", "no server listens"),
         (
             "tls: failed to verify certificate: x509: certificate signed by unknown authority",
             "does not trust",
@@ -71,18 +71,18 @@ def test_an_answer_is_read(error: APIError, answer: Response) -> None:
         ('no endpoints available for service "hooks"', "no pod"),
         ('service "hooks" not found', "does not exist"),
         ('no service port 443 found for service "hooks"', "no such port"),
-        ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "does not know"),
+        ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "cannot resolve"),
         ('Post "https://h": context deadline exceeded', "in time"),
         ("dial tcp 10.0.0.1:443: i/o timeout", "in time"),
         ("the server could not find the requested resource", "404"),
         ("There is no webhook 'check'; known: none.", "does not serve"),
-        ("The review is too large: 8000000 bytes or more, 7340032 bytes at most.", "too large"),
+        ("The review is too large: 8000000 bytes or more; the limit is 7340032.", "too large"),
         ("The webhook check did not answer within 9 s of the 10 s given.", "too long"),
         (("Webhook 'check' is busy with 100 calls, which is the limit "
          "(settings.admission.max_calls); try again."), "too many"),
-        ("http: server gave HTTP response to HTTPS client", "does not speak TLS"),
-        ('Post "https://h": EOF', "is cut"),
-        ("read: connection reset by peer", "is cut"),
+        ("http: server gave HTTP response to HTTPS client", "does not use TLS"),
+        ('Post "https://h": EOF', "was closed"),
+        ("read: connection reset by peer", "was closed"),
         ("expected webhook response of admission.k8s.io/v1, got /v1", "not an"),
         ('an error on the server ("...") has prevented the request from succeeding', "an error"),
         ("Too many reviews at once.", "with an error"),
@@ -90,52 +90,52 @@ def test_an_answer_is_read(error: APIError, answer: Response) -> None:
     ],
 )  # fmt: skip
 def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
-    finding = judge(build_webhook(), "", [Response("a CREATE", "check.auto", reason)], None)
+    finding = judge(build_webhook(), "", [DryRun("a CREATE", "check.auto", reason)], None)
     assert finding.level == "failure"
     assert what in finding.text.removesuffix(reason)
     assert finding.remedy.endswith(".")
 
 
-ALLOWED = Response("a CREATE")
+ALLOWED = DryRun("a CREATE")
 EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"'}
 
 
 @pytest.mark.parametrize(
     ("webhook", "own", "level", "text"),
     [
-        (build_webhook(), ALLOWED, "ok", "reached by a CREATE"),
+        (build_webhook(), ALLOWED, "ok", "called by a CREATE"),
         (build_webhook(failurePolicy="Ignore"), ALLOWED, "note", "failurePolicy Ignore"),
-        (build_webhook(matchConditions=[EXEMPTION]), ALLOWED, "ok", "reached"),
+        (build_webhook(matchConditions=[EXEMPTION]), ALLOWED, "ok", "called"),
         (
             build_webhook(matchConditions=[{"name": "x", "expression": "false"}]),
             ALLOWED,
             "note",
             "matchConditions",
         ),
-        (build_webhook(), Response("a CREATE", "check.auto"), "ok", "denied"),
-        (build_webhook(), Response("a CREATE", "other"), "note", "other has denied"),
+        (build_webhook(), DryRun("a CREATE", "check.auto"), "ok", "denied"),
+        (build_webhook(), DryRun("a CREATE", "other"), "note", "other denied"),
         (
             build_webhook(),
-            Response("a CREATE", "check.auto", "connection refused"),
+            DryRun("a CREATE", "check.auto", "connection refused"),
             "failure",
-            "nobody listens",
+            "no server listens",
         ),
         (
             build_webhook(),
-            Response("a CREATE", "other", "EOF"),
+            DryRun("a CREATE", "other", "EOF"),
             "warning",
             "at another webhook, other",
         ),
         # The schema is checked after the mutating webhooks, and before the validating ones.
-        (build_webhook(MUTATING), Response("a CREATE", "", "bad", 422), "ok", "reached"),
-        (build_webhook(), Response("a CREATE", "", "bad", 422), "warning", "bad"),
-        (build_webhook(), Response("a CREATE", "", "no", 403), "warning", "no"),
-        (build_webhook(), Response("a CREATE", "", "why", 409), "warning", "why"),
-        (build_webhook(), "nothing to try", "note", "not tried: nothing to try"),
+        (build_webhook(MUTATING), DryRun("a CREATE", "", "bad", 422), "ok", "called"),
+        (build_webhook(), DryRun("a CREATE", "", "bad", 422), "warning", "bad"),
+        (build_webhook(), DryRun("a CREATE", "", "no", 403), "warning", "no"),
+        (build_webhook(), DryRun("a CREATE", "", "why", 409), "warning", "why"),
+        (build_webhook(), "nothing to try", "note", "not called: nothing to try"),
     ],
 )
-def test_a_webhook_is_judged(webhook: Webhook, own: Response | str, level: str, text: str) -> None:
-    answers = [own] if isinstance(own, Response) else []
+def test_a_webhook_is_judged(webhook: Webhook, own: DryRun | str, level: str, text: str) -> None:
+    answers = [own] if isinstance(own, DryRun) else []
     finding = judge(webhook, own, answers, "admin")
     assert finding.level == level
     assert text in finding.text
@@ -143,8 +143,8 @@ def test_a_webhook_is_judged(webhook: Webhook, own: Response | str, level: str, 
 
 
 def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
-    failed = Response("an UPDATE", "check.auto", "EOF")
-    denied = Response("an UPDATE", "check.auto")
+    failed = DryRun("an UPDATE", "check.auto", "EOF")
+    denied = DryRun("an UPDATE", "check.auto")
     assert judge(build_webhook(), ALLOWED, [ALLOWED, failed], None).level == "failure"
     assert judge(build_webhook(), "nothing", [denied], None).level == "ok"
 

@@ -54,7 +54,7 @@ async def test_an_operator_with_a_url_is_found_in_order(
     for kind, name in (("Validating", "check"), ("Mutating", "default")):
         assert report.find("replicas", kind).text.startswith("1 alive")
         assert "trusted" in report.find("certificate", kind).text
-        assert report.find(f"{name}.{site.name}", kind).text.startswith("reached by")
+        assert report.find(f"{name}.{site.name}", kind).text.startswith("called by")
     assert report.find("mutatingwebhookconfigurations", "Permissions of admin").level == "ok"
     assert text.output.startswith("API server\n  ok ")
     assert text.output.endswith(" ok.\n")
@@ -79,7 +79,7 @@ async def test_a_denial_is_a_proof_and_existing_objects_are_tried(
         report = await doctor.examine("--managed", site.name, "-n", site.objects.namespace)
     assert report.code == 0, report.output
     line = report.find(f"check.{site.name}")
-    assert "it has denied an UPDATE of patients" in line.text
+    assert "it denied an UPDATE of patients" in line.text
     assert seen == [True]
     assert "annotations" not in (await site.objects.get("one"))["metadata"]
 
@@ -107,7 +107,7 @@ async def test_an_operator_behind_a_service_is_found_in_order(
     title = f"ValidatingWebhookConfiguration {site.name}"
     line = report.find("certificate", title)
     assert (line.level, f"hooks.{namespace}.svc, serial number" in line.text) == ("ok", True)
-    assert report.find(f"check.{site.name}", title).text.startswith("reached by")
+    assert report.find(f"check.{site.name}", title).text.startswith("called by")
 
 
 async def test_the_operators_own_account_needs_no_more_than_the_operator(
@@ -161,8 +161,8 @@ async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(
         seen.clear()
         updated = await doctor.examine("--managed", site.name)
     subject = f"check.{site.name}"
-    assert created.find(subject).text == f"reached by a CREATE of patients in {namespace}"
-    assert updated.find(subject).text == f"reached by an UPDATE of patients {namespace}/one"
+    assert created.find(subject).text == f"called by a CREATE of patients in {namespace}"
+    assert updated.find(subject).text == f"called by an UPDATE of patients {namespace}/one"
     assert seen == [("one", {"size": "large"}, namespace)]
 
 
@@ -179,7 +179,7 @@ async def test_a_webhook_for_all_kinds_is_tried_with_one_that_can_be_listed(
         failurePolicy="Ignore",
     )
     report = await doctor.examine("--managed", site.name, "-n", namespace)
-    assert "passes anyway" in report.find(f"check.{site.name}").text, report.output
+    assert "succeeds in any case" in report.find(f"check.{site.name}").text, report.output
 
 
 async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: Doctor) -> None:

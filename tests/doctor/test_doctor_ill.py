@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.commands import find_free_port
-from tests.doctor.consulting import Doctor, build_mark, configure, wait_in_force
+from tests.doctor.consulting import Doctor, build_record, configure, wait_in_force
 from webop.handling.handlers import WebhookType
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
@@ -63,7 +63,7 @@ async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doct
     assert report.find("replicas").level == "ok"  # nobody can know yet
     assert "connection refused" in report.find("address").text
     line = report.find(f"check.{site.name}")
-    assert (line.level, line.text.partition(":")[0]) == ("failure", "nobody listens there")
+    assert (line.level, line.text.partition(":")[0]) == ("failure", "no server listens there")
     assert line.remedy.startswith("Start the operator")
     assert text.output.endswith("1 failure, 1 warning, 10 ok.\n"), text.output
 
@@ -73,18 +73,16 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
 ) -> None:
     config = {"url": f"https://localhost:{find_free_port()}/hook"}
     body = await configure(site, config, [])
-    mark = build_mark(body["webhooks"], age=3600)
-    patch = {"metadata": {"annotations": {"replica.webop.dev/1": mark.encode()}}}
+    record = build_record(body["webhooks"], age=3600)
+    patch = {"metadata": {"annotations": {"replica.webop.dev/1": record.encode()}}}
     await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
     report = await doctor.examine("--managed", site.name, "--no-probe")
     assert report.code == 1
     line = report.find("replicas")
     assert line.level == "failure"
-    assert line.text.startswith(
-        f"no replica has kept it since {mark.renewed:%Y-%m-%d %H:%M:%S} UTC"
-    )
+    assert line.text.startswith(f"none has been alive since {record.renewed:%Y-%m-%d %H:%M:%S} UTC")
     assert "60 min ago" in line.text
-    assert "objects are refused" in line.text
+    assert "requests fail" in line.text
     assert f"kubectl delete validatingwebhookconfigurations {site.name}" in line.remedy
     assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
 
@@ -196,7 +194,7 @@ async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
             after = await doctor.examine("--managed", site.name, "--no-probe")
     serials = read_serial(old.cert), read_serial(new)
     (line,) = (line for line in before.of("warning") if line.subject == "certificate")
-    assert line.text == f"shown is {serials[0]}, but in the Secret {SECRET} is {serials[1]}"
+    assert line.text == f"the server uses {serials[0]}, but the Secret {SECRET} has {serials[1]}"
     line = after.find("certificate")
     assert (line.level, serials[1] in line.text) == ("ok", True)
 
@@ -207,7 +205,7 @@ async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) 
     said = await wait_in_force(site)
     report = await doctor.examine("--managed", site.name)
     assert report.code == 1, said
-    assert "there is no such Service" in report.find("address").text
+    assert "the Service does not exist" in report.find("address").text
     assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
 
 
@@ -284,7 +282,7 @@ def created(**_): ...
         "nodes": 'Add to the ClusterRole: {apiGroups: [""], resources: [nodes], verbs: [list]}',
     }
     unknown = report.find("things, group=absent.example.com")
-    assert unknown.text == "not in the cluster: the rights to it are not checked"
+    assert unknown.text == "not in the cluster: its permissions were not checked"
     warnings = [line.subject for line in report.of("warning", title)]
     assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
 

@@ -40,7 +40,7 @@ def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     path = tmp_path / "handlers.py"
     path.write_text(OPERATOR.format(startup=startup))
     result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
-    assert result.output.startswith("Error: The handler fn() requires 'nam', but there is no such")
+    assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
     assert result.exit_code == 1
 
 
@@ -72,7 +72,7 @@ def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
         timeout=60,
         env={**os.environ, "KUBECONFIG": write_config(tmp_path)},
     )
-    assert "the startup handlers do not work here: they have not ended in 0.3 s" in done.stdout
+    assert "the startup handlers failed here: they did not end within 0.3 s" in done.stdout
     assert done.returncode == 1
 
 
@@ -81,7 +81,7 @@ def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
     [
         ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
         ("ValueError('No such variable.')", "No such variable."),
-        ("client.list('pods')", "webop doctor connects no client for startup handlers."),
+        ("client.list('pods')", "webop doctor gives startup handlers no client."),
     ],
 )
 def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
@@ -91,7 +91,7 @@ def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
     path.write_text(f"import webop\n@webop.on.startup()\ndef start(client, **_): raise {error}\n")
     env = {"KUBECONFIG": write_config(tmp_path)}
     result = invoke("doctor", "--startup-timeout=0.3", str(path), env=env)
-    assert "have not ended in 0.3 s; the last error: " in result.output
+    assert "did not end within 0.3 s; the last error: " in result.output
     assert text in result.stdout
     deadline = time.monotonic() + 10  # it is not called again by anybody
     while any(thread.name.startswith("webop-startup") for thread in threading.enumerate()):

@@ -12,7 +12,7 @@ PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
 
 
-def build_visit(
+def build_context(
     registry: webop.OperatorRegistry, *resources: webop.Resource, namespaces: tuple[str, ...] = ()
 ) -> Context:
     return Context(
@@ -60,7 +60,7 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     webop.on.create("pods", registry=registry)(fn)
     webop.on.event("nodes", registry=registry)(fn)
     webop.on.validate("secrets", registry=registry)(fn)
-    everywhere = list_object_needs(build_visit(registry, PODS, NODES))
+    everywhere = list_object_needs(build_context(registry, PODS, NODES))
     assert [(need.resource, need.verbs, need.level) for need in everywhere] == [
         ("nodes", ("watch",), "failure"),
         ("nodes", ("list",), "warning"),
@@ -69,14 +69,14 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
         ("customresourcedefinitions", ("list", "watch"), "warning"),
         ("events", ("create", "patch"), "warning"),
     ]
-    visit = build_visit(registry, PODS, NODES, namespaces=("ns",))
-    somewhere = list(list_object_needs(visit))
+    context = build_context(registry, PODS, NODES, namespaces=("ns",))
+    somewhere = list(list_object_needs(context))
     assert [(need.resource, need.namespaces, need.level) for need in somewhere[-2:]] == [
         ("namespaces", (), "note"),
         ("events", ("ns", "default"), "warning"),  # those about nodes are in "default"
     ]
-    visit.settings.scanning.disabled, visit.settings.posting.enabled = True, False
-    assert {(need.resource, need.namespaces) for need in list_object_needs(visit)} == {
+    context.settings.scanning.disabled, context.settings.posting.enabled = True, False
+    assert {(need.resource, need.namespaces) for need in list_object_needs(context)} == {
         ("nodes", ()),
         ("pods", ("ns",)),
     }
@@ -86,10 +86,10 @@ def test_a_service_that_is_not_named_has_the_name_of_the_account() -> None:
     """So it is in the manifests; without it, the doctor asked about "-webhook-certs"."""
     registry = webop.OperatorRegistry()
     webop.on.validate("pods", registry=registry)(lambda **_: None)
-    visit = build_visit(registry, PODS)
-    visit.settings.admission.server = webop.WebhookServiceServer()
-    visit.account = "system:serviceaccount:ns:operator"
-    assert visit.secret == ("ns", "operator-webhook-certs")
+    context = build_context(registry, PODS)
+    context.settings.admission.server = webop.WebhookServiceServer()
+    context.account = "system:serviceaccount:ns:operator"
+    assert context.secret == ("ns", "operator-webhook-certs")
 
 
 def test_a_role_without_the_status_is_found_as_results_are_written_there() -> None:
@@ -99,7 +99,7 @@ def test_a_role_without_the_status_is_found_as_results_are_written_there() -> No
         group, "v1", "databases", namespaced=True, subresources=frozenset({"status"})
     )
     webop.on.create("databases", registry=registry)(lambda **_: None)
-    needs = list_object_needs(build_visit(registry, databases, namespaces=("ns",)))
+    needs = list_object_needs(build_context(registry, databases, namespaces=("ns",)))
     need = next(need for need in needs if need.resource == "databases/status")
     attributes = {"group": group, "resource": "databases", "subresource": "status", "name": ""}
     assert need.list_reviews() == [{**attributes, "verb": "patch", "namespace": "ns"}]

@@ -1,4 +1,4 @@
-"""The example project ``access_grants``: its own tests, run as its users run them."""
+"""Run the tests of the example project ``access_grants`` as its users do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROJECT = Path(__file__).parents[2] / "examples" / "access_grants"
 
 @pytest.mark.feature("TST-01", "TST-08")
 def test_the_tests_of_the_example_pass_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    """No part of this repository is at hand there but the package that is installed."""
+    """The folder has no access to this repository, only to the installed package."""
     folder = tmp_path / "access_grants"
     shutil.copytree(_PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     foreign = ("WEBOP_ADMISSION", "WEBOP_MODULES", "PYTEST", "KUBECONFIG")

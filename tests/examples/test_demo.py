@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: a process, read from outside."""
+"""Run the demo as a process, and check its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 _EXAMPLE = _ROOT / "examples" / "ephemeral_volume_claims"
 _DEMO = _EXAMPLE / "demo"
 
-pytestmark = pytest.mark.timeout(300)  # a control plane is started, on whatever machine
+pytestmark = pytest.mark.timeout(300)  # each test starts a control plane, maybe on a slow machine
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,10 +70,10 @@ def read_rest(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.feature("TRB-04", "TRB-05", "ADM-01", "ADM-07", "ADM-40", "ADM-72")
 def test_the_story_comes_out_as_it_should() -> None:
-    """And then the demo serves until Ctrl-C, for people to try what they like."""
+    """After its checks, the demo serves until Ctrl-C."""
     with start_demo() as process:
         text = read_until(process, lambda line: line.startswith("Ctrl-C"))
-        assert "Everything has come out as it should." in text
+        assert "All checks passed." in text
         assert "denied the request: spec.size: 'plenty' is not a quantity" in text
         assert "Warning: spec.size: '500m' is only 0.5 bytes" in text
         (curl,) = re.findall(r"curl --insecure .*", text)
@@ -84,36 +84,37 @@ def test_the_story_comes_out_as_it_should() -> None:
         process.send_signal(signal.SIGINT)
         text += read_rest(process)
         assert process.wait() == 0
-    assert "\033[" not in text, "colours are for terminals only"
+    assert "\033[" not in text, "no colours without a terminal"
     assert "Traceback" not in text
 
 
-def test_what_differs_is_named_and_ends_with_exit_code_1(tmp_path: Path) -> None:
+def test_a_failed_check_is_printed_and_the_exit_code_is_1(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(
         f"import sys\nsys.path.append({str(_EXAMPLE)!r})\n"
-        "import handlers\nhandlers.SMALLEST_SIZE = '0'\n"
+        "import handlers\nhandlers.SMALL_SIZE = '0'\n"
     )
     done = run_demo("--once", "--handlers", str(broken))
     assert done.returncode == 1, done.stdout + done.stderr
-    _, _, differences = done.stdout.partition("Not everything has come out as it should:")
+    _, _, differences = done.stdout.partition("Some checks failed:")
     (difference,) = differences.strip().splitlines()
     assert difference.startswith(
-        "step 4 (A doubtful size is admitted with a warning): warning: none, not spec.size: '500m'"
+        "step 4 (The webhook allows an odd size, with a warning): "
+        "warning: none, expected spec.size: '500m'"
     )
 
 
-def test_handlers_that_cannot_be_imported_are_told_from_the_log(tmp_path: Path) -> None:
+def test_an_error_shows_the_end_of_the_log(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import no_such_module\n")
     done = run_demo("--once", "--handlers", str(broken))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "The operator has ended with exit code 1." in done.stdout
+    assert "The operator stopped with exit code 1." in done.stdout
     assert "No module named 'no_such_module'" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_amid_the_story_stops_everything() -> None:
+def test_ctrl_c_during_the_steps_stops_everything() -> None:
     with start_demo("--once") as process:
         text = read_until(process, lambda line: line.startswith("1. "))
         (pid,) = re.findall(r"handlers\.py \(process (\d+)\)", text)

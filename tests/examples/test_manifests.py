@@ -1,4 +1,4 @@
-"""The manifests of the repository on a real API server, and beside each other."""
+"""Check the manifests of the repository on a real API server, and that they are consistent."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def api(webop_cluster: LocalCluster) -> Iterator[httpx.Client]:
 
 
 def apply(api: httpx.Client, document: dict[str, Any], **query: str) -> httpx.Response:
-    """Apply a document on the server's side, unknown fields being errors."""
+    """Server-side apply a document; unknown fields are errors."""
     return api.patch(
         f"{_COLLECTIONS[document['kind']]}/{document['metadata']['name']}",
         params={"fieldManager": "tests", "force": "true", "fieldValidation": "Strict", **query},
@@ -110,10 +110,10 @@ def test_the_manifests_of_an_operator_agree_with_each_other(folder: Path) -> Non
     assert allowed < ports
     for kind in ("liveness", "readiness"):
         assert container[f"{kind}Probe"]["httpGet"]["port"] in ports
-    for dockerfile in folder.parent.glob("Dockerfile"):  # others are made when they are needed
+    for dockerfile in folder.parent.glob("Dockerfile"):  # other examples have no Dockerfile
         assert f"docker build -t {container['image']} ." in dockerfile.read_text()
 
-    # Its account is bound to just these roles.
+    # Its account is bound to these roles only.
     roles = [*find(documents, "Role"), *find(documents, "ClusterRole")]
     bindings = [*find(documents, "RoleBinding"), *find(documents, "ClusterRoleBinding")]
     assert sorted(role["metadata"]["name"] for role in roles) == sorted(

@@ -1,6 +1,6 @@
-"""The flows that the manual walks newcomers through, with its figures scaled down.
+"""The examples of the manual, with shorter times.
 
-The tutorial with its webhooks is in ``test_demo.py``; here its handlers are as plain as there.
+``test_demo.py`` tests the tutorial with webhooks; here are its handlers without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOLERANCE = 0.7  # seconds; on a busy machine everything takes longer
 
 
 def build_claim(name: str, size: str) -> dict[str, Any]:
-    """Return a claim for a volume, which nobody binds here."""
+    """Return a volume claim; the cluster of the test does not bind it."""
     resources = {"requests": {"storage": size}}
     return {
         "apiVersion": "v1",

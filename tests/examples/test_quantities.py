@@ -1,4 +1,4 @@
-"""Sizes as Kubernetes reads them: the grammar of resource.Quantity."""
+"""Parsing of sizes: the grammar of resource.Quantity in Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example under uvicorn, with no cluster at hand: reviews are posted as with curl."""
+"""Run the example under uvicorn without a cluster, and post reviews as curl does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEADLINE = 30.0
 
 @dataclass
 class Server:
-    """A uvicorn with the example."""
+    """A uvicorn process with the example."""
 
     url: str
     log: Path
@@ -135,9 +135,9 @@ def test_possible_sizes_are_admitted(server: Server, size: object) -> None:
     [
         ("plenty", "spec.size: 'plenty' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
         ("", "spec.size: '' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
-        ("0", "spec.size: '0' is impossible: more than nothing, 1Pi at most."),
-        ("-5G", "spec.size: '-5G' is impossible: more than nothing, 1Pi at most."),
-        ("2Pi", "spec.size: '2Pi' is impossible: more than nothing, 1Pi at most."),
+        ("0", "spec.size: '0' is out of range: above 0, 1Pi at most."),
+        ("-5G", "spec.size: '-5G' is out of range: above 0, 1Pi at most."),
+        ("2Pi", "spec.size: '2Pi' is out of range: above 0, 1Pi at most."),
     ],
 )
 def test_impossible_sizes_are_refused_with_the_reason(
@@ -152,7 +152,7 @@ def test_impossible_sizes_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("size", "warning"),
     [
-        ("2Ti", "spec.size: '2Ti' is a lot. It will be paid for until it is deleted."),
+        ("2Ti", "spec.size: '2Ti' is large. You pay for it until you delete it."),
         ("5", "spec.size: '5' is only 5 bytes."),
         ("500m", "spec.size: '500m' is only 0.5 bytes ('m' stands for thousandths; use 'M' for"),
     ],

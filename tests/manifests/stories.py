@@ -133,7 +133,7 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     async def is_refused() -> bool:
         answer = await admin.client.post(grants, params={"dryRun": "All"}, json=bad)
-        return "nobody grants" in answer.text
+        return "cannot grant" in answer.text
 
     await admin.until(is_refused, "the refusal of a grant to oneself")
 

@@ -242,7 +242,7 @@ def test_without_a_lease_there_is_one_replica_at_a_time(make: Maker) -> None:
     assert made.find("Deployment")["spec"]["replicas"] == 1
     assert made.find("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
     assert not made.kinds & {"PodDisruptionBudget", "Role"}
-    assert "need a Lease: leave out --no-lease" in make.fail(_PODS, "--no-lease", "--replicas", "2")
+    assert "need a Lease: remove --no-lease" in make.fail(_PODS, "--no-lease", "--replicas", "2")
 
 
 def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
@@ -257,7 +257,7 @@ def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
 def test_rules_for_handled_secrets_are_not_explained_by_certificates(make: Maker) -> None:
     made = make('@webop.on.create("secrets")\ndef greet(**_): ...\n')
     rule = '  - apiGroups: [""]\n    resources: [secrets]\n    verbs: [get, list, watch, patch]'
-    assert f"  # The objects that the handlers are for.\n{rule}" in made.text
+    assert f"  # The objects that the handlers handle.\n{rule}" in made.text
 
 
 def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) -> None:
@@ -298,7 +298,7 @@ def configure(settings, **_):
 
 def test_handlers_that_take_the_client_with_no_rights_for_it_draw_a_warning(make: Maker) -> None:
     code = "@webop.on.create('pods')\ndef fn(client, **_): ...\n" + _PODS.replace("fn(", "other(")
-    warning = "Handler 'fn': what is done by the client is not known."
+    warning = "Handler 'fn': what these handlers do with the client is unknown."
     assert make(code).warnings.count(warning) == 1
     assert warning not in make(code, "--rules", "secrets:get").warnings
 
@@ -332,7 +332,7 @@ def test_variables_are_those_of_the_container_and_no_others(make: Maker) -> None
     assert made.variables["DOOR"] == made.find("Service")["metadata"]["name"] == "front"
     assert made.get_verbs("events") == ["create", "patch"]
     message = make.fail(handlers)
-    assert "the startup handlers do not work here" in message
+    assert "the startup handlers failed here" in message
     assert "DOOR" in message
     assert "--env NAME=VALUE" in message
     assert make(handlers, "--no-startup").variables["WEBOP_SERVICE"] == "my-operator"
@@ -357,10 +357,10 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
         done = subprocess.run([kubectl, "kustomize", str(base)], capture_output=True, check=True)
         assert len(list(yaml.safe_load_all(done.stdout))) == len(expected)
     (base / "rbac.yaml").write_text("kind: Mine\n")
-    assert "was not made by this command" in make.fail(handlers, "--kustomize", str(base))
+    assert "this command did not make it" in make.fail(handlers, "--kustomize", str(base))
     assert (base / "rbac.yaml").read_text() == "kind: Mine\n"
     (base / "rbac.yaml").write_bytes(b"\xff")
-    assert "was not made by this command" in make.fail(handlers, "--kustomize", str(base))
+    assert "this command did not make it" in make.fail(handlers, "--kustomize", str(base))
     said = make.fail(handlers, "--kustomize", str(base / "rbac.yaml" / "deeper"))
     assert "Not a directory." in said
 
@@ -393,7 +393,7 @@ def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> N
     made = make(f"{decorators}def fn(**_): ...\n")
     assert made.get_verbs("dogs") == ["get", "list", "watch", "patch"]
     assert made.get_verbs("dogs/status") == ["patch"]
-    assert made.warnings.count("the definition of dogs.v1.example.com is not known") == 1
+    assert made.warnings.count("the definition of dogs.v1.example.com is unknown") == 1
 
 
 @pytest.mark.parametrize("name", ["'woof'", "'example.com', 'v1', 'dog'", "'dogs'", "kind='Dog'"])
@@ -411,7 +411,7 @@ def test_a_misspelt_kind_gets_a_suggestion(make: Maker) -> None:
 
 @pytest.mark.parametrize("what", ["category='all'", "lambda resource: True"])
 def test_kinds_that_are_no_names_are_for_a_cluster_to_tell(make: Maker, what: str) -> None:
-    assert "only a cluster knows. Add --cluster." in make.fail(
+    assert "without a cluster. Add --cluster." in make.fail(
         f"@webop.on.event({what})\ndef fn(**_): ...\n"
     )
 
@@ -419,7 +419,7 @@ def test_kinds_that_are_no_names_are_for_a_cluster_to_tell(make: Maker, what: st
 def test_everything_is_granted_with_a_warning(make: Maker) -> None:
     everything = "@webop.on.{}({}webop.EVERYTHING)\ndef fn(**_): ...\n"
     made = make(everything.format("create", ""))
-    assert "is for EVERYTHING: the account gets rights to all kinds." in made.warnings
+    assert "uses EVERYTHING: the account gets rights to all kinds." in made.warnings
     (rule,) = [rule for rule in made.find("ClusterRole")["rules"] if "*" in rule["resources"]]
     assert rule == {
         "apiGroups": ["*"],
@@ -499,7 +499,7 @@ def test_configurations_that_are_kept_by_hand_take_no_rights(
     client["caBundle"] = webop_cluster.ca_data
     webop_cluster.apply(configuration, dry_run=True)
     handlers = _WEBHOOK + _SERVER + "    settings.admission.managed = 'auto'\n"
-    assert "kept by hand" in make.fail(handlers, "--ca", str(ca))
+    assert "that you maintain" in make.fail(handlers, "--ca", str(ca))
 
 
 def test_manifests_can_be_piped_into_kubectl(webop_cluster: LocalCluster, make: Maker) -> None:
@@ -552,7 +552,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_error(make: Maker) -> 
 
 
 def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
-    assert f"There are no handlers in {make.file}: nothing to deploy." in make.fail("")
+    assert f"There are no handlers in {make.file}." in make.fail("")
     result = invoke("manifests")
     assert result.exit_code == 2
     assert "Name the files with the handlers" in result.output
@@ -563,7 +563,7 @@ def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
     [
         ("None", "is not set, but the handlers have webhooks"),
         ("webop.WebhookServer()", "is a WebhookServer, but the handlers have webhooks"),
-        ("webop.WebhookServiceServer(port=0)", "a Service needs a port"),
+        ("webop.WebhookServiceServer(port=0)", "a Service needs a fixed port"),
         (
             "webop.WebhookServiceServer(namespace='x')",
             "--home is 'default', but the startup handlers",

@@ -12,7 +12,7 @@ from tests.cli.invoking import invoke
 PLAIN = "import kopf\n"
 LAST = (
     "Files that import kopf: 1. Write 'import webop as kopf' there, "
-    "or run them as they are: webop run --aliased"
+    "or run them unchanged: webop run --aliased"
 )
 QUIET = "settings.posting.loggers = False\n"
 
@@ -33,37 +33,37 @@ def migrate(folder: Path, code: str = PLAIN, **files: str) -> tuple[int, list[st
         (
             "from kopf._cogs.structs.bodies import Body, RawEvent",
             [
-                "kopf._cogs.structs.bodies.Body is private to Kopf: use webop.Body.",
-                "kopf._cogs.structs.bodies.RawEvent is private to Kopf: use webop.RawEvent.",
+                "kopf._cogs.structs.bodies.Body is private to Kopf. Use webop.Body.",
+                "kopf._cogs.structs.bodies.RawEvent is private to Kopf. Use webop.RawEvent.",
             ],
         ),
         (
             "import kopf.structs.patches as p",
-            ["kopf.structs.patches is private to Kopf, and nothing public takes its place."],
+            ["kopf.structs.patches is private to Kopf, and webop has no equivalent."],
         ),
         (
             "from kopf._core.reactor.running import spawn_tasks",
-            ["kopf._core.reactor.running.spawn_tasks is private to Kopf: use webop.spawn_tasks."],
+            ["kopf._core.reactor.running.spawn_tasks is private to Kopf. Use webop.spawn_tasks."],
         ),
         (
             "import kopf\nx: kopf._core.intents.causes.X",
-            ["kopf._core.intents.causes.X is private to Kopf, and nothing public takes its place."],
+            ["kopf._core.intents.causes.X is private to Kopf, and webop has no equivalent."],
         ),
         ("import kopf as k\nk.Metta", ["webop has no Metta. Did you mean webop.Meta?"]),
         ("from kopf import on\nimport kopf\nkopf.on.creation", ["webop has no on.creation."]),
         (
             "import kopf, pkg_resources\npkg_resources.get_distribution('kopf').version",
-            ["get_distribution('kopf') fails where Kopf is not installed: use webop.__version__."],
+            ["get_distribution('kopf') fails if Kopf is not installed. Use webop.__version__."],
         ),
         (
             "import kopf\nfrom importlib.metadata import version\nversion('kopf')",
-            ["version('kopf') fails where Kopf is not installed: use webop.__version__."],
+            ["version('kopf') fails if Kopf is not installed. Use webop.__version__."],
         ),
         (
             "import kopf\nsettings.batching.error_delayz = 1",
-            ["There is no settings.batching.error_delayz; to set it fails at the startup."],
+            ["webop has no settings.batching.error_delayz; setting it raises an error."],
         ),
-        ("import kopf\nsettings.bathing.x = 1", ["There is no group of settings 'bathing'."]),
+        ("import kopf\nsettings.bathing.x = 1", ["webop has no group of settings 'bathing'."]),
     ],
 )
 def test_what_must_change_is_said_with_its_line_and_the_public_name(
@@ -81,23 +81,23 @@ def test_what_must_change_is_said_with_its_line_and_the_public_name(
     [
         (
             "@kopf.on.create('pods', timeout=5)\nasync def fn(**_): ...",
-            "timeout= ends an async handler that runs, too; Kopf looks between the attempts.",
+            "timeout= also ends a running async handler; Kopf checks it between attempts only.",
         ),
         (
             "@kopf.timer('pods', interval=1)\ndef fn(**_):\n    raise kopf.PermanentError('no')",
-            "PermanentError ends a timer for its object; in Kopf, the timer goes on.",
+            "PermanentError ends a timer for its object; in Kopf, the timer continues.",
         ),
         (
             "@kopf.on.create('pods', field='spec.x')\ndef fn(**_): ...",
-            "field= and value= of creation handlers look at the state now, not at that before.",
+            "field= and value= of creation handlers check the current state; Kopf, also the old.",
         ),
         (
             "@kopf.on.validate('pods', subresource='*')\ndef fn(**_): ...",
-            'subresource="*" is for the object itself, too; in Kopf, for subresources only.',
+            'subresource="*" includes the object itself; in Kopf, only its subresources.',
         ),
         (
             "settings.admission.server = kopf.WebhookServer(addr='0.0.0.0')",
-            "WebhookServer without port= takes 9443, Kopf's a random port.",
+            "Without port=, WebhookServer uses port 9443; Kopf's, a random port.",
         ),
         ("settings.batching.batch_window = 1", "settings.batching.batch_window has no effect."),
     ],
@@ -107,7 +107,7 @@ def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
 ) -> None:
     exit_code, lines = migrate(tmp_path, f"{QUIET}import kopf\n{code}\n")
     assert lines[0] == f"handlers.py:3: differs: {said}"
-    assert lines[1] == "Nothing stands in the way."
+    assert lines[1] == "Nothing must change."
     assert exit_code == 0
 
 
@@ -124,13 +124,13 @@ def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
 )
 def test_nothing_is_said_of_what_is_the_same(tmp_path: Path, code: str) -> None:
     exit_code, lines = migrate(tmp_path, f"{QUIET}import kopf\n{code}\n")
-    assert lines[:-1] == ["Nothing stands in the way."]
+    assert lines[:-1] == ["Nothing must change."]
     assert exit_code == 0
 
 
 def test_events_are_named_where_the_loggers_are_not_set(tmp_path: Path) -> None:
     exit_code, lines = migrate(tmp_path)
-    assert "settings.posting.loggers = False ends it." in lines[0]
+    assert "Set settings.posting.loggers = False to disable it." in lines[0]
     assert exit_code == 0
 
 
@@ -168,9 +168,9 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     )
     assert lines == [
         "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
-        "Dockerfile:2: must change: KOPF_RUN_NAMESPACE is called WEBOP_RUN_NAMESPACE.",
-        "Dockerfile:3: differs: 'kopf run' is 'webop run', with the same options.",
-        "requirements.txt:1: differs: Require webop in the place of kopf.",
+        "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACE.",
+        "Dockerfile:3: differs: Replace 'kopf run' by 'webop run'; the options are the same.",
+        "requirements.txt:1: differs: Require webop instead of kopf.",
         "2 of these must change.",
         LAST,
     ]
@@ -179,13 +179,15 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
 
 def test_a_folder_without_an_operator_is_not_said_to_fit(tmp_path: Path) -> None:
     exit_code, lines = migrate(tmp_path, "import sys\n")
-    assert lines == ["Error: No file imports kopf. Name the folder with the operator's code."]
+    assert lines == ["Error: No file imports kopf. Name the folder with the code of the operator."]
     assert exit_code == 1
 
 
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
     exit_code, lines = migrate(tmp_path, "import kopf\ndef\n")
-    assert lines[0].startswith("handlers.py:2: must change: This cannot be read as Python: invalid")
+    assert lines[0].startswith(
+        "handlers.py:2: must change: Cannot parse this file as Python: invalid"
+    )
     assert exit_code == 1
 
 
@@ -205,8 +207,8 @@ def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
     tmp_path: Path, code: str
 ) -> None:
     exit_code, lines = migrate(tmp_path, PLAIN + QUIET, another_py=code)
-    assert lines[0].startswith("another.py:1: differs: This cannot be read as Python: ")
-    assert lines[-2:] == ["Nothing stands in the way.", LAST]
+    assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
+    assert lines[-2:] == ["Nothing must change.", LAST]
     assert exit_code == 0
 
 
@@ -215,7 +217,7 @@ def test_links_to_nowhere_and_pipes_are_not_read(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "folder").symlink_to(tmp_path)
-    assert migrate(tmp_path, PLAIN + QUIET) == (0, ["Nothing stands in the way.", LAST])
+    assert migrate(tmp_path, PLAIN + QUIET) == (0, ["Nothing must change.", LAST])
 
 
 def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:

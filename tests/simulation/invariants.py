@@ -320,7 +320,7 @@ class Judge:
     def _find_value(self, identity: str, uid: str, key: str) -> int:
         """Return the value that a process has had for a while, so that it writes no older one."""
         faults = [step.fault for step in self.world.plan.steps if step.fault is not None]
-        if any(fault.kind == "slow" or fault.status == 401 for fault in faults):
+        if any(fault.kind in {"slow", "late"} or fault.status == 401 for fault in faults):
             return 0  # older ones can still be on their way, or wait for new credentials
         known = self._values[identity, uid, key]
         before = self.world.loop.time() - LAG

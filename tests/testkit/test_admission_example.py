@@ -54,9 +54,7 @@ async def test_a_claim_without_a_size_is_given_one(client: AdmissionClient) -> N
 async def test_a_doubtful_size_draws_a_warning(client: AdmissionClient) -> None:
     result = await client.create(build_claim("2Ti"), dry_run=True)
     assert result.allowed
-    assert result.warnings == [
-        "spec.size: '2Ti' is a lot. It will be paid for until it is deleted."
-    ]
+    assert result.warnings == ["spec.size: '2Ti' is large. You pay for it until you delete it."]
 
 
 @pytest.mark.parametrize("size", ["plenty", "0", "-5G"])

@@ -23,13 +23,13 @@ from webop.version import __version__
 __all__ = ["CLIControls", "LogFormatParamType", "main"]
 
 _EPILOG = """\b
-To begin with:
-    webop cluster start                     a Kubernetes API server of your own
-    eval "$(webop cluster env)"             ... for this shell
-    webop run --all-namespaces handlers.py  the operator
-    eval "$(webop completion bash)"         completion by the TAB key
+To get started:
+    webop cluster start                     start a local Kubernetes API server
+    eval "$(webop cluster env)"             use it in this shell
+    webop run --all-namespaces handlers.py  run the operator
+    eval "$(webop completion bash)"         complete commands with the TAB key
 
-'webop COMMAND --help' tells more. ASGI servers run the app webop.app:app.
+'webop COMMAND --help' shows the options of a command. For ASGI servers, the app is webop.app:app.
 """
 
 
@@ -38,9 +38,9 @@ To begin with:
     cls=SectionGroup,
     sections={
         "Operators": ("run", "freeze", "resume"),
-        "Looking into them": ("handlers", "doctor", "finalizers", "migrate"),
-        "Into the cluster": ("manifests", "image"),
-        "Around them": ("cluster", "completion"),
+        "Inspection": ("handlers", "doctor", "finalizers", "migrate"),
+        "Deployment": ("manifests", "image"),
+        "Tools": ("cluster", "completion"),
     },
     context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
@@ -50,31 +50,32 @@ def main() -> None:
     """Kubernetes operators in Python, admission webhooks first."""
 
 
-@main.command(short_help="Print the script that lets a shell complete.")
+@main.command(short_help="Print the script for shell completion.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands, options and files.
+    """Print the script with which a shell completes commands, options and files.
 
-    For bash (4.4 or newer), this line goes into ~/.bashrc:
+    For bash (4.4 or newer), add this line to ~/.bashrc:
 
     \b
         eval "$(webop completion bash)"
 
-    For zsh, into ~/.zshrc:
+    For zsh, add it to ~/.zshrc:
 
     \b
         eval "$(webop completion zsh)"
 
-    For fish, once:
+    For fish, run this once:
 
     \b
         webop completion fish > ~/.config/fish/completions/webop.fish
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    made = get_completion_class(shell)
-    if made is None:
-        raise click.ClickException(f"This version of click does not know {shell}.")
-    click.echo(made(ctx.find_root().command, {}, "webop", "_WEBOP_COMPLETE").source())
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise click.ClickException(f"The installed version of click does not support {shell}.")
+    complete = completion_class(ctx.find_root().command, {}, "webop", "_WEBOP_COMPLETE")
+    click.echo(complete.source())
 
 
 main.add_command(run)

@@ -1,6 +1,6 @@
-"""``webop cluster``: a real local Kubernetes API server, started and stopped by hand.
+"""``webop cluster``: start and stop a real Kubernetes API server on this machine.
 
-Everything happens in :mod:`webop.controlplane`, which is imported when a command runs.
+:mod:`webop.controlplane` does the work; it is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _name_option = click.option(
     "--name",
     default=_DEFAULT_NAME,
     show_default=True,
-    help="Which cluster; several can run side by side.",
+    help="The name of the cluster. Several clusters can run at the same time.",
 )
 
 
 @click.group(short_help="Run a real Kubernetes API server on this machine.")
 def cluster() -> None:
-    """Run a real Kubernetes API server on this machine, with no Docker.
+    """Run a real Kubernetes API server on this machine, without Docker.
 
-    etcd and kube-apiserver run as processes of yours, on the loopback interface.
-    There are no nodes: pods are stored, but do not run.
+    etcd and kube-apiserver run as processes of your user, on the loopback interface.
+    There are no nodes: the API server stores pods, but they do not run.
 
     \b
         webop cluster start
@@ -40,10 +40,10 @@ def cluster() -> None:
         kubectl get namespaces
         webop cluster stop
 
-    The binaries are taken from the folder in KUBEBUILDER_ASSETS; or from the cache (WEBOP_CACHE,
-    else the platform's folder for caches); else they are downloaded (Kubernetes' archive for
-    tests, "envtest"); else they are built from Go modules, which takes some minutes once.
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    The first of these that works provides the binaries: the folder in KUBEBUILDER_ASSETS; the
+    cache (WEBOP_CACHE, else the platform's cache folder); a download (Kubernetes' archive for
+    tests, "envtest"); a build from Go modules, which takes some minutes once.
+    """  # noqa: D301  \b keeps click from wrapping the lines
 
 
 @cluster.command(short_help="Start a cluster and wait until it is ready.")
@@ -51,28 +51,28 @@ def cluster() -> None:
 @click.option(
     "--version",
     metavar="VERSION",
-    help="Kubernetes to run: a release line (1.36) or a version (1.36.3).",
+    help="The Kubernetes version: a release line (1.36) or an exact version (1.36.3).",
 )
 @click.option(
     "--controller-manager",
     is_flag=True,
-    help="Also run kube-controller-manager: garbage collection, deletion of namespaces.",
+    help="Also run kube-controller-manager, for garbage collection and deletion of namespaces.",
 )
 @click.option(
     "--apiserver-flag",
     "apiserver_flags",
     metavar="FLAG",
     multiple=True,
-    help="One more flag of kube-apiserver, e.g. --apiserver-flag=--v=4. Repeatable.",
+    help="A flag for kube-apiserver, such as --apiserver-flag=--v=4; repeatable.",
 )
 def start(
     name: str, version: str | None, controller_manager: bool, apiserver_flags: tuple[str, ...]
 ) -> None:
     """Start a cluster and wait until it is ready.
 
-    It runs until "webop cluster stop". If one of that name runs already, it is left as it is.
+    It runs until "webop cluster stop". A cluster of that name that already runs is not changed.
     """
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - not for --help
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
 
     begun = time.monotonic()
     running = _find_running(name)
@@ -81,19 +81,23 @@ def start(
         running.start(detached=True)
         verb = f"is ready after {time.monotonic() - begun:.1f} s"
     else:
-        verb = "is running already"
+        verb = "is already running"
     if controller_manager:
         running.start_controller_manager()
     click.echo(f"Cluster {name} {verb}: Kubernetes {running.version} at {running.server}")
     click.echo(f"Binaries: {running.source}", err=True)
-    click.echo(f'Use it in this shell: eval "$(webop cluster env{_format_name(name)})"', err=True)
+    click.echo(
+        f'To use it in this shell: eval "$(webop cluster env{_format_name(name)})"', err=True
+    )
 
 
-@cluster.command(short_help="Stop a cluster; its data goes, its logs stay.")
+@cluster.command(short_help="Stop a cluster and remove its data.")
 @_name_option
-@click.option("--all", "everything", is_flag=True, help="All clusters started by this command.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Stop all clusters that 'webop cluster' started."
+)
 def stop(name: str, everything: bool) -> None:
-    """Stop a cluster and remove its data. Its logs stay, until the next start of that name."""
+    """Stop a cluster and remove its data. Its logs stay until it is started again."""
     from webop.controlplane.state import end_cluster, load_all_states, load_state  # noqa: PLC0415
 
     if everything:
@@ -105,19 +109,20 @@ def stop(name: str, everything: bool) -> None:
         end_cluster(state)
         click.echo(f"Cluster {state.name} is stopped. Its logs are in {state.logs}")
     if not chosen:
-        click.echo("There is nothing to stop." if everything else f"There is no cluster {name}.")
+        click.echo("No clusters are running." if everything else f"There is no cluster {name}.")
 
 
-@cluster.command(short_help="Tell whether a cluster is ready, and where things are.")
+@cluster.command(short_help="Show whether a cluster is ready, its address and files.")
 @_name_option
 @click.pass_context
 def status(ctx: click.Context, name: str) -> None:
-    """Tell whether a cluster is ready, and where things are. The exit code is 0 if it is."""
-    from webop.controlplane.state import load_state  # noqa: PLC0415 - not for --help
+    """Show whether a cluster is ready, its address and files. Exit with 0 if it is ready."""
+    from webop.controlplane.state import load_state  # noqa: PLC0415 - keeps --help fast
 
     state = load_state(name)
     if state is None:
-        click.echo(f"There is no cluster {name}. Start it: webop cluster start{_format_name(name)}")
+        command = f"webop cluster start{_format_name(name)}"
+        click.echo(f"There is no cluster {name}. To start it: {command}")
         ctx.exit(1)
     condition = _detect_condition(state)
     rows = [
@@ -135,22 +140,22 @@ def status(ctx: click.Context, name: str) -> None:
     ctx.exit(0 if condition == "ready" else 1)
 
 
-@cluster.command(short_help="Print what lets a shell use a cluster.")
+@cluster.command(short_help="Print the shell command that selects a cluster.")
 @_name_option
 def env(name: str) -> None:
-    """Print what lets a shell use a cluster: eval "$(webop cluster env)"."""
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - not for --help
+    """Print the command that makes a shell use a cluster: eval "$(webop cluster env)"."""
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
 
     running = LocalCluster.attach(name)
     click.echo(f"export KUBECONFIG={shlex.quote(str(running.kubeconfig))}")
     if sys.stdout.isatty():
-        click.echo(f'# Run this: eval "$(webop cluster env{_format_name(name)})"')
+        click.echo(f'# To apply it: eval "$(webop cluster env{_format_name(name)})"')
 
 
 @cluster.command(name="list", short_help="List all clusters of this user.")
 def list_() -> None:
-    """List all clusters of this user, those of test runs included."""
-    from webop.controlplane.state import load_all_states  # noqa: PLC0415 - not for --help
+    """List all clusters of this user, including those of test runs."""
+    from webop.controlplane.state import load_all_states  # noqa: PLC0415 - keeps --help fast
 
     rows = [("NAME", "STATE", "KUBERNETES", "SERVER", "STARTED BY")]
     for state in load_all_states():
@@ -163,8 +168,8 @@ def list_() -> None:
 
 
 def _find_running(name: str) -> LocalCluster | None:
-    """Return the cluster of that name if all its processes are alive."""
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - not for --help
+    """Return the cluster with that name if all its processes are running."""
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
     from webop.errors import ClusterError  # noqa: PLC0415
 
     try:
@@ -174,7 +179,7 @@ def _find_running(name: str) -> LocalCluster | None:
 
 
 def _detect_condition(state: ClusterState) -> str:
-    """Tell the state of a cluster in a word or two."""
+    """Return the state of a cluster in one or two words."""
     running = _find_running(state.name)
     if running is None:
         return "dead"
@@ -182,5 +187,5 @@ def _detect_condition(state: ClusterState) -> str:
 
 
 def _format_name(name: str) -> str:
-    """Write the option that chooses a cluster, if it is needed."""
+    """Return the option that selects a cluster; empty for the default cluster."""
     return "" if name == _DEFAULT_NAME else f" --name {name}"

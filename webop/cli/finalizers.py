@@ -1,4 +1,4 @@
-"""``webop finalizers``: objects that carry the finalizer of an operator, and their release."""
+"""``webop finalizers``: list objects that have an operator's finalizer, and remove it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from webop.objects.resources import Resource
 
 
-@click.group(short_help="Find and release objects held by a finalizer.")
+@click.group(short_help="Find and release objects that a finalizer blocks.")
 def finalizers() -> None:
-    """Objects that carry an operator's finalizer, and cannot go without it.
+    """Find objects that have an operator's finalizer, and remove it.
 
-    An operator with deletion handlers, daemons or timers puts its finalizer on the objects, and
-    removes it when they are done with a deleted object. If there is no operator any more, the
-    deletion never ends.
+    An operator with deletion handlers, daemons or timers adds its finalizer to the objects. It
+    removes the finalizer when these handlers have finished with a deleted object. If the operator
+    no longer exists, the deletion never ends.
 
     \b
         webop finalizers list
         webop finalizers list databases.example.com -n team-a
         webop finalizers release databases.example.com -n team-a --dry-run
         webop finalizers release -A --yes
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    """  # noqa: D301  \b keeps click from wrapping the lines
 
 
 def _selection(fn: Callable[..., None]) -> Callable[..., None]:
-    """Add the options and the argument by which objects are chosen."""
+    """Add the options and the argument that select objects."""
 
     @click.argument("kinds", nargs=-1)
     @click.option(
-        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="In the whole cluster."
+        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="Search the whole cluster."
     )
     @click.option(
         "-n",
@@ -49,18 +49,18 @@ def _selection(fn: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         metavar="NAMESPACE",
         callback=check_names,
-        help="In a namespace; repeatable.",
+        help="Search a namespace; repeatable.",
     )
     @click.option(
         "--finalizer",
         metavar="NAME",
-        help="Another one than settings.persistence.finalizer, by default Kopf's.",
+        help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
     )
     @functools.wraps(fn)
     def wrapper(
         clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
     ) -> None:
-        from webop.settings import OperatorSettings  # noqa: PLC0415 - not for --help
+        from webop.settings import OperatorSettings  # noqa: PLC0415 - keeps --help fast
 
         context = click.get_current_context()
         clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
@@ -70,15 +70,15 @@ def _selection(fn: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-@finalizers.command(name="list", short_help="List the objects that carry the finalizer.")
+@finalizers.command(name="list", short_help="List the objects that have the finalizer.")
 @_selection
 def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, **_: bool) -> None:
-    """List the objects that carry the finalizer; those that are being deleted come first.
+    """List the objects that have the finalizer; those being deleted come first.
 
-    KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. By
-    default, all kinds in all namespaces are searched.
+    KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. The
+    default is all kinds in all namespaces.
     """
-    from webop.client.connecting import connect_command  # noqa: PLC0415 - not for --help
+    from webop.client.connecting import connect_command  # noqa: PLC0415 - keeps --help fast
 
     async def search() -> Search:
         async with connect_command() as client:
@@ -88,24 +88,31 @@ def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, *
     if found.held:
         _print_table(found.held)
     else:
-        click.echo(f"No object carries the finalizer {finalizer}.")
+        click.echo(f"No object has the finalizer {finalizer}.")
     _report_problems(found)
 
 
-@finalizers.command(short_help="Remove the finalizer, so that deletions end.")
+@finalizers.command(short_help="Remove the finalizer, so that deletions complete.")
 @_selection
 @click.option(
-    "--name", "names", multiple=True, metavar="NAME", help="Only objects of this name; repeatable."
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only objects with this name; repeatable.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Also from objects that are not being deleted. An operator that runs puts it back.",
+    help="Also release objects that are not being deleted. A running operator adds it again.",
 )
-@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
-    "--dry-run", "dry", is_flag=True, help="Let the API server check it, but change nothing."
+    "--dry-run",
+    "dry",
+    is_flag=True,
+    help="Let the API server check the changes without storing them.",
 )
 def release(
     kinds: tuple[str, ...],
@@ -117,16 +124,16 @@ def release(
     is_sure: bool,
     dry: bool,
 ) -> None:
-    """Remove the finalizer from objects that are being deleted, so that they go.
+    """Remove the finalizer from objects that are being deleted, so that Kubernetes deletes them.
 
-    Only for operators that are gone for good: their deletion handlers will not be called, and
-    what the objects stand for may be left behind. KINDS are as for 'webop finalizers list'; by
-    default, all kinds. Finalizers of others stay. Asks before it changes anything.
+    Use it only if the operator will not run again: its deletion handlers are not called, so
+    external resources of the objects can remain. KINDS are as for 'webop finalizers list'; the
+    default is all kinds. Other finalizers stay. The command asks before it changes anything.
     """
-    from webop.client.connecting import connect_command  # noqa: PLC0415 - not for --help
+    from webop.client.connecting import connect_command  # noqa: PLC0415 - keeps --help fast
 
     if not clusterwide and not namespaces:
-        raise click.UsageError("Say where: -A/--all-namespaces, or -n/--namespace.")
+        raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
 
     async def run() -> None:
         async with connect_command() as client:
@@ -137,8 +144,8 @@ def release(
                 if (everything or one.deleted_at) and (not names or one.name in names)
             ]
             if not chosen:
-                hint = " Other objects carry it: see 'webop finalizers list'." if found.held else ""
-                click.echo(f"There is nothing to release from {finalizer}.{hint}")
+                hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
+                click.echo(f"Found no objects to release from {finalizer}.{hint}")
             elif _confirm(chosen, is_sure=is_sure or dry):
                 await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
             _report_problems(found)
@@ -155,14 +162,14 @@ def _confirm(chosen: list[HeldObject], *, is_sure: bool) -> bool:
 async def _release_all(
     client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
 ) -> None:
-    from webop.finalizers import release as release_one  # noqa: PLC0415 - not for --help
+    from webop.finalizers import release as release_one  # noqa: PLC0415 - keeps --help fast
 
     failures = []
     for one in chosen:
         try:
             outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
         except APIConnectionError:
-            raise  # it would be the same for all
+            raise  # the other objects would fail in the same way
         except APIError as exc:
             failures.append(f"{one.kind} {one.path}: {exc}")
         else:
@@ -174,7 +181,7 @@ async def _release_all(
 async def _search(
     client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
 ) -> Search:
-    from webop.client.discovery import discover  # noqa: PLC0415 - not for --help
+    from webop.client.discovery import discover  # noqa: PLC0415 - keeps --help fast
     from webop.finalizers import find_held  # noqa: PLC0415
     from webop.objects.resources import parse_selector  # noqa: PLC0415
 
@@ -187,7 +194,7 @@ async def _search(
             raise click.UsageError(str(exc)) from exc
         if not (found := selector.find_candidates(known)):
             hint = selector.suggest(known)
-            raise click.UsageError(f"There is no kind {kind!r} in the cluster.{hint}")
+            raise click.UsageError(f"The cluster has no kind {kind!r}.{hint}")
         chosen.update(found)
     if not kinds:
         chosen = {one for one in known if one.preferred and {"list", "patch"} <= one.verbs}
@@ -195,7 +202,7 @@ async def _search(
 
 
 def _print_table(held: list[HeldObject]) -> None:
-    from webop.doctor.findings import describe_seconds  # noqa: PLC0415 - not for --help
+    from webop.doctor.findings import describe_seconds  # noqa: PLC0415 - keeps --help fast
 
     now = dt.datetime.now(dt.UTC)
     rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]
@@ -210,10 +217,10 @@ def _print_table(held: list[HeldObject]) -> None:
 
 
 def _report_problems(found: Search) -> None:
-    """Say which kinds could not be searched.
+    """Fail if some kinds could not be searched.
 
     Raises:
-        click.ClickException: there are some.
+        click.ClickException: with one line for each of these kinds.
     """
     if found.problems:
         raise click.ClickException("\n".join(found.problems.values()))

@@ -1,6 +1,6 @@
-"""How the help looks: options and commands in groups, and what was probably meant.
+"""The layout of ``--help``: sections of options and commands, and suggestions for misspelt ones.
 
-:mod:`click` prints all options in one list; with twenty of them, nobody finds any.
+:mod:`click` prints all options in one list, which is hard to search with twenty of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDEST = 30  # characters of the first column; click's own limit
 
 
 class SectionOption(click.Option):
-    """An option that the help shows under a heading."""
+    """An option that ``--help`` shows under a heading."""
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,15 +29,15 @@ class SectionOption(click.Option):
 
 
 def build_option(section: str) -> Callable[..., Callable[..., Callable[..., Any]]]:
-    """Return what declares the options of a section of the help, as ``click.option`` does."""
+    """Return a variant of ``click.option`` for the options of one section."""
     return functools.partial(click.option, cls=SectionOption, section=section)
 
 
 class SectionCommand(click.Command):
-    """A command whose help has its options under their headings, in order of declaration."""
+    """A command whose ``--help`` groups the options by section, in the order of declaration."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options; those without a heading come last."""
+        """Write the options; those without a section come last."""
         sections: dict[str, list[_Row]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -48,14 +48,14 @@ class SectionCommand(click.Command):
 
 
 class SectionGroup(click.Group):
-    """The commands, under headings in the help; others come last."""
+    """A group whose ``--help`` lists the commands by section; commands without one come last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sections = {heading: tuple(names) for heading, names in sections.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of the help."""
+        """Return the names of the commands in the order of ``--help``."""
         ordered = [name for names in self._sections.values() for name in names]
         known = super().list_commands(ctx)
         return sorted(known, key=lambda name: ordered.index(name) if name in ordered else 99)
@@ -72,7 +72,7 @@ class SectionGroup(click.Group):
         _write_sections(formatter, sections)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors of webop are messages with exit code 1."""
+        """Run a command; turn errors of webop into a message and exit code 1."""
         try:
             return super().invoke(ctx)
         except WebopError as exc:
@@ -81,10 +81,10 @@ class SectionGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
+        """Find the command, or fail with a suggestion."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            guess = f"There are: {', '.join(sorted(self.commands))}."
+            guess = f"The commands are: {', '.join(sorted(self.commands))}."
             if name.endswith(".py"):
                 guess = f"Did you mean '{self.name} run {name}'?"
             elif nearest := difflib.get_close_matches(name, self.commands, n=1):
@@ -94,7 +94,7 @@ class SectionGroup(click.Group):
 
 
 def _write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Iterable[_Row]]) -> None:
-    """Write rows under their headings, all in the same two columns."""
+    """Write rows under their headings; all sections have columns of the same width."""
     widest = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
     for heading, rows in sections.items():
         padded = [(name.ljust(min(widest, _WIDEST)), text) for name, text in rows]

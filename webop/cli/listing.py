@@ -1,4 +1,4 @@
-"""``webop handlers``: what files and modules register, as a table or as JSON. Needs no cluster."""
+"""``webop handlers``: list the handlers of files and modules as a table or JSON, offline."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SHOWN_ELSEWHERE = {
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Wraps at spaces, and within names after what separates their parts."""
+    """Wraps at spaces, and within names after their separators."""
 
     wordsep_re = re.compile(r"(\s+|(?<=[./|=-])(?=[^\s./|=-]))")
 
@@ -60,21 +60,21 @@ class _Wrapper(textwrap.TextWrapper):
     envvar="WEBOP_HANDLERS_OUTPUT",
     default="table",
     show_default=True,
-    help="For people, or for programs.",
+    help="The format of the list.",
 )
 def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> None:
     """List the handlers of the files in PATHS and of the modules.
 
-    Their kinds, resources, ids, filters, and all options that were given. The files are imported,
-    nothing in them is called; there is no need of a cluster. Sub-handlers are not known before
-    their parents run.
+    The list has their kinds, resources, ids, filters and options. The command imports the files,
+    but calls no handlers, and needs no cluster. It cannot list sub-handlers: these are registered
+    while their parents run.
 
     \b
         webop handlers handlers.py
         webop handlers -m package.module --output json
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    """  # noqa: D301  \b keeps click from wrapping the lines
     if not paths and not modules:
-        raise click.UsageError("Name files or modules with handlers: webop handlers handlers.py")
+        raise click.UsageError("Name the files or modules: webop handlers handlers.py")
     registry, suspicions = load_quietly(paths, modules)
     for suspicion in suspicions:
         click.echo(f"Warning: {suspicion}", err=True)
@@ -89,7 +89,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return rows as lines with aligned columns; cells are wrapped where they must be."""
+    """Return rows as lines with aligned columns; wrap cells to fit into the width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:
         available = width - _GAP * (len(widths) - 1)
@@ -119,7 +119,7 @@ def _build_rows(found: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, ...
 
 
 def shorten_paths(files: Iterable[str]) -> dict[str, str]:
-    """Return short names of files: from the current folder, or the end that tells them apart."""
+    """Return short names of files: relative to the current folder, or the shortest unique end."""
     here = Path.cwd()
     short, unique = {}, set(files)
     for file in unique:
@@ -132,14 +132,14 @@ def shorten_paths(files: Iterable[str]) -> dict[str, str]:
 
 
 def _format_resource(names: Mapping[str, Any]) -> str:
-    """Write a selector as decorators take it: "pods", "crontabs.v1.example.com", "kind=Pod"."""
+    """Format a selector as in a decorator: "pods", "crontabs.v1.example.com", "kind=Pod"."""
     if "name" in names:
         return ".".join(str(names[key]) for key in ("name", "version", "group") if names.get(key))
     return " ".join(f"{key}={_format_value(value)}" for key, value in names.items())
 
 
 def _format(name: str, value: Any) -> Iterator[str]:
-    """Yield an option, or each item of one that has names in it, as ``name=value``."""
+    """Yield ``name=value`` for an option, or for each item of ``labels`` and ``annotations``."""
     if name == "field":
         yield f"field={'.'.join(value)}"
     elif name in ("labels", "annotations"):
@@ -163,7 +163,7 @@ def _format_value(value: Any) -> str:
 
 
 def list_handlers(registry: OperatorRegistry) -> Iterator[Handler]:
-    """Yield the handlers: of the operator's own life, of reviews, of objects as declared."""
+    """Yield the handlers: activities, then admission, then objects in order of declaration."""
     for activity in Activity:
         yield from registry.select_activities(activity)
     yield from registry.select_webhooks()
@@ -174,10 +174,10 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
     """Return a handler as JSON.
 
     Returns:
-        ``handler``: its kind, which is the name of its decorator; ``id``; ``function``;
-        ``source``: the file and the line, None if it is not known; ``resource``: the names it is
-        asked for by, None if it is for no resource; ``filters`` and ``options``: what was given.
-        Markers are ``{"marker": "PRESENT"}``, functions are ``{"function": "module.name"}``.
+        ``handler``: the name of its decorator; ``id``; ``function``; ``source``: the file and the
+        line, None if unknown; ``resource``: the names in its selector, None for activities;
+        ``filters`` and ``options``: those that differ from the defaults. Markers are
+        ``{"marker": "PRESENT"}``, functions are ``{"function": "module.name"}``.
     """
     selector: Selector | None = getattr(handler, "selector", None)
     filters, options = {}, {}
@@ -206,7 +206,7 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
 
 
 def detect_kind(handler: Handler) -> str:
-    """Return the name of the decorator that has made a handler."""
+    """Return the name of the decorator that registers this kind of handler."""
     if isinstance(handler, ActivityHandler):
         is_login = handler.activity is Activity.AUTHENTICATION
         return "login" if is_login else handler.activity.value
@@ -225,7 +225,7 @@ def _describe_selector(selector: Selector) -> dict[str, Any]:
 
 
 def describe_value(value: Any) -> Any:
-    """Return whatever an option may be as JSON."""
+    """Return the value of an option as JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, MetaFilterToken):

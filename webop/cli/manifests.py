@@ -1,4 +1,4 @@
-"""``webop manifests``, ``webop image``: :mod:`webop.manifests`, imported when they run."""
+"""``webop manifests`` and ``webop image``: parse the options, print what webop.manifests builds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HEAD = "# Made by: webop manifests"
-_ADVICE = "# Instead of editing it, run that again; what it has no option for, change by kustomize."
+_ADVICE = "# Do not edit it: run the command again, and use kustomize for what has no option."
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _names, _scope, _others, _webhooks = map(
@@ -60,7 +60,7 @@ def _parse_variables(
 
 
 class _RememberingCommand(SectionCommand):
-    """A command that knows how it was called."""
+    """A command that remembers its arguments, for the first line of its output."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["arguments"] = tuple(args)
@@ -71,62 +71,68 @@ class _RememberingCommand(SectionCommand):
 @source_options(_kinds)
 @_kinds(
     "--crd", "crds", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
-    help="A file or folder with CustomResourceDefinitions of handled kinds; repeatable.",
+    help="A file or folder with CustomResourceDefinitions of your kinds; repeatable.",
 )  # fmt: skip
-@_kinds("--cluster", "asks_cluster", is_flag=True, help="Ask the cluster of kubectl about kinds.")
+@_kinds(
+    "--cluster", "asks_cluster", is_flag=True,
+    help="Look up the kinds in the cluster of your kubeconfig.",
+)  # fmt: skip
 @_kinds(
     "--rules", multiple=True, metavar="RIGHT|FILE",
-    help="What handlers do themselves, such as secrets:get,list or apps/deployments/scale:patch; "
-    "or a file with a YAML list of RBAC rules, copied with its comments; repeatable.",
+    help="Rights for what handlers do with other objects, such as secrets:get,list or "
+    "apps/deployments/scale:patch; or a file with a YAML list of RBAC rules, which is copied with "
+    "its comments; repeatable.",
 )  # fmt: skip
 @_kinds(
     "--env", "variables", multiple=True, metavar="NAME=VALUE", callback=_parse_variables,
-    help="A variable of the container, which handlers get here, too; repeatable.",
+    help="An environment variable for the container, and for startup handlers now; repeatable.",
 )  # fmt: skip
 @startup_option(_kinds)
 @_names(
     "--name", metavar="NAME", callback=_check_name,
-    help="The name of the objects; by default, that of the folder of the files.",
+    help="The name of the objects; by default, the name of the folder of the files.",
 )  # fmt: skip
 @_names(
     "--home", metavar="NAMESPACE", callback=_check_name,
-    help="Where the operator itself is; by default, where it works, if that is one namespace, "
-    "else 'default'.",
+    help="The namespace of the operator itself; by default, the one of --namespace if there is "
+    "exactly one, else 'default'.",
 )  # fmt: skip
-@_names("--create-namespace", "creates_namespace", is_flag=True, help="Write that namespace, too.")
+@_names("--create-namespace", "creates_namespace", is_flag=True, help="Also write the namespace.")
 @_names("--image", metavar="IMAGE", help="The image, by default NAME:0.1.0 (see 'webop image').")
 @place_options(_scope)
 @_others(
     "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
-    help="How many pods; by default 2, or 1 if they would handle the same objects.",
+    help="The number of pods; by default 2, or 1 with --no-lease if there are objects to handle.",
 )  # fmt: skip
-@_others("--lease", metavar="NAME", help="The Lease of the replica that acts; by default, NAME.")
-@_others("--no-lease", is_flag=True, help="No Lease: a single replica, with gaps in updates.")
-@_others("-P", "--peering", metavar="NAME", help="The peering; by default, there is none.")
+@_others("--lease", metavar="NAME", help="The name of the leader's Lease; by default, --name.")
+@_others("--no-lease", is_flag=True, help="Use no Lease: one replica, with a gap at each update.")
+@_others("-P", "--peering", metavar="NAME", help="The peering object; by default, no peering.")
 @_others(
     "--metrics", metavar="NAMESPACE", callback=_check_name,
-    help="Serve metrics to the pods of a namespace, such as that of Prometheus.",
+    help="Serve metrics to the pods of this namespace, such as that of Prometheus.",
 )  # fmt: skip
 @_webhooks(
-    "--service", metavar="NAME", callback=_check_name, help="The name of the Service; else NAME."
-)
+    "--service", metavar="NAME", callback=_check_name,
+    help="The name of the Service; by default, --name.",
+)  # fmt: skip
 @_webhooks(
     "--managed", metavar="NAME",
-    help="The webhook configurations that the operator keeps, or 'none' if you keep your own; else "
-    "NAME.NAMESPACE.svc.",
+    help="The name of the webhook configurations that the operator maintains, or 'none' if you "
+    "maintain them; by default NAME.NAMESPACE.svc.",
 )  # fmt: skip
 @_webhooks(
     "--ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Write webhook configurations that trust these CA certificates; the operator keeps none.",
+    help="Write webhook configurations that trust these CA certificates; the operator then "
+    "maintains none.",
 )  # fmt: skip
 @_webhooks(
     "--pod-network", "pod_networks", multiple=True, metavar="CIDR",
     default=["10.244.0.0/16", "fd00:10:244::/56"], show_default=True,
-    help="The network of your pods, which is kept away from the webhooks; repeatable.",
+    help="The network of your pods, which cannot connect to the webhooks; repeatable.",
 )  # fmt: skip
 @_output(
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
-    help="Write the files of a kustomize base into a folder.",
+    help="Write a kustomize base into this folder instead of printing.",
 )  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -141,20 +147,20 @@ def manifests(
     no_lease: bool,
     **options: Any,
 ) -> None:
-    """Print what a cluster needs to run an operator with the handlers of the files in PATHS.
+    """Print the manifests of an operator with the handlers of the files in PATHS.
 
-    These are: a service account with the rights that the handlers and the settings need, and no
-    others; a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
+    These are: a service account with exactly the rights that the handlers and the settings need;
+    a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
 
-    The files are imported, and their startup handlers called. What handlers do with other objects
-    is not known from outside: say it in settings.networking.rights, or by --rules.
+    The command imports the files and calls their startup handlers. It cannot see what handlers do
+    with other objects: declare that in settings.networking.rights, or with --rules.
 
     \b
         webop manifests handlers.py | kubectl apply -f -
         webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - not for --help
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - keeps --help fast
 
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
@@ -190,13 +196,14 @@ def manifests(
         for path in [folder / file for file in files if (folder / file).exists()]:
             if not path.read_bytes().startswith(_HEAD.encode()):
                 raise click.ClickException(
-                    f"'{path}' was not made by this command. Move it, or name another folder."
+                    f"Cannot replace '{path}': this command did not make it. Move it, or name "
+                    "another folder."
                 )
         for file, text in files.items():
             (folder / file).write_text(f"{head}\n{text}\n")
     except OSError as exc:
         raise click.ClickException(f"Cannot write to '{folder}': {exc.strerror}.") from exc
-    click.echo(f"{len(files)} files in {folder}.", err=True)
+    click.echo(f"Wrote {len(files)} files to {folder}.", err=True)
 
 
 @click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
@@ -205,7 +212,7 @@ def manifests(
 @click.option(
     "--wheels",
     metavar="FOLDER",
-    help="A folder beside the files with wheels that no package index has, such as webop's.",
+    help="A folder beside the files, with wheels that are in no package index, such as webop's.",
 )
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -220,14 +227,15 @@ def image(
 ) -> None:
     """Print a Dockerfile for an operator with the handlers of the files in PATHS.
 
-    It is for the folder of the files. It installs what requirements.txt there says, or else the
-    project of pyproject.toml, or else webop alone, and copies the files and what they import from
-    the folder. The files are imported for that. Other files, such as templates, you must add.
+    Build the image in the folder of the files. The Dockerfile installs requirements.txt of that
+    folder, or else the project of pyproject.toml, or else only webop. It copies the files and the
+    modules of the folder that they import; the command imports the files to find these. You must
+    add other files, such as templates.
 
     \b
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
+    """  # noqa: D301  \b keeps click from wrapping the lines
     from webop.manifests.image import build_dockerfile, list_own_files  # noqa: PLC0415
 
     root, sources, name = _locate(paths, modules, name)
@@ -245,9 +253,9 @@ def image(
 def _locate(
     paths: tuple[str, ...], modules: tuple[str, ...], name: str | None
 ) -> tuple[Path, list[str], str]:
-    """Return the folder of the operator, its sources relative to that, and its name."""
+    """Return the folder of the operator, its sources relative to the folder, and its name."""
     if not paths and not modules:
-        raise click.UsageError("Name the files with the handlers, or modules by -m.")
+        raise click.UsageError("Name the files with the handlers, or modules with -m.")
     folders = [str(Path(path).resolve().parent) for path in paths] + [str(Path.cwd())] * bool(
         modules
     )
@@ -262,7 +270,7 @@ def _locate(
 
 @contextlib.contextmanager
 def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have only the variables of the container mean anything to webop."""
+    """Hide all ``WEBOP_`` variables but those of the container; restore the environment later."""
     before = dict(os.environ)
     for name in [name for name in before if name.startswith("WEBOP_")]:
         del os.environ[name]
@@ -280,7 +288,5 @@ def _load(
     registry, _ = load_quietly(paths, modules, controls.registry)
     if not len(registry):
         places = ", ".join((*paths, *modules))
-        raise click.ClickException(
-            f"There are no handlers in {places}: nothing to deploy.{advise_about_kopf()}"
-        )
+        raise click.ClickException(f"There are no handlers in {places}.{advise_about_kopf()}")
     return registry

@@ -1,4 +1,4 @@
-"""``webop migrate``: what will be different for an operator written for Kopf. Runs nothing."""
+"""``webop migrate``: report what to change in an operator for Kopf. Runs no code of it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import click
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.pass_context
 def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
-    """Read an operator written for Kopf; report what must change, and what will differ.
+    """Read an operator written for Kopf; report what must change and what behaves differently.
 
-    PATHS are files and folders: Python code, requirements, images, manifests. Nothing is imported
-    or run, and no cluster is needed.
+    PATHS are files and folders: Python code, requirements, Dockerfiles, manifests. The command
+    imports and runs none of them, and needs no cluster.
 
     \b
     Exit codes:
-        0  nothing stands in the way
-        1  something must change; the lines say what and where
-    """  # noqa: D301  \b is for click: what follows is not to be wrapped
-    from webop.migration.analysis import examine  # noqa: PLC0415  only now, so that --help is quick
+        0  nothing must change
+        1  something must change; each line says what and where
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    from webop.migration.analysis import examine  # noqa: PLC0415 - keeps --help fast
 
     findings, importing = examine(paths)
     for item in findings:
         place = f"{item.path}:{item.line}: " if item.line else ""
-        click.echo(f"{place}{'must change' if item.must_change else 'differs'}: {item.text}")
+        label = "must change" if item.must_change else "differs"
+        click.echo(f"{place}{label}: {item.text}")
     if not importing:
         raise click.ClickException(
-            "No file imports kopf. Name the folder with the operator's code."
+            "No file imports kopf. Name the folder with the code of the operator."
         )
     count = sum(item.must_change for item in findings)
     if count:
         click.echo(f"{count} of these must change.")
     else:
-        click.echo("Nothing stands in the way.")
+        click.echo("Nothing must change.")
     click.echo(
         f"Files that import kopf: {len(importing)}. Write 'import webop as kopf' there, "
-        "or run them as they are: webop run --aliased"
+        "or run them unchanged: webop run --aliased"
     )
     ctx.exit(min(count, 1))

@@ -1,6 +1,6 @@
-"""What several commands share: options, what they mean together, and what other code hands in.
+"""Options that several commands share, and :class:`CLIControls`, which other code passes in.
 
-When options exclude each other, what is on the command line is meant, if anything is.
+If options exclude each other, those of the command line win over those of the environment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _option = build_option("Logging")
 
 @dataclass
 class CLIControls:
-    """Flags and parts of an operator that is run by the command line (CLI-19)."""
+    """Flags and parts that code can pass to an operator run by the command line (CLI-19)."""
 
     ready_flag: Any = None
     stop_flag: Any = None
@@ -48,11 +48,11 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def source_options(option: Callable[..., Decorator] = click.option, **attributes: Any) -> Decorator:
-    """Return what adds files and modules with handlers to a command.
+    """Return a decorator that adds the options for files and modules with handlers to a command.
 
     Args:
-        option: what declares an option.
-        attributes: more about ``--module``.
+        option: the function that declares an option.
+        attributes: more attributes of ``--module``.
     """
     decorators = (
         option(
@@ -70,7 +70,7 @@ def source_options(option: Callable[..., Decorator] = click.option, **attributes
             expose_value=False,
             envvar="WEBOP_ALIASED",
             callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
-            help="Let 'import kopf' give webop, also in the packages that handlers import.",
+            help="Make 'import kopf' import webop, also in packages that the handlers import.",
         ),
         click.argument("paths", nargs=-1, type=click.Path()),
     )
@@ -80,12 +80,12 @@ def source_options(option: Callable[..., Decorator] = click.option, **attributes
 def load_quietly(
     paths: tuple[str, ...], modules: tuple[str, ...], registry: OperatorRegistry | None = None
 ) -> tuple[OperatorRegistry, list[str]]:
-    """Return the handlers of files and modules, and suspicions about them.
+    """Return the handlers of files and modules, and warnings about them.
 
-    What the files print goes to the standard error: the output of the command is for programs.
+    What the files print goes to stderr, since programs read the stdout of the command.
 
     Raises:
-        ConfigurationError: they cannot be imported, or a handler cannot be called.
+        ConfigurationError: a file cannot be imported, or a handler cannot be called.
     """
     from webop.handling.checks import check_registry  # noqa: PLC0415 - not for --help
     from webop.loading import load_handlers  # noqa: PLC0415
@@ -96,8 +96,14 @@ def load_quietly(
 
 
 def place_options(option: Callable[..., Decorator]) -> Decorator:
-    """Return what adds the namespaces that a deployed operator works in, declared by `option`."""
-    everywhere = option("-A", "--all-namespaces", "clusterwide", is_flag=True, help="The default.")
+    """Return a decorator that adds the options for namespaces, declared by `option`."""
+    everywhere = option(
+        "-A",
+        "--all-namespaces",
+        "clusterwide",
+        is_flag=True,
+        help="The operator works in the whole cluster; the default.",
+    )
     somewhere = option(
         "-n",
         "--namespace",
@@ -105,39 +111,38 @@ def place_options(option: Callable[..., Decorator]) -> Decorator:
         multiple=True,
         metavar="NAMESPACE",
         callback=check_names,
-        help="Where the operator works, as for 'webop run'; repeatable.",
+        help="A namespace that the operator works in, as for 'webop run'; repeatable.",
     )
     return lambda fn: everywhere(somewhere(fn))
 
 
 def startup_option(option: Callable[..., Decorator]) -> Decorator:
-    """Return what adds ``--startup``, declared by `option`."""
+    """Return a decorator that adds ``--startup``, declared by `option`."""
     return option(
         "--startup/--no-startup",
         "calls_startup",
         default=True,
-        help="Call the startup handlers, as they change the settings, and then the cleanup "
-        "handlers.",
+        help="Call the startup handlers, which can change settings, and then the cleanup handlers.",
     )
 
 
 def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse patterns, which ``webop run`` takes."""
+    """Refuse patterns, which only ``webop run`` accepts."""
     if patterns := [name for name in names if set(name) & set("*?!,")]:
-        raise click.BadParameter(f"{patterns[0]!r} is a pattern; name one namespace, or several.")
+        raise click.BadParameter(f"{patterns[0]!r} is a pattern; this command needs exact names.")
     return names
 
 
 def choose_scope(
     ctx: click.Context, clusterwide: bool, namespaces: tuple[str, ...]
 ) -> tuple[bool, tuple[str, ...]]:
-    """Return which of two scopes is meant: that of the command line, not of the environment.
+    """Return the scope; that of the command line wins over that of the environment.
 
     Raises:
-        click.UsageError: both are given in the same place.
+        click.UsageError: both options are on the command line, or both in the environment.
     """
     if not all(pattern.strip() for pattern in namespaces):
-        raise click.UsageError("-n/--namespace is empty. Name a namespace, or say -A for all.")
+        raise click.UsageError("-n/--namespace is empty. Name a namespace, or use -A for all.")
     if not clusterwide or not namespaces:
         return clusterwide, namespaces
     if _is_on_command_line(ctx, "clusterwide") == _is_on_command_line(ctx, "namespaces"):
@@ -147,7 +152,7 @@ def choose_scope(
 
 
 def choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
-    """Return the priority, which the development mode sets unless one is given more explicitly."""
+    """Return the priority; ``--dev`` sets it unless the command line has only ``--priority``."""
     is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
     return priority if is_stronger or not dev else DEV_PRIORITY
 
@@ -172,25 +177,27 @@ class LogFormatParamType(click.Choice[str]):
 def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of logging to a command, and apply them before it runs."""
 
-    @_option("-v", "--verbose", is_flag=True, help="Show what the framework does.")
-    @_option("-d", "--debug", is_flag=True, help="Show what asyncio and the client do, too.")
-    @_option("-q", "--quiet", is_flag=True, help="Show only warnings and errors.")
+    @_option("-v", "--verbose", is_flag=True, help="Also log debug messages of the framework.")
+    @_option(
+        "-d", "--debug", is_flag=True, help="Also log debug messages of asyncio and the client."
+    )
+    @_option("-q", "--quiet", is_flag=True, help="Log only warnings and errors.")
     @_option(
         "--log-format",
         type=LogFormatParamType(),
         default="full",
         show_default=True,
-        help="What a line of the log looks like.",
+        help="The format of the log lines.",
     )
     @_option(
         "--log-prefix/--no-log-prefix",
         default=None,
-        help="Whether messages about objects begin with their names; by default in text only.",
+        help="Begin messages about objects with their names; by default, only in text formats.",
     )
     @_option(
         "--log-refkey",
         metavar="KEY",
-        help="The key of the object in JSON logs; by default 'object'.",
+        help="The key of the object reference in JSON logs; by default 'object'.",
     )
     @functools.wraps(fn)
     def wrapper(
@@ -218,7 +225,7 @@ def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
         except (click.ClickException, WebopError) as exc:
             if log_format is not LogFormat.JSON:
                 raise
-            # The last line is for the same reader as the others.
+            # Whatever parses the JSON lines must be able to parse the last one, too.
             logger.log(logging.ERROR, "%s", exc)
             return click.get_current_context().exit(1)
 

@@ -1,7 +1,7 @@
-"""``webop freeze`` and ``webop resume``: pausing operators from the command line.
+"""``webop freeze`` and ``webop resume``: pause operators from the command line.
 
-A freeze is a record with a high priority in the peering object of the operators (chapter
-"Peering"), which lives for as long as it is told to; see :mod:`webop.coordination.peers`.
+A freeze is a record with a high priority and a lifetime in the peering object of the operators
+(chapter "Peering"); see :mod:`webop.coordination.peers`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _DEFAULT_PRIORITY = 100
 
 _EPILOG = """\b
 Exit codes:
-    0  it is done
-    1  it is not, at least not everywhere; the message says why
+    0  success
+    1  the command failed in at least one namespace; the message says why
     2  the command line is wrong
 """
 
@@ -42,7 +42,7 @@ Examples:
 \b
 Environment:
     WEBOP_FREEZE_<OPTION>     an option, as WEBOP_FREEZE_PEERING=name
-    KUBECONFIG                the files with the credentials
+    KUBECONFIG                the files with credentials for the cluster
 
 {_EPILOG}"""
 
@@ -54,13 +54,13 @@ Examples:
 \b
 Environment:
     WEBOP_RESUME_<OPTION>     an option, as WEBOP_RESUME_PEERING=name
-    KUBECONFIG                the files with the credentials
+    KUBECONFIG                the files with credentials for the cluster
 
 {_EPILOG}"""
 
 
 class Request(NamedTuple):
-    """Where a record is to be written or removed, and whose it is."""
+    """The peering objects in which to write or remove a record, and the name of the record."""
 
     peering: str
     clusterwide: bool
@@ -72,7 +72,7 @@ _scope, _record = map(build_option, ("Scope", "Record"))
 
 
 def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options that both commands have, and gather them in a request."""
+    """Add the options that both commands have, and pass them as one request."""
     prefix = f"WEBOP_{command}"
 
     def decorate(fn: Callable[..., None]) -> Callable[..., None]:
@@ -82,7 +82,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             "clusterwide",
             is_flag=True,
             envvar=f"{prefix}_ALL_NAMESPACES",
-            help="The operators of the whole cluster: a ClusterKopfPeering.",
+            help="Use a ClusterKopfPeering: for operators of the whole cluster.",
         )
         @_scope(
             "-n",
@@ -91,7 +91,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             multiple=True,
             metavar="PATTERN",
             envvar=[f"{prefix}_NAMESPACES", f"{prefix}_NAMESPACE"],
-            help="The operators of namespaces, by name or glob pattern: KopfPeerings; repeatable.",
+            help="Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
         )
         @_scope(
             "-P",
@@ -100,7 +100,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             required=True,
             metavar="NAME",
             envvar=f"{prefix}_PEERING",
-            help="The name of their peering object.",
+            help="The name of the peering object of the operators.",
         )
         @_record(
             "-i",
@@ -108,7 +108,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             "identity",
             metavar="ID",
             envvar=f"{prefix}_ID",
-            help="The name of the record; by default USER@HOST, or POD_ID from the environment.",
+            help="The name of the record; by default USER@HOST, or the variable POD_ID.",
         )
         @functools.wraps(fn)
         def wrapper(
@@ -123,7 +123,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
             if not clusterwide and not namespaces:
                 raise click.UsageError(
-                    "Say whose operators: those of -A/--all-namespaces, or of some -n/--namespace."
+                    "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
                 )
             identity = identity or detect_own_identity()
             request = Request(peering_name, clusterwide, namespaces, identity)
@@ -142,7 +142,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
     type=click.IntRange(min=1),
     required=True,
     metavar="SECONDS",
-    help="For how long; then they go on by themselves.",
+    help="The length of the pause; then the operators resume by themselves.",
 )
 @_record(
     "-p",
@@ -151,18 +151,18 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
     default=_DEFAULT_PRIORITY,
     show_default=True,
     metavar="NUMBER",
-    help="Operators of this priority and below are paused.",
+    help="Pause the operators with this priority or a lower one.",
 )
 @_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
-@_record("-m", "--message", metavar="TEXT", default="", help="Why; operators put it in their logs.")
+@_record("-m", "--message", metavar="TEXT", default="", help="The reason, which operators log.")
 @logging_options
 def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
-    """Pause the operators of a peering, without stopping them.
+    """Pause the operators of a peering without stopping their processes.
 
-    They finish what they are doing, stop their daemons and timers, and handle nothing until the
-    time is over or 'webop resume' ends it. Admission is served meanwhile.
+    The operators finish the calls that run and stop their daemons and timers. They handle no
+    objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
     """
-    from webop.coordination.peers import build_record, format_time  # noqa: PLC0415  --help is quick
+    from webop.coordination.peers import build_record, format_time  # noqa: PLC0415 - keeps --help fast
 
     priority = DEV_PRIORITY if dev else priority
     now = time.time()
@@ -171,13 +171,13 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
         body = await _patch(client, kind, namespace, request, record)
         if body is not None:
-            _tell_whom(request, _where(namespace), priority, body)
+            _report_paused(request, _where(namespace), priority, body)
         return body is not None
 
     asyncio.run(_do_everywhere(request, write))
     scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
     click.echo(
-        f"It holds until {format_time(now + lifetime)}. To end it sooner: webop resume {scope} "
+        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop resume {scope} "
         f"--peering {request.peering} --id {request.identity}"
     )
 
@@ -186,7 +186,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 @_target_options("RESUME")
 @logging_options
 def resume(request: Request) -> None:
-    """Let the operators of a peering go on, which were paused by 'webop freeze'."""
+    """Resume the operators of a peering that 'webop freeze' has paused."""
     from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
@@ -197,9 +197,9 @@ def resume(request: Request) -> None:
         where, status = _where(namespace), body.get("status")
         if isinstance(status, dict) and request.identity in status:
             await _patch(client, kind, namespace, request, None)
-            click.echo(f"The record of {request.identity} is removed {where}.")
+            click.echo(f"Removed the record of {request.identity} {where}.")
         else:
-            click.echo(f"There is no record of {request.identity} {where}. Of others:")
+            click.echo(f"There is no record of {request.identity} {where}. Other records:")
             for peer in parse_peers(status)[0].values():
                 click.echo(f"  {escape(str(peer))}")
         return True
@@ -210,7 +210,11 @@ def resume(request: Request) -> None:
 async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
-    """Do something to each peering object that is meant, and say where that has failed."""
+    """Do something to each chosen peering object.
+
+    Raises:
+        click.ClickException: it failed for some of them; with a line for each failure.
+    """
     from webop.client.connecting import connect_command  # noqa: PLC0415  keeps --help quick
     from webop.coordination.peers import build_creation_command  # noqa: PLC0415
 
@@ -223,7 +227,7 @@ async def _do_everywhere(
             try:
                 is_there = await act(client, kind, namespace)
             except APIConnectionError:
-                raise  # it would be the same everywhere
+                raise  # the other namespaces would fail in the same way
             except APIError as exc:
                 failures.append(str(exc))
                 continue
@@ -233,7 +237,7 @@ async def _do_everywhere(
     absent = f"There is no peering {request.peering!r}"
     for namespace in missing:
         command = build_creation_command(kind, namespace, request.peering)
-        failures.append(f"{absent} {_where(namespace)}. To create it: {command}")
+        failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
     if failures or not done:
         raise click.ClickException("\n".join(failures) or f"{absent} in these namespaces.")
 
@@ -248,13 +252,13 @@ async def _find_kind(client: Client, *, clusterwide: bool) -> Resource:
         if kind in found:
             return found[kind]
     raise click.ClickException(
-        f"There is no kind {kinds[0].kind} in the cluster, so that operators do not see each "
-        "other: kubectl apply -f manifests/peering.yaml, from webop's repository."
+        f"The cluster has no kind {kinds[0].kind}, so operators cannot see each other. Create it: "
+        "kubectl apply -f manifests/peering.yaml, from webop's repository."
     )
 
 
 async def _list_namespaces(client: Client, request: Request) -> list[tuple[str | None, bool]]:
-    """Return where to do it, and whether it is named explicitly there."""
+    """Return the namespaces, None for the cluster, and whether they are named without a pattern."""
     from webop.objects.resources import Resource  # noqa: PLC0415
     from webop.reactor.scopes import is_exact, select_namespaces  # noqa: PLC0415
 
@@ -282,8 +286,8 @@ async def _patch(
     return await client.patch(kind, namespace, request.peering, patch, subresource)
 
 
-def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
-    """Say who is paused by a record, and who is not."""
+def _report_paused(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
+    """Print which operators a record pauses, and which not."""
     from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
 
     peers = parse_peers(body.get("status"))[0].values()
@@ -292,10 +296,11 @@ def _tell_whom(request: Request, where: str, priority: int, body: dict[str, Any]
     running = [peer for peer in others if peer.priority > priority]
     click.echo(
         f"The peering {request.peering!r} is frozen {where} for priorities up to {priority}, by "
-        f"{request.identity}. There are: {_enumerate(paused)}."
+        f"{request.identity}. Paused operators: {_enumerate(paused)}."
     )
     if running:
-        click.echo(f"Of a higher priority, and not frozen: {_enumerate(running)}.", err=True)
+        text = f"Not paused, because their priority is higher: {_enumerate(running)}."
+        click.echo(text, err=True)
 
 
 def _enumerate(peers: list[Peer]) -> str:

@@ -1,11 +1,11 @@
-"""``webop run --reload``: the same command in a child, and in another one when a file changes.
+"""``webop run --reload``: run the command in a child process, and in a new one after a change.
 
-Flow: a file changes → a new child imports the handlers → it says so → the old child stops, as it
-does at Ctrl-C → the new one begins. If the import fails, the new child ends, and the old one goes
-on. So there is a moment with two sets of handlers imported, but never one with two operators.
+Flow: a file changes → a new child imports the handlers → it reports success → the old child shuts
+down as at Ctrl-C → the new one starts. If the import fails, the new child exits, and the old one
+continues. For a moment two children have imported handlers, but only one runs an operator.
 
-Each child is at one end of a connection. When the other end closes, for whatever reason, it stops:
-no signal is needed, which a terminal may have sent already, and nobody is left behind.
+Each child has a socket to its parent. When the parent closes it or dies, the child shuts down. No
+signal is needed (a terminal may already have sent one), and no child outlives its parent.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_VARIABLE = "WEBOP_RELOADED_BY"  # the number of the connection, for the child
-_PAUSE = 0.25  # seconds between two looks at the files
-_SHARE = 10  # looks take a tenth of the time at most
-_PATIENCE = 10  # seconds; longer than daemons and handlers are waited for
-_OTHERS = {"__pycache__", "node_modules", "site-packages"}
+_VARIABLE = "WEBOP_RELOADED_BY"  # the file descriptor of the child's socket
+_PAUSE = 0.25  # seconds between two scans of the files
+_SHARE = 10  # scans take a tenth of the time at most
+_SHUTDOWN_TIMEOUT = 10  # seconds; longer than an operator waits for daemons and handlers
+_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 def accept_reload() -> socket.socket | None:
-    """Return the connection to the process that reloads this one, if there is one."""
+    """Return the socket to the parent, if this process is a child of ``--reload``."""
     number = os.environ.pop(_VARIABLE, None)
     if number is None:
         return None
@@ -41,13 +41,13 @@ def accept_reload() -> socket.socket | None:
 
 
 def wait_for_turn(link: socket.socket) -> threading.Event:
-    """Say that the handlers are imported, and wait until the former ones have stopped.
+    """Report that the handlers are imported, and wait until the old operator has shut down.
 
     Returns:
-        What is set when these handlers must stop, too.
+        An event that is set when this operator must shut down.
 
     Raises:
-        SystemExit: there is nobody to wait for any more.
+        SystemExit: the parent has closed the socket.
     """
     link.sendall(b"+")
     if not link.recv(1):
@@ -63,15 +63,15 @@ def wait_for_turn(link: socket.socket) -> threading.Event:
 
 
 class _Child:
-    """The command of this process once more."""
+    """A child process that runs the same command as this process."""
 
     def __init__(self) -> None:
         self._link, other = socket.socketpair()
         self._link.setblocking(False)
         with other:
-            # Compiled files go by seconds: what is saved twice in one of them would not be seen.
+            # Python compares .pyc files by seconds: a second save within one would be missed.
             variables = {_VARIABLE: str(other.fileno()), "PYTHONDONTWRITEBYTECODE": "1"}
-            self.process = subprocess.Popen(  # noqa: S603  it is what the user has called
+            self.process = subprocess.Popen(  # noqa: S603  the user's own command
                 [sys.executable, *sys.orig_argv[1:]],
                 pass_fds=[other.fileno()],
                 env={**os.environ, **variables},
@@ -88,20 +88,22 @@ class _Child:
         return self.process.poll() is not None
 
     def begin(self) -> None:
-        with contextlib.suppress(ConnectionError):  # then it has ended, which is seen later
+        with contextlib.suppress(ConnectionError):  # it has exited; the next loop notices
             self._link.sendall(b"+")
 
-    def stop(self, patience: float | None = None) -> int:
-        """Stop it gracefully; return its exit code, as shells count it.
+    def stop(self, timeout: float | None = None) -> int:
+        """Stop it gracefully; return its exit code as a shell reports it.
 
-        What does not end within so many seconds is killed: threads may run for ever.
+        Kill it after the timeout in seconds: its threads may run for ever.
         """
         self._link.close()
         try:
-            code = self.process.wait(patience)
+            code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             logger.warning(
-                "The operator has not ended within %d s, and is killed. Do threads go on?", patience
+                "Killing the old operator: it did not shut down within %d s. Look for threads "
+                "that do not end.",
+                timeout,
             )
             self.process.kill()
             code = self.process.wait()
@@ -117,10 +119,10 @@ def supervise(folders: Iterable[Path]) -> int:
     """Run the command of this process in children until a signal comes; return the exit code.
 
     Args:
-        folders: whose Python files, those in folders below included, are looked at.
+        folders: the folders to scan for Python files, with all folders below.
     """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        logger.warning("--reload is for development: in a pod, replace the image instead.")
+        logger.warning("--reload is for development. In a pod, replace the image instead.")
     return _Supervisor(sorted({folder.resolve() for folder in folders})).run()
 
 
@@ -134,46 +136,46 @@ class _Supervisor:
 
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._take)
-        before = dict(_look(self._folders))
+            signal.signal(number, self._handle_signal)
+        before = dict(_scan(self._folders))
         self._loading = _Child()
         has_changed = False
         while True:
             started = time.monotonic()
-            files = dict(_look(self._folders))
+            files = dict(_scan(self._folders))
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
             if self._is_stopping:
-                break  # the child has had the same Ctrl-C, and may have ended already
+                break  # the child has got the same Ctrl-C, and may already have exited
             if files != before:
                 changed = sorted(name for name, _ in {*files.items()} ^ {*before.items()})
                 logger.info("%s has changed. Loading the handlers.", os.path.relpath(changed[0]))
                 before, has_changed = files, True
-            elif has_changed:  # all is written
+            elif has_changed:  # no change since the last scan: all files are written
                 has_changed = False
                 self._drop()
                 self._loading = _Child()
             else:
-                self._proceed()
+                self._check_children()
         self._drop()
         return self._code if self._running is None else self._running.stop()
 
-    def _proceed(self) -> None:
-        """See what has become of the children."""
+    def _check_children(self) -> None:
+        """Switch to the new child if it is ready; report children that have exited."""
         if self._loading is not None and self._loading.is_loaded:
             if self._running is not None:
-                self._running.stop(_PATIENCE)
+                self._running.stop(_SHUTDOWN_TIMEOUT)
             self._running, self._loading = self._loading, None
             if not self._is_stopping:
                 self._running.begin()
         elif self._loading is not None and self._loading.has_ended:
-            what = "those from before keep running" if self._running else "nothing runs"
-            logger.error("The handlers cannot be loaded: %s until a file changes.", what)
+            effect = "The old handlers keep running" if self._running else "No operator runs"
+            logger.error("Cannot load the handlers. %s until a file changes.", effect)
             self._code = self._loading.process.returncode
             self._drop()
         elif self._running is not None and self._running.has_ended:
             self._code = self._running.stop()
             self._running = None
-            text = "The operator has ended with code %d. It starts again when a file changes."
+            text = "The operator exited with code %d. It starts again when a file changes."
             logger.error(text, self._code)
 
     def _drop(self) -> None:
@@ -181,8 +183,8 @@ class _Supervisor:
             self._loading.kill()
             self._loading = None
 
-    def _take(self, number: int, _: object) -> None:
-        """Stop gracefully at the first signal, at once at the second."""
+    def _handle_signal(self, number: int, _: object) -> None:
+        """Stop gracefully at the first signal, immediately at the second."""
         if self._is_stopping:
             for child in filter(None, (self._loading, self._running)):
                 child.process.kill()
@@ -190,17 +192,17 @@ class _Supervisor:
         self._is_stopping = True
 
 
-def _look(folders: Iterable[Path]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the Python files in folders, but those of virtual environments, with their state."""
+def _scan(folders: Iterable[Path]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the Python files in folders with mtime and size; skip virtual environments."""
     for folder in folders:
         for place, names, files in os.walk(folder):
-            names[:] = [name for name in names if name[0] != "." and name not in _OTHERS]
+            names[:] = [name for name in names if name[0] != "." and name not in _SKIPPED]
             if "pyvenv.cfg" in files:
                 names.clear()
                 continue
             for file in files:
                 if file.endswith(".py"):
                     path = Path(place, file)
-                    with contextlib.suppress(OSError):  # it has just gone
+                    with contextlib.suppress(OSError):  # it was just removed
                         found = path.stat()
                         yield str(path), (found.st_mtime_ns, found.st_size)

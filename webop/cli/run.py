@@ -1,4 +1,4 @@
-"""``webop run``: an operator from files and modules, until it is stopped."""
+"""``webop run``: run an operator from files and modules until it is stopped."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ Examples:
 
 \b
 Environment:
-    WEBOP_RUN_<OPTION>        an option, as WEBOP_RUN_PEERING=name; several
-                              values with spaces; the command line wins
+    WEBOP_RUN_<OPTION>        an option, as WEBOP_RUN_PEERING=name; separate
+                              several values by spaces; the command line wins
     WEBOP_<GROUP>__<SETTING>  a setting, as WEBOP_POSTING__LEVEL=30
-    KUBECONFIG                the files with the credentials
+    KUBECONFIG                the files with credentials for the cluster
 
 \b
 Exit codes:
-    0         it was stopped (Ctrl-C, SIGTERM), and has ended gracefully
-    1         it could not start or go on; the message says why
+    0         stopped by Ctrl-C or SIGTERM, and shut down gracefully
+    1         the operator could not start or continue; the message says why
     2         the command line is wrong
-    130, 143  it was stopped twice (Ctrl-C, SIGTERM), and has ended at once
-    137       it took longer to end than settings.process allows: killed
+    130, 143  stopped twice (Ctrl-C, SIGTERM), and exited immediately
+    137       the shutdown took longer than settings.process allows: killed
 """
 
 
@@ -64,7 +64,7 @@ _handlers, _scope, _others, _probes = map(
 @_handlers(
     "--reload",
     is_flag=True,
-    help="Load the handlers again when a Python file changes in their folders; for development.",
+    help="For development: load the handlers again when a Python file in their folders changes.",
 )
 @_scope(
     "-A",
@@ -72,7 +72,7 @@ _handlers, _scope, _others, _probes = map(
     "clusterwide",
     is_flag=True,
     envvar="WEBOP_RUN_ALL_NAMESPACES",
-    help="Serve the whole cluster at once.",
+    help="Handle objects in the whole cluster.",
 )
 @_scope(
     "-n",
@@ -81,35 +81,39 @@ _handlers, _scope, _others, _probes = map(
     multiple=True,
     metavar="PATTERN",
     envvar=["WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE"],
-    help="Serve the namespaces of a name or a glob pattern; repeatable. '!' negates, ',' lists.",
+    help="Handle objects in the namespaces that match a name or a glob pattern; repeatable. '!' "
+    "negates, ',' separates patterns.",
 )
-@_others("--standalone", is_flag=True, default=None, help="Do not look for other operators.")
+@_others("--standalone", is_flag=True, default=None, help="Ignore other operators.")
 @_others(
     "-P",
     "--peering",
     "peering_name",
     metavar="NAME",
     envvar="WEBOP_RUN_PEERING",
-    help="The peering to belong to, which must exist; by default 'default', if there is one.",
+    help="The peering object to use, which must exist; without this option, 'default' if it "
+    "exists.",
 )
 @_others(
     "-p",
     "--priority",
     type=int,
     metavar="NUMBER",
-    help="The priority among the operators of a peering: the highest one acts. By default 0.",
+    help="The priority among peers: the operator with the highest one handles objects; by "
+    "default 0.",
 )
 @_others(
     "--dev",
     is_flag=True,
-    help=f"The same as --priority={DEV_PRIORITY}: take over from the deployed operators.",
+    help=f"The same as --priority={DEV_PRIORITY}: pause the deployed operators while this one "
+    "runs.",
 )
 @_others(
     "--lease",
     "lease_name",
     metavar="NAME",
     envvar="WEBOP_RUN_LEASE",
-    help="Act only while holding the Lease NAME: one of several replicas does.",
+    help="Elect a leader among replicas with the Lease NAME; only the leader handles objects.",
 )
 @_probes(
     "-L",
@@ -124,15 +128,16 @@ _handlers, _scope, _others, _probes = map(
     "metrics_endpoint",
     metavar="URL",
     envvar="WEBOP_RUN_METRICS",
-    help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port may be the same.",
+    help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port can be that of the "
+    "probes.",
 )
 @_probes(
     "--status",
     "status_endpoint",
     metavar="URL",
     envvar="WEBOP_RUN_STATUS",
-    help="Serve the status page at a URL such as http://localhost:8080/ui. Without this option, it "
-    "is at /ui of the ports of the probes and the metrics if only this machine reaches them.",
+    help="Serve the status page at a URL such as http://localhost:8080/ui; by default, at /ui of "
+    "the ports of probes and metrics if these ports are open to this machine only.",
 )
 @logging_options
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -149,8 +154,8 @@ def run(
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
-    It runs until Ctrl-C or SIGTERM. The credentials come from the kubeconfig or from the service
-    account of the pod, unless there are login handlers.
+    It runs until Ctrl-C or SIGTERM. Without login handlers, it uses the credentials of the
+    kubeconfig or of the pod's service account.
     """
     scope = choose_scope(ctx, options["clusterwide"], options["namespaces"])
     options["clusterwide"], options["namespaces"] = scope
@@ -159,21 +164,23 @@ def run(
     link = accept_reload()
     if reload and link is None:
         if not paths and not modules:
-            raise click.UsageError("--reload: name the files with the handlers, or modules by -m.")
+            raise click.UsageError(
+                "--reload: name the files with the handlers, or modules with -m."
+            )
         ctx.exit(supervise([Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)))
     with _importing():
         registry = load_handlers(paths, modules, controls.registry)
-        from webop import embedding  # noqa: PLC0415  only now: --help is to be quick
+        from webop import embedding  # noqa: PLC0415 - keeps --help fast
         from webop.handling.checks import check_registry  # noqa: PLC0415
         from webop.settings import OperatorSettings  # noqa: PLC0415
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
         renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
-        logger.warning("The environment variable %s is not read; use %s.", variable, renamed)
+        logger.warning("Ignoring the environment variable %s; use %s.", variable, renamed)
     if not any(scope):
         options["clusterwide"] = True
         logger.warning(
-            "No namespaces are named: serving all of them. Add --all-namespaces (-A) if you "
-            "want that, else --namespace (-n)."
+            "Handling objects in all namespaces, since no option chooses them. Add "
+            "--all-namespaces (-A) if you want that, else --namespace (-n)."
         )
     if not len(registry):
         advice = advise_about_kopf() or " Name files or modules: webop run handlers.py"
@@ -183,7 +190,7 @@ def run(
         settings = settings or OperatorSettings.from_environment()
         settings.leadership.lease_name = lease_name
     if link is not None:
-        check_registry(registry)  # before the former handlers have stopped
+        check_registry(registry)  # before the old handlers stop
         stop_flag = wait_for_turn(link)
     with contextlib.ExitStack() as stack:
         loop = controls.loop
@@ -203,9 +210,9 @@ def run(
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Keep the garbage collector out: what is imported stays for ever.
+    """Pause the garbage collector during imports, and exclude the imported objects from it.
 
-    It need not be looked at now, which saves a tenth of the start, and never again.
+    They live as long as the process. This saves a tenth of the start, and time in later runs.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -218,7 +225,7 @@ def _importing() -> Iterator[None]:
 
 
 def _detect_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loops if uvloop is installed (the extra ``webop[uvloop]``; CLI-17)."""
+    """Return the loop factory of uvloop if it is installed (``webop[uvloop]``; CLI-17)."""
     try:
         import uvloop  # noqa: PLC0415  an optional dependency
     except ImportError:

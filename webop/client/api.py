@@ -357,7 +357,7 @@ class Client:
                         status = response.status
                         content = await read_content(response)
                     if span is not None:
-                        span.answer(status)
+                        span.record_response(status)
                 if response.status >= 300:
                     raise build_refusal(call, response, content)
                 return decode(content, lambda: call.attempt) if content else None

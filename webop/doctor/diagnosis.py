@@ -1,6 +1,6 @@
-"""The whole examination, in order: each step needs what those before it have found out.
+"""All checks in order; each step needs the results of those before it.
 
-Flow: credentials → startup handlers → webhook configurations and calls → who acts → RBAC.
+Flow: credentials → startup handlers → webhook configurations and calls → Lease, peering → RBAC.
 """
 
 from __future__ import annotations
@@ -22,45 +22,52 @@ from webop.doctor.reachability import check_trust, probe
 from webop.errors import APIError, APIForbiddenError, LoginError
 
 
-async def examine(visit: Context) -> Report:
-    """Examine an operator; what is wrong with the cluster is in the report, and never raised."""
+async def examine(context: Context) -> Report:
+    """Check an operator and return the report; errors of the cluster become findings."""
     report: dict[str, list[Finding]] = {}
     try:
-        async with connect_command() as visit.client:
-            async for title, findings in _examine(visit):
+        async with connect_command() as context.client:
+            async for title, findings in _examine(context):
                 report.setdefault(title, []).extend(findings)
     except (LoginError, APIError) as exc:
         subject = "login" if isinstance(exc, LoginError) else "server"
-        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), and kubectl cluster-info."
+        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), then: kubectl cluster-info"
         report.setdefault("API server", []).append(fail(subject, str(exc), remedy))
     return {title: findings for title, findings in report.items() if findings}
 
 
-async def _examine(visit: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
-    client, server = visit.client, (await visit.client.vault.get()).server
-    if not visit.registry or visit.registry.select_webhooks():
-        visit.managed = visit.managed or visit.settings.admission.managed
-    yield "Settings", await call_startup(visit, urlsplit(server).hostname or "")
+async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
+    client, server = context.client, (await context.client.vault.get()).server
+    if not context.registry or context.registry.select_webhooks():
+        context.managed = context.managed or context.settings.admission.managed
+    yield "Settings", await call_startup(context, urlsplit(server).hostname or "")
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)
-    visit.now, visit.username = clock.tell().astimezone(dt.UTC), clock.username
-    login = approve("login", clock.username or "the API server does not say who this is")
+    context.now, context.username = clock.now().astimezone(dt.UTC), clock.username
+    login = approve(
+        "login", clock.username or "the API server does not return the name of this account"
+    )
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
-    visit.resources = (await discover(client)).resources
-    found, findings = await records.find_configurations(visit)
+    context.resources = (await discover(client)).resources
+    found, findings = await records.find_configurations(context)
     yield "Webhook configurations", findings
     webhooks = [(reason, one) for (_, reason), held in found.items() for one in held.webhooks]
-    probed = iter(await probe(visit, webhooks) if visit.is_probing else ())
+    probed = iter(await probe(context, webhooks) if context.is_probing else ())
     for (name, reason), held in found.items():
         removal = f"kubectl delete {KINDS[reason].plural} {name}"
-        findings = [*records.check_replicas(held, removal, visit.now)]
-        findings += [*await check_trust(visit, held.webhooks), *islice(probed, len(held.webhooks))]
-        if visit.registry and len(visit.names) == 1:
-            findings += records.check_handlers(visit, name, reason, held)
+        findings = [*records.check_replicas(held, removal, context.now)]
+        findings += [
+            *await check_trust(context, held.webhooks),
+            *islice(probed, len(held.webhooks)),
+        ]
+        if context.registry and len(context.names) == 1:
+            findings += records.check_handlers(context, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
-        visit.replicas |= {one.identity for one in held.marks.values() if one.is_alive(visit.now)}
-    whose = f"Permissions of {visit.account or visit.username or 'this account'}"
+        context.replicas |= {
+            one.identity for one in held.records.values() if one.is_alive(context.now)
+        }
+    whose = f"Permissions of {context.account or context.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),
         ("Coordination", records.check_peering),
@@ -68,8 +75,8 @@ async def _examine(visit: Context) -> AsyncIterator[tuple[str, Iterable[Finding]
         (whose, check_permissions),
     ):
         try:
-            findings = await check(visit)
+            findings = await check(context)
         except APIForbiddenError as exc:
             findings = [note("unknown", str(exc))]
         yield title, findings
-    yield whose, list_unknown(visit)
+    yield whose, list_unknown(context)

@@ -1,4 +1,4 @@
-"""What the checks find, and the report of it: text for people, JSON for programs. Pure."""
+"""The findings of the checks, and the report: text for people, JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from webop.escaping import escape
 
 
 class Level(enum.StrEnum):
-    """How bad it is; a note is neither good nor bad, or could not be checked."""
+    """The severity; a note is neutral, or about something that could not be checked."""
 
     OK = "ok"
     NOTE = "note"
@@ -34,17 +34,17 @@ class Finding:
 approve, note = partial(Finding, Level.OK), partial(Finding, Level.NOTE)
 warn, fail = partial(Finding, Level.WARNING), partial(Finding, Level.FAILURE)
 
-Report = Mapping[str, Sequence[Finding]]  # by the titles of what they are about
+Report = Mapping[str, Sequence[Finding]]  # by section title
 
 
 def count_levels(report: Report) -> dict[Level, int]:
-    """Return how many findings there are of each level."""
+    """Return the number of findings of each level."""
     levels = [finding.level for findings in report.values() for finding in findings]
     return {level: levels.count(level) for level in Level}
 
 
 def build_text(report: Report, paint: Callable[[str, Level], str]) -> str:
-    """Return the report in lines, grouped and aligned."""
+    """Return the report as text: findings by section, in aligned columns."""
     subjects = (finding.subject for findings in report.values() for finding in findings)
     width, size = max(map(len, subjects), default=0), max(map(len, Level))
     lines = []
@@ -73,14 +73,14 @@ def build_json(report: Report) -> str:
 
 
 def join_names(names: Iterable[str], limit: int = 5) -> str:
-    """Return names in a row; of very many, the first ones and the number of the others."""
+    """Return names separated by commas; beyond the limit, only the number of the others."""
     listed = list(dict.fromkeys(names))
     more = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def describe_seconds(seconds: float) -> str:
-    """Return a time span in the largest unit that makes sense."""
+    """Return a time span in the largest unit of which it has at least two."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Whether RBAC permits what the handlers and the settings need: the API server is asked."""
+"""Ask the API server whether RBAC permits what the handlers and the settings need."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from webop.objects.rights import parse_right
 
 _API = "authorization.k8s.io"
 _EMPTY = '""'
-_AT_TIMES = "list is needed without streaming lists; get, if others change objects at the same time"
+_AT_TIMES = "list is needed if the API server has no streaming lists; get, after conflicts"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an operator must be permitted to do with a resource, everywhere or in namespaces."""
+    """Verbs on a resource that an operator must be granted, in the cluster or in namespaces."""
 
     group: str
     resource: str  # with the subresource, as in "pods/status"
     verbs: tuple[str, ...]
     namespaces: tuple[str, ...] = ()
-    name: str = ""  # of the one object; verbs without a name (create) are for all anyway
+    name: str = ""  # of a single object; RBAC cannot limit "create" to a name
     level: Level = Level.FAILURE
-    use: str = ""  # what it is needed for, if the operator does most without it
-    is_declared: bool = False  # as something that handlers do themselves
+    use: str = ""  # the reason, if the operator mostly works without it
+    is_declared: bool = False  # in settings.networking.rights or --rules
 
     def list_reviews(self) -> list[dict[str, str]]:
-        """Return what to ask the API server about, as ``resourceAttributes``."""
+        """Return the questions for the API server, as ``resourceAttributes``."""
         plural, _, part = self.resource.partition("/")
         what = {"group": self.group, "resource": plural, "subresource": part}
         named = {verb: "" if verb == "create" else self.name for verb in self.verbs}
@@ -53,7 +53,7 @@ class Need:
             yield {**what, "resourceNames": [self.name], "verbs": named}
 
     def judge(self, missing: list[dict[str, str]]) -> Finding:
-        """Say which of the reviews are negative, and what to add to the roles."""
+        """Return a finding: which verbs are missing, and what to add to which role."""
         if not missing:
             return approve(self.resource, f"{', '.join(self.verbs)} granted")
         verbs = " and ".join(dict.fromkeys(item["verb"] for item in missing))
@@ -74,9 +74,9 @@ class Need:
 _weak = partial(Need, level=Level.WARNING)
 
 
-def list_object_needs(visit: Context) -> Iterator[Need]:
-    """Yield what it takes to serve objects (chapter "Deployment", RBAC)."""
-    settings, namespaces, is_patched = visit.settings, visit.namespaces, visit.handled
+def list_object_needs(context: Context) -> Iterator[Need]:
+    """Yield what the operator needs to handle objects (chapter "Deployment", RBAC)."""
+    settings, namespaces, is_patched = context.settings, context.namespaces, context.handled
     for resource in sorted(is_patched, key=lambda resource: resource.name):
         plural, group = resource.plural, resource.group
         where = namespaces if resource.namespaced else ()
@@ -84,13 +84,13 @@ def list_object_needs(visit: Context) -> Iterator[Need]:
         verbs = ("list", "get") if is_patched[resource] else ("list",)
         yield _weak(group, plural, verbs, where, use=_AT_TIMES)
         if is_patched[resource] and "status" in resource.subresources:
-            use = "needed for results, and what handlers write there"
+            use = "needed for results of handlers, and for what they write there"
             yield _weak(group, f"{plural}/status", ("patch",), where, use=use)
     if not settings.scanning.disabled:
         use, verbs = "needed to notice new kinds", ("list", "watch")
         yield _weak("apiextensions.k8s.io", "customresourcedefinitions", verbs, use=use)
         if namespaces:
-            use = "optional, as the namespaces are named"
+            use = "optional, since --namespace names the namespaces"
             yield Need("", "namespaces", verbs, level=Level.NOTE, use=use)
     if settings.posting.enabled:
         if namespaces and not all(resource.namespaced for resource in is_patched):
@@ -98,47 +98,47 @@ def list_object_needs(visit: Context) -> Iterator[Need]:
         yield _weak("", "events", ("create", "patch"), namespaces)
 
 
-def _list_coordination_needs(visit: Context) -> Iterator[Need]:
-    leadership, peering = visit.settings.leadership, visit.settings.peering
+def _list_coordination_needs(context: Context) -> Iterator[Need]:
+    leadership, peering = context.settings.leadership, context.settings.peering
     if (name := leadership.lease_name) is not None:
-        where = (leadership.lease_namespace or visit.namespace,)
+        where = (leadership.lease_namespace or context.namespace,)
         yield Need(LEASES.group, LEASES.plural, ("get", "create", "update"), where, name)
-        use = "optional: with it, replicas take over more quickly"
+        use = "optional: replicas take over faster with it"
         yield Need(LEASES.group, LEASES.plural, ("list", "watch"), where, name, Level.NOTE, use)
     need = Need if peering.mandatory else _weak
-    for kind in [] if peering.standalone else visit.peerings:
-        yield need(kind.group, kind.plural, ("list", "watch"), visit.namespaces, peering.name)
+    for kind in [] if peering.standalone else context.peerings:
+        yield need(kind.group, kind.plural, ("list", "watch"), context.namespaces, peering.name)
         written = f"{kind.plural}/status" if "status" in kind.subresources else kind.plural
-        yield need(kind.group, written, ("patch",), visit.namespaces, peering.name)
+        yield need(kind.group, written, ("patch",), context.namespaces, peering.name)
 
 
-def _list_declared_needs(visit: Context) -> Iterator[Need]:
-    for right in map(parse_right, visit.settings.networking.rights):
-        for one in right.selector.select(visit.resources):
+def _list_declared_needs(context: Context) -> Iterator[Need]:
+    for right in map(parse_right, context.settings.networking.rights):
+        for one in right.selector.select(context.resources):
             resource = f"{one.plural}/{right.subresource}".rstrip("/")
-            where = visit.namespaces if one.namespaced else ()
-            use = "handlers do it, as settings.networking.rights says"
+            where = context.namespaces if one.namespaced else ()
+            use = "declared in settings.networking.rights"
             yield Need(one.group, resource, right.verbs, where, use=use, is_declared=True)
 
 
-def list_needs(visit: Context, *, has_own_secret: bool = True) -> Iterator[Need]:
-    """Yield all that the operator must be permitted to do, as far as it is known.
+def list_needs(context: Context, *, has_own_secret: bool = True) -> Iterator[Need]:
+    """Yield everything that the operator must be granted, as far as it is known.
 
-    A Secret with a certificate that is not its own is only read.
+    A Secret with a certificate that webop did not make only needs ``get``.
     """
-    for name, kind in product(visit.names, KINDS.values()):
+    for name, kind in product(context.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
-    if (secret := visit.secret) is not None:
+    if (secret := context.secret) is not None:
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
         yield Need("", "secrets", verbs, (secret[0],), secret[1])
-    yield from list_object_needs(visit) if visit.registry else ()
-    if visit.registry.select_resource_handlers():
-        yield from _list_coordination_needs(visit)
-    yield from _list_declared_needs(visit)
+    yield from list_object_needs(context) if context.registry else ()
+    if context.registry.select_resource_handlers():
+        yield from _list_coordination_needs(context)
+    yield from _list_declared_needs(context)
 
 
 def build_review(attributes: Json, account: str | None, home: str) -> tuple[str, Json]:
-    """Return the path and the body of the question whether an account, or one's own, may do it."""
+    """Return the path and the body of an access review for an account; None for the user's own."""
     spec: Json = {"resourceAttributes": attributes}
     kind = "SelfSubjectAccessReview"
     if account is not None:
@@ -151,34 +151,34 @@ def build_review(attributes: Json, account: str | None, home: str) -> tuple[str,
     return f"/apis/{_API}/v1/{kind.lower()}s", body
 
 
-async def check_permissions(visit: Context) -> list[Finding]:
-    """Ask the API server about all that the operator needs."""
+async def check_permissions(context: Context) -> list[Finding]:
+    """Ask the API server about everything that the operator needs."""
 
     async def check(need: Need) -> Finding:
         missing = []
         for attributes in need.list_reviews():
-            path, body = build_review(attributes, visit.account, visit.home)
-            answer = await visit.client.request("POST", path, body=body)
-            if not answer["status"].get("allowed"):
+            path, body = build_review(attributes, context.account, context.home)
+            review = await context.client.request("POST", path, body=body)
+            if not review["status"].get("allowed"):
                 missing.append(attributes)
         return need.judge(missing)
 
-    found = {} if visit.secret is None else await visit.read_secret(*visit.secret)
+    found = {} if context.secret is None else await context.read_secret(*context.secret)
     known = found.get("metadata", {}).get("annotations") or ()
-    is_own = not found or "webop.dev/certificate" in known  # one of others is only read
-    return await run_concurrently(map(check, list_needs(visit, has_own_secret=is_own)))
+    is_own = not found or "webop.dev/certificate" in known  # others are only read
+    return await run_concurrently(map(check, list_needs(context, has_own_secret=is_own)))
 
 
-def list_unknown(visit: Context) -> Iterator[Finding]:
-    """Yield the kinds that are not in the cluster: their handlers and the rights are unknown."""
-    rights = {parse_right(text).selector for text in visit.settings.networking.rights}
-    handled = visit.registry.collect_selectors()
+def list_unknown(context: Context) -> Iterator[Finding]:
+    """Yield the kinds of handlers and rights that the cluster does not have, or not uniquely."""
+    rights = {parse_right(text).selector for text in context.settings.networking.rights}
+    handled = context.registry.collect_selectors()
     for selector in sorted({*handled, *rights}, key=str):
-        if not selector.is_specific or selector.select(visit.resources):
+        if not selector.is_specific or selector.select(context.resources):
             continue
-        what, remedy = "not in the cluster", "Create its definition: kubectl apply -f CRD.yaml"
-        if names := sorted(map(str, selector.find_candidates(visit.resources))):
-            what, remedy = f"ambiguous: {join_names(names)}", "Name the API group, too."
+        what, remedy = "not in the cluster", "Create its CRD: kubectl apply -f CRD.yaml"
+        if names := sorted(map(str, selector.find_candidates(context.resources))):
+            what, remedy = f"ambiguous: {join_names(names)}", "Name the API group as well."
         effect = "its handlers are not called, and " if selector in handled else ""
-        text = f"{what}: {effect}the rights to it are not checked"
+        text = f"{what}: {effect}its permissions were not checked"
         yield warn(str(selector), text, remedy)

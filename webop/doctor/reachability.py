@@ -1,11 +1,12 @@
-"""Whether API servers reach the webhooks of a configuration, and trust who answers there.
+"""Check that API servers can connect to the webhooks of a configuration, and trust them.
 
-First from here, by the handshake of the API server: the same CAs, and no others; the same name.
+First the doctor connects itself, with the handshake of the API server: the same CAs and no others,
+the same name.
 
-Then from there: dry runs (Kubernetes API concepts) make the API server call the webhooks. For each
-one, find something that it is called for, an object or a place for one; send the request. The API
-server names the webhook that has denied it, or could not be called. A webhook whose answer is
-required must have given one if the request goes through.
+Then dry runs (Kubernetes API concepts) make the API server call the webhooks. For each webhook, the
+doctor finds an object that the webhook is called for, or a namespace to create one in, and sends
+the request. The API server's error names the webhook that denied it or could not be called. If the
+request succeeds, every webhook with failurePolicy Fail has responded.
 """
 
 from __future__ import annotations
@@ -38,83 +39,83 @@ from webop.servers.local import WebhookServer
 
 _TIMEOUT = 5.0  # seconds; of a handshake
 _AT_ONCE = 4  # requests; a webhook that does not answer takes 30 s
-_LOOKED_AT = "50"  # objects of a kind
+_LISTED_OBJECTS = "50"  # of a kind
 _TRIED_TARGETS = 5  # kinds of objects for one webhook
 _FORMS = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
-_TEXT_LIMIT = 250  # characters of a reason
+_TEXT_LIMIT = 250  # characters of an error's text
 _CULPRIT = re.compile(r'webhook "(\S+)"(?: denied the request|: (?:failed to call webhook: )?(.+))')
 _REFUSING_USERNAME = re.compile(r'request\.userInfo\.username != ("(?:[^"\\]|\\.)*")')
 
 RENEW = (
-    "The operator writes its own within a minute of its start: start it, or look into its log. "
-    "With certificates of your own, give cafile= to the webhook server."
+    "The operator writes its own caBundle within a minute of its start: start it, or read its log. "
+    "For your own certificates, set cafile= of the webhook server."
 )
-# What to do about errors that are not about webhooks, by their status.
+# Remedies for errors that are not about webhooks, by HTTP status.
 _REMEDIES = {
-    0: "Try the same by kubectl --dry-run=server, and see what the API server says.",
+    0: "Try the same with kubectl --dry-run=server, and read the error of the API server.",
     403: "Run the doctor with an account that may do this, or with --no-probe.",
-    422: "Create an object of this kind to try it on, and run the doctor again.",
+    422: "Create an object of this kind for the dry run, and run the doctor again.",
 }
 
-Webhook = tuple[WebhookType, Json]  # as it is in a configuration of a kind
-Attempt = tuple[str, str, bytes, str]  # a dry run: the method, the path, the body, and what it is
+Webhook = tuple[WebhookType, Json]  # the kind of its configuration, and its entry there
+Attempt = tuple[str, str, bytes, str]  # a dry run: method, path, body, description
 Target = tuple[Resource, str | None, bool, bool]  # resource, subresource; updates, creations
 
 
-class Response(NamedTuple):
-    """How a dry run has ended; without a culprit and a reason, it has gone through."""
+class DryRun(NamedTuple):
+    """The outcome of a dry run; without a culprit and a reason, it succeeded."""
 
     what: str
-    culprit: str = ""  # the webhook that has denied it; or, with a reason, could not be called
+    culprit: str = ""  # the webhook that denied it or, with a reason, could not be called
     reason: str = ""
-    status: int = 0  # of HTTP, of an error that is not about webhooks
+    status: int = 0  # the HTTP status of an error that is not about webhooks
 
 
-# Reasons, what they mean, what to do; the first that is found counts. The texts are those of
-# k8s.io/apiserver, and of Go's net, crypto/x509 and net/http; those of webop itself come first, as
-# they can have the words of others in them.
+# Pattern of a reason, its meaning, its remedy; the first match counts. The texts are those of
+# k8s.io/apiserver, and of Go's net, crypto/x509 and net/http. Those of webop come first, since they
+# can contain the others.
 _CAUSES = (
     (r"There is no webhook '|There are no webhooks for|Webhook '.*' is for ",
      "the operator does not serve this webhook",
-     "Wait for the end of a rollout; else restart the operator, or correct the configuration."),
+     "Wait until a rollout is complete; else restart the operator, or correct the configuration."),
     (r"The review is too large", "the object is too large for the operator",
      "Raise settings.admission.max_body."),
     (r"did not answer within|has taken too long", "a handler takes too long",
-     "See the log; make it faster, or raise timeout_seconds=."),
+     "Find the handler in the log. Make it faster, or raise timeout_seconds=."),
     (r"the limit \(settings\.admission\.max_", "the operator has too many reviews at once",
-     "Find the handler that hangs in the log; or raise the limit, or the number of replicas."),
+     "Find the slow handler in the log; or raise the limit or the number of replicas."),
     (r"certificate has expired or is not", "the certificate has expired, or is not valid yet",
-     "Renew it, or restart the operator if it made it; compare the clocks."),
+     "Renew it, or restart the operator if the operator made it. Compare the clocks."),
     (r"certificate is (not )?valid for|IP SANs|Common Name", "the certificate is for another name",
-     "Make one for <service>.<namespace>.svc, or for the host of the URL."),
+     "Issue one for <service>.<namespace>.svc, or for the host of the URL."),
     (r"x509:|failed to verify|unknown auth", "the caBundle does not trust the certificate", RENEW),
-    (r"gave HTTP response to HTTPS|not look like a TLS", "what answers does not speak TLS",
-     "Let the Service lead to the port of the webhook server."),
-    (r"connection refused", "nobody listens there",
-     "Start the operator; if it runs, compare its port with the targetPort or the URL."),
+    (r"gave HTTP response to HTTPS|not look like a TLS", "the server there does not use TLS",
+     "Point the Service at the port of the webhook server."),
+    (r"connection refused", "no server listens there",
+     "Start the operator. If it runs, compare its port with the targetPort or the URL."),
     (r"no endpoints available", "no pod behind the Service is ready",
-     "See why: kubectl get pods, kubectl logs; and whether the selector of the Service fits."),
+     "Check the pods (kubectl get pods, kubectl logs) and the selector of the Service."),
     (r"no service port", "the Service has no such port",
      "Add it, or correct service_port= of the webhook server."),
     (r"service \"[^\"]*\" not found", "the Service does not exist",
-     "Create it, or correct service= and namespace= of the server."),
-    (r"no such host", "the API server does not know the host",
-     "Give one that it can resolve by host=, or use a Service."),
-    (r"could not find the requested resource", "who answers does not know this webhook (404)",
-     "Check that all replicas run the same version, and where the Service or the URL leads."),
-    (r"deadline exceeded|timeout|no route to|unreachable", "it does not answer in time",
-     "Let firewalls and NetworkPolicies pass the API server; see the log for slow handlers."),
-    (r"connection reset|EOF|broken pipe", "the connection is cut",
-     "See the log of the operator, and of what is in between."),
-    (r"webhook response|get version/kind|unmarshal", "what answers is not an AdmissionReview",
-     "Correct where the Service or the URL leads."),
-    (r"an error on the server|^(?!Post )", "it answers with an error", "See the operator's log."),
-    (r"", "it cannot be called", "See the operator's log."),
+     "Create it, or correct service= and namespace= of the webhook server."),
+    (r"no such host", "the API server cannot resolve the host",
+     "Set host= to a name that it can resolve, or use a Service."),
+    (r"could not find the requested resource", "the server there does not know this webhook (404)",
+     "Check that all replicas run the same version, and the target of the Service or the URL."),
+    (r"deadline exceeded|timeout|no route to|unreachable", "it does not respond in time",
+     "Let the API server pass firewalls and NetworkPolicies; look for slow handlers in the log."),
+    (r"connection reset|EOF|broken pipe", "the connection was closed",
+     "Read the log of the operator, and of proxies in between."),
+    (r"webhook response|get version/kind|unmarshal", "the response is not an AdmissionReview",
+     "Correct the target of the Service or the URL."),
+    (r"an error on the server|^(?!Post )", "it responds with an error", "Read the operator's log."),
+    (r"", "it cannot be called", "Read the operator's log."),
 )  # fmt: skip
 
 
-async def check_trust(visit: Context, webhooks: Sequence[Json]) -> list[Finding]:
-    """Check where the webhooks of a configuration lead: usually, all to the same address."""
+async def check_trust(context: Context, webhooks: Sequence[Json]) -> list[Finding]:
+    """Check the addresses of the webhooks of a configuration; usually, all have the same one."""
     addresses: dict[tuple[str, str], Json] = {}
     for config in (webhook["clientConfig"] for webhook in webhooks):
         service, address = config.get("service") or {}, urlsplit(config.get("url") or "").netloc
@@ -123,124 +124,140 @@ async def check_trust(visit: Context, webhooks: Sequence[Json]) -> list[Finding]
         addresses[address, config.get("caBundle") or ""] = service
     findings: list[Finding] = []
     for (address, bundle), service in addresses.items():
-        findings.append(check_bundle(bundle, visit.now))
-        findings += await _check_address(visit, f"https://{address}", service, bundle)
-    is_soft = not has_required(webhooks)
+        findings.append(check_bundle(bundle, context.now))
+        findings += await _check_address(context, f"https://{address}", service, bundle)
+    is_optional = not has_required(webhooks)
     return [
-        replace(one, level=Level.WARNING) if is_soft and one.level is Level.FAILURE else one
+        replace(one, level=Level.WARNING) if is_optional and one.level is Level.FAILURE else one
         for one in findings
     ]
 
 
 def check_bundle(text: str, now: dt.datetime) -> Finding:
-    """Check that a ``caBundle`` can be used, now and for some time. Pure.
+    """Check that a ``caBundle`` is readable, and valid for some time. Pure.
 
-    What counts is the certificate in it that lives longest: during a rotation, there are old ones.
+    The certificate that expires last counts: during a rotation, the bundle also has old ones.
     """
     if not text:
-        return note("caBundle", "there is none: only CAs that the API server knows are trusted")
+        return note("caBundle", "none: the API server trusts only the CAs of its own system")
     try:
         pems = split_certificates(base64.b64decode(text, validate=True))
         last = max(pems, key=lambda pem: read_validity(pem)[1])
     except ValueError as exc:
-        return fail("caBundle", f"it cannot be read: {exc}", RENEW)
+        return fail("caBundle", f"cannot be read: {exc}", RENEW)
     what = "its CA" if len(pems) == 1 else f"the last of its {len(pems)} CAs"
     return judge_life("caBundle", what, last, now)
 
 
 def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding:
-    """Judge what is left of the life of a certificate: its last tenth or week is little. Pure."""
+    """Return a finding about the validity of a certificate. Pure.
+
+    It is a warning in the last tenth of the validity, at most a week.
+    """
     start, end = read_validity(pem)
     if end - now > min((end - start) * 0.1, dt.timedelta(days=7)):
-        return approve(subject, f"{what} is trusted, valid until {end:%Y-%m-%d}")
+        return approve(subject, f"{what} is trusted and valid until {end:%Y-%m-%d}")
     span, when = describe_seconds(abs((end - now).total_seconds())), f"{end:%Y-%m-%d %H:%M} UTC"
     if end > now:
         return warn(subject, f"{what} expires on {when}, in {span}", RENEW)
     return fail(subject, f"{what} expired on {when}, {span} ago", RENEW)
 
 
-async def _check_address(visit: Context, url: str, service: Json, bundle: str) -> list[Finding]:
-    """Connect to a server if that is possible from here, and check the certificate it shows."""
+async def _check_address(context: Context, url: str, service: Json, bundle: str) -> list[Finding]:
+    """Connect to a server if possible from here, and check the certificate that it sends."""
     parts, place = urlsplit(url), None
     name = str(parts.hostname)
     try:
         if service:
             path = f"/api/v1/namespaces/{service['namespace']}/services/{service['name']}"
-            found = await visit.read(path)
+            found = await context.read(path)
             if not found:
-                remedy = "Create it; or correct service= and namespace= of the webhook server."
-                return [fail("address", f"{url}: there is no such Service", remedy)]
+                remedy = "Create it, or correct service= and namespace= of the webhook server."
+                return [fail("address", f"{url}: the Service does not exist", remedy)]
             place = found["spec"].get("externalName")
-            # Only a pod is sure to resolve the names of Services: elsewhere, they lead anywhere.
+            # Only pods resolve the names of Services reliably.
             if not place and "KUBERNETES_SERVICE_HOST" not in os.environ:
-                text = f"{url} is a Service, which cannot be connected to from here"
-                remedy = "Run it inside: kubectl exec deploy/NAME -- webop doctor"
+                text = f"{url} is a Service, which is reachable only inside the cluster"
+                remedy = "Run the doctor in a pod: kubectl exec deploy/NAME -- webop doctor"
                 return [note("address", text, remedy)]
         shown = await _shake_hands(place or name, parts.port or 443, name, bundle)
     except APIForbiddenError as exc:
         return [note("address", f"unknown: {exc}")]
     except ssl.SSLCertVerificationError as exc:
-        why = f"the caBundle does not trust that for {name}: {exc.verify_message or exc}"
+        reason = exc.verify_message or exc
+        why = f"the caBundle does not trust the certificate for {name}: {reason}"
         return [fail("certificate", why, f"{RENEW} It must have {name} as subjectAltName.")]
     except (OSError, ValueError) as exc:
         is_refused = isinstance(exc, ConnectionRefusedError)
-        reason = "connection refused" if is_refused else str(exc) or "no answer in time"
+        reason = "connection refused" if is_refused else str(exc) or "no response in time"
         text = f"{url} cannot be reached from here: {reason}"
         if isinstance(exc, socket.gaierror | ValueError):  # a bad bundle has its own finding
-            return [note("address", text, "See below whether API servers reach it; else, host=.")]
-        remedy = "Start the operator. If it runs, check the port, and who can reach it."
+            remedy = "If the API server cannot call it either (see below), set host= of the server."
+            return [note("address", text, remedy)]
+        remedy = "Start the operator. If it runs, check its port, firewalls and NetworkPolicies."
         return [warn("address", text, remedy)]
     serial = read_serial(shown)
-    what = f"that for {name}, serial number {serial},"
-    findings = [judge_life("certificate", what, shown, visit.now)]
-    with contextlib.suppress(OSError, ValueError, LookupError):  # it cannot be read from here
-        source, wanted = await _fetch_wanted(visit, service)
+    what = f"the one for {name}, serial number {serial},"
+    findings = [judge_life("certificate", what, shown, context.now)]
+    with contextlib.suppress(OSError, ValueError, LookupError):  # not readable from here
+        source, wanted = await _fetch_wanted(context, service)
         if split_certificates(wanted)[0] != shown:
-            text = f"shown is {serial}, but in {source} is {read_serial(wanted)}"
-            remedy = "Wait a minute for replicas to follow; else restart them, and see their log."
+            text = f"the server uses {serial}, but {source} has {read_serial(wanted)}"
+            remedy = "Wait a minute for the replicas to load it; else restart them, read their log."
             findings.append(warn("certificate", text, remedy))
     return findings
 
 
 async def _shake_hands(host: str, port: int, name: str, bundle: str) -> bytes:
-    """Return the certificate that a server of a name shows, if it is trusted."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.hostname_checks_common_name = False
-    # As for Go, whatever is in the bundle is trusted, not only what is its own CA.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    """Return the certificate of a server as PEM.
+
+    Raises:
+        ssl.SSLCertVerificationError: the CA bundle does not trust it, or it has another name.
+    """
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.hostname_checks_common_name = False
+    # As in Go, every certificate in the bundle is trusted, not only self-signed ones.
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if bundle:
-        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
+        tls.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
     else:
-        context.load_default_certs()
+        tls.load_default_certs()
     async with asyncio.timeout(_TIMEOUT):
-        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+        _, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=name)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-async def _fetch_wanted(visit: Context, service: Json) -> tuple[str, bytes]:
-    """Return where the operator has its certificate from, and that."""
-    server = visit.settings.admission.server
+async def _fetch_wanted(context: Context, service: Json) -> tuple[str, bytes]:
+    """Return the source of the operator's certificate, and the certificate there."""
+    server = context.settings.admission.server
     if isinstance(server, WebhookServer) and server.certfile:
         return str(server.certfile), await asyncio.to_thread(Path(server.certfile).read_bytes)
-    name = visit.name_secret(service["name"])
-    secret = await visit.read_secret(service["namespace"], name)
+    name = context.name_secret(service["name"])
+    secret = await context.read_secret(service["namespace"], name)
     return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 
 
-def read_answer(what: str, error: APIError) -> Response:
-    """Return how a dry run has ended, by the error that it has ended with."""
+def parse_error(what: str, error: APIError) -> DryRun:
+    """Return the outcome of a dry run that failed."""
     text = " ".join(str(error).split())
     if found := _CULPRIT.search(text):
-        return Response(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
-    return Response(what, "", text[:_TEXT_LIMIT], getattr(error, "status", 0))
+        return DryRun(what, found[1], (found[2] or "")[:_TEXT_LIMIT])
+    return DryRun(what, "", text[:_TEXT_LIMIT], getattr(error, "status", 0))
 
 
 def judge(
-    webhook: Webhook, own: Response | str, everything: Iterable[Response], username: str | None
+    webhook: Webhook, own: DryRun | str, everything: Iterable[DryRun], username: str | None
 ) -> Finding:
-    """Say whether the API server can call a webhook: any answer can name it, its own or another."""
+    """Return whether the API server can call a webhook; the error of any dry run can name it.
+
+    Args:
+        webhook: the webhook.
+        own: the outcome of its dry run, or the reason why there was none.
+        everything: the outcomes of all dry runs.
+        username: the name of this account, None if unknown.
+    """
     reason, body = webhook
     name = str(body["name"])
     about = [one for one in everything if one.culprit == name]
@@ -249,35 +266,35 @@ def judge(
         _, what, remedy = next(causes)
         return fail(name, f"{what}: {trouble}", remedy)
     if about:
-        return approve(name, f"reached: it has denied {about[0].what}")
+        return approve(name, f"called: it denied {about[0].what}")
     if isinstance(own, str):
-        return note(name, f"not tried: {own}")
+        return note(name, f"not called: {own}")
     what = own.what
     if own.culprit and own.reason:
-        text = f"unknown: {what} has failed at another webhook, {own.culprit}"
-        return warn(name, text, "Repair that one first, and run the doctor again.")
+        text = f"unknown: {what} failed at another webhook, {own.culprit}"
+        return warn(name, text, "Fix that one first, and run the doctor again.")
     if own.culprit:
-        return note(name, f"not tried: {own.culprit} has denied {what}")
+        return note(name, f"not called: {own.culprit} denied {what}")
     # The schema is checked between the mutating and the validating webhooks.
     is_late = own.status == 422 and reason is WebhookType.MUTATING
     if own.reason and not is_late:
         text = f"unknown: {what} failed before this check: {own.reason}"
         return warn(name, text, _REMEDIES.get(own.status, _REMEDIES[0]))
-    # Of conditions, only the one that exempts another account, the operator, is surely fulfilled.
+    # Only the condition that exempts another account (the operator's) is certainly true.
     mine = f'request.userInfo.username != "{username}"'
     conditions = [one["expression"] for one in body.get("matchConditions") or ()]
     known = [one for one in conditions if username and _REFUSING_USERNAME.fullmatch(one)]
     if not has_required([body]):
-        why = "passes anyway (failurePolicy Ignore)"
+        why = "succeeds in any case (failurePolicy Ignore)"
     elif conditions != known or mine in known:
-        why = "has passed, but matchConditions may have exempted it"
+        why = "succeeded, but matchConditions may have exempted it"
     else:
-        return approve(name, f"reached by {what}")
+        return approve(name, f"called by {what}")
     return note(name, f"unknown: {what} {why}")
 
 
 def parse_selector(selector: Json | None) -> tuple[str, dict[str, str]]:
-    """Return a label selector (meta/v1) as that of a query, and labels that it selects."""
+    """Return a label selector (meta/v1) as a query, and some labels that it selects."""
     labels = (selector or {}).get("matchLabels") or {}
     others = (selector or {}).get("matchExpressions") or ()
     needs = [(key, "In", [value]) for key, value in labels.items()]
@@ -288,12 +305,12 @@ def parse_selector(selector: Json | None) -> tuple[str, dict[str, str]]:
 
 
 def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Target]:
-    """Return what a webhook can be tried with, of the resources of the cluster.
+    """Yield the resources of the cluster that a dry run can use to call a webhook.
 
-    Only main bodies and their status can: the operations on other subresources do something else.
+    Of subresources, only ``status`` is suitable: operations on others have effects of their own.
     """
-    tryable = (resource for resource in resources if {"list", "patch"} <= resource.verbs)
-    known = sorted(tryable, key=lambda resource: resource.name)
+    suitable = (resource for resource in resources if {"list", "patch"} <= resource.verbs)
+    known = sorted(suitable, key=lambda resource: resource.name)
     for rule, resource in product(webhook.get("rules") or (), known):
         group, version, plural, names = *resource, set(rule["resources"])
         scope = "Namespaced" if resource.namespaced else "Cluster"
@@ -311,7 +328,7 @@ def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Targe
 
 
 def build_update(resource: Resource, subresource: str | None, body: Json) -> Attempt:
-    """Return a change of an object that changes nothing but an annotation."""
+    """Return a dry run that updates one annotation of an object."""
     namespace, name = body["metadata"].get("namespace"), body["metadata"]["name"]
     path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
     change: Json = {"metadata": {"annotations": {"webop.dev/doctor": "probe"}}}
@@ -323,7 +340,7 @@ def build_update(resource: Resource, subresource: str | None, body: Json) -> Att
 def build_creation(
     resource: Resource, namespace: str | None, labels: Mapping[str, str], model: Json | None
 ) -> Attempt:
-    """Return a creation of an object, which resembles the model if there is one."""
+    """Return a dry run that creates an object, as a copy of the model if there is one."""
     made = {key: value for key, value in (model or {}).items() if key != "status"}
     metadata = made.get("metadata") or {}
     kept = {key: metadata.get(key) or {} for key in ("labels", "annotations")}
@@ -334,62 +351,62 @@ def build_creation(
     return "POST", path, encode_body(made), f"a CREATE of {resource.plural}{where}"
 
 
-async def probe(visit: Context, webhooks: Collection[Webhook]) -> list[Finding]:
-    """Make the API server call webhooks; return a finding for each."""
-    gate = asyncio.Semaphore(_AT_ONCE)
+async def probe(context: Context, webhooks: Collection[Webhook]) -> list[Finding]:
+    """Make the API server call webhooks; return one finding for each."""
+    limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def send(method: str, path: str, body: bytes, what: str) -> Response:
+    async def send(method: str, path: str, body: bytes, what: str) -> DryRun:
         form = JSON if method == "POST" else MERGE_PATCH
-        async with gate:
+        async with limit:
             try:
-                await visit.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
+                await context.client.perform(Call(method, path, {"dryRun": "All"}, body, form))
             except APIError as exc:
-                return read_answer(what, exc)
-        return Response(what)
+                return parse_error(what, exc)
+        return DryRun(what)
 
-    attempts = await run_concurrently(_prepare(visit, body) for _, body in webhooks)
+    attempts = await run_concurrently(_prepare(context, body) for _, body in webhooks)
     unique = dict.fromkeys(one for one in attempts if not isinstance(one, str))
     sent = await run_concurrently(send(*one) for one in unique)
-    answers = dict(zip(unique, sent, strict=True))
-    own = [one if isinstance(one, str) else answers[one] for one in attempts]
-    return [judge(*one, sent, visit.username) for one in zip(webhooks, own, strict=True)]
+    outcomes = dict(zip(unique, sent, strict=True))
+    own = [one if isinstance(one, str) else outcomes[one] for one in attempts]
+    return [judge(*one, sent, context.username) for one in zip(webhooks, own, strict=True)]
 
 
-async def _prepare(visit: Context, webhook: Json) -> Attempt | str:
-    """Return a request that a webhook is called for; or say why there is none."""
+async def _prepare(context: Context, webhook: Json) -> Attempt | str:
+    """Return a dry run that calls a webhook, or the reason why there is none."""
     places: list[str] | None = None  # the namespaces that it is called for; None for all
     if query := parse_selector(webhook.get("namespaceSelector"))[0]:
         try:
-            listed = await visit.read("/api/v1/namespaces", labelSelector=query)
+            listed = await context.read("/api/v1/namespaces", labelSelector=query)
         except APIForbiddenError:
-            return "its namespaces are unknown: this account may not list namespaces"
+            return "this account is not allowed to list namespaces, to find those of the webhook"
         places = [item["metadata"]["name"] for item in listed["items"]]
     query, labels = parse_selector(webhook.get("objectSelector"))
-    targets = list(list_targets(webhook, visit.resources))
+    targets = list(list_targets(webhook, context.resources))
     for resource, subresource, updates, creates in targets[:_TRIED_TARGETS]:
-        found = await _find_object(visit, resource, query, places)
+        found = await _find_object(context, resource, query, places)
         if found is not None and updates:
             return build_update(resource, subresource, found)
         present = found and found["metadata"].get("namespace")
-        known = (present, *(visit.namespaces or (visit.namespace, *(places or ()))))
+        known = (present, *(context.namespaces or (context.namespace, *(places or ()))))
         served = [name for name in known if name and (places is None or name in places)]
         if creates and (served or not resource.namespaced):
             return build_creation(resource, served[0] if served else None, labels, found)
     if names := ", ".join(dict.fromkeys(resource.plural for resource, *_ in targets)):
-        return f"there is no object of {names} that it is called for, and no place for one"
-    return "it is called only for what a dry run cannot try, or is not in the cluster"
+        return f"no object of {names} matches it, and there is no namespace to create one in"
+    return "its rules match only operations that a dry run cannot do, or kinds not in the cluster"
 
 
 async def _find_object(
-    visit: Context, resource: Resource, query: str, places: list[str] | None
+    context: Context, resource: Resource, query: str, places: list[str] | None
 ) -> Json | None:
-    """Return an object that the webhook is called for, if there is one that can be read."""
-    where = visit.namespaces or (None, visit.namespace)  # None is the whole cluster
+    """Return an object that the webhook is called for; None if this account can read none."""
+    where = context.namespaces or (None, context.namespace)  # None is the whole cluster
     for path in dict.fromkeys(resource.get_url(namespace=place) for place in where):
         with contextlib.suppress(APIForbiddenError):
-            listed = await visit.read(path, limit=_LOOKED_AT, labelSelector=query)
+            listed = await context.read(path, limit=_LISTED_OBJECTS, labelSelector=query)
             for item in listed.get("items") or ():
-                namespace = item["metadata"].get("namespace")  # without, it is called always
+                namespace = item["metadata"].get("namespace")  # cluster-wide objects always match
                 is_served = places is None or namespace is None or namespace in places
                 if is_served and "deletionTimestamp" not in item["metadata"]:
                     return dict(item)

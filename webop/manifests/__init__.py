@@ -1,1 +1,1 @@
-"""What it takes to deploy an operator: Kubernetes objects, RBAC rules, an image."""
+"""Build what a deployment of an operator needs: Kubernetes objects, RBAC rules, a Dockerfile."""

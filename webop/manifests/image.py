@@ -1,4 +1,4 @@
-"""A Dockerfile for an operator: what is installed in one stage, what runs in another."""
+"""Build a Dockerfile with two stages: one installs the dependencies, the other runs webop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from webop.manifests.objects import PROBES_PORT
 from webop.version import __version__
 
-#: By digest, so that each build has the same base.
+#: With its digest, so that each build uses the same base.
 BASE = (
     "python:3.13.15-slim-trixie"
     "@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b"
@@ -30,15 +30,14 @@ def build_dockerfile(
 ) -> str:
     """Return the text of a Dockerfile.
 
-    What is installed comes from ``requirements.txt`` or from ``pyproject.toml`` in the folder, or
-    is webop alone.
+    It installs ``requirements.txt``, or else the project of ``pyproject.toml``, or else webop.
 
     Args:
         root: the folder that the image is built in.
-        files: of the operator, relative to that.
+        files: the files of the operator, relative to the root.
         sources: the arguments of ``webop run`` that name files and modules.
-        command: the arguments that it is asked for by.
-        name: of the image.
+        command: the arguments of ``webop image``, for the first comment.
+        name: the name of the image.
         wheels: a folder in the root with wheels that are not in the package index.
     """
     project = root / "pyproject.toml"
@@ -57,11 +56,11 @@ def build_dockerfile(
     return f"""\
 # Made by: webop image {command}
 #   docker build -t {name} .
-# By digest, so that each build has the same base. To take a newer one, with its fixes:
+# The digest makes each build use the same base. To find the digest of a newer base:
 #   docker buildx imagetools inspect {BASE.partition(":")[0]}:3.13-slim
 FROM {BASE} AS base
 
-# What needs a compiler can get one here (RUN apt-get install ...): it does not get further.
+# If a dependency needs a compiler, install it in this stage (RUN apt-get install ...).
 FROM base AS build
 WORKDIR /build
 {copies}\
@@ -71,20 +70,20 @@ FROM base
 COPY --from=build /operator /usr/local
 WORKDIR /src
 {_copy(files)}
-# Nothing is written: the root file system can be read-only.
+# Python writes no .pyc files, so the root file system can be read-only.
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# A number, so that Kubernetes can see that it is not root.
+# A number, because Kubernetes cannot check runAsNonRoot for a name.
 USER 65532:65532
 EXPOSE {PROBES_PORT} 9443
-# No shell in between: signals must get to the operator itself. There is no HEALTHCHECK, as
-# Kubernetes has probes.
+# No shell, so that the operator itself receives signals. No HEALTHCHECK, since Kubernetes has
+# probes.
 ENTRYPOINT ["webop"]
 CMD {json.dumps([*arguments, *sources])}
 """
 
 
 def _copy(files: Collection[Path]) -> str:
-    """Return the instructions that copy files to where they are, folder by folder."""
+    """Return one COPY instruction for each folder; the files keep their relative paths."""
     folders: dict[Path, list[str]] = {}
     for file in sorted(files):
         folders.setdefault(file.parent, []).append(str(file))
@@ -95,7 +94,7 @@ def _copy(files: Collection[Path]) -> str:
 
 
 def list_own_files(root: Path) -> set[Path]:
-    """Return the imported Python files below a folder, relative to it, but for libraries."""
+    """Return the imported Python files below a folder, relative to it, without libraries."""
     found = set()
     libraries = sysconfig.get_path("stdlib")
     for module in list(sys.modules.values()):

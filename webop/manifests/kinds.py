@@ -1,7 +1,7 @@
-"""Which kinds the handlers are for, with no cluster to ask: RBAC rules name groups and plurals.
+"""Find the kinds of handlers without a cluster, since RBAC rules need groups and plurals.
 
-Kubernetes' own kinds are in a table here, others in the definitions that users have in files.
-Where neither has it, what the decorator says must be enough.
+Kubernetes' own kinds are in a table here, others in the CRDs that users have in files. For
+unknown kinds, the decorator must name group and plural.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from webop.handling.handlers import ResourceHandler
 from webop.objects.resources import EVERYTHING, Resource, Selector
 from webop.objects.rights import Right
 
-# By API group: kinds, with "+" if the status is a subresource, and with their short names.
+# Kinds by API group; "+" if status is a subresource; ":" before each short name.
 _NAMESPACED: Final = {
     "": (
         "ConfigMap:cm Endpoints:ep Event:ev LimitRange:limits PersistentVolumeClaim+:pvc Pod+:po "
@@ -57,11 +57,11 @@ _CLUSTERWIDE: Final = {
     ),
 }
 _STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
-_REMEDY: Final = "Name the file with its definition by --crd, or ask a cluster by --cluster."
+_REMEDY: Final = "Name the file with its CRD with --crd, or use a cluster with --cluster."
 
 
 def list_builtin() -> Iterator[Resource]:
-    """Yield the kinds that every cluster has, as of Kubernetes 1.36."""
+    """Yield the built-in kinds of Kubernetes 1.36."""
     for table in (_NAMESPACED, _CLUSTERWIDE):
         for group, kinds in table.items():
             for entry in kinds.split():
@@ -87,7 +87,7 @@ def _build_plural(singular: str) -> str:
 
 
 def read_definitions(paths: Iterable[Path]) -> Iterator[Resource]:
-    """Yield the kinds that CustomResourceDefinitions in files, or in folders of files, define.
+    """Yield the kinds of the CustomResourceDefinitions in files, or in folders of files.
 
     Raises:
         ConfigurationError: a file cannot be read, or has no definition.
@@ -129,7 +129,7 @@ def _parse_definition(spec: dict[str, Any]) -> Iterator[Resource]:
 
 
 def _rank(version: str) -> tuple[int, ...]:
-    """Return what sorts versions as API servers do: v2, v1, v1beta1, v1alpha1, others."""
+    """Return the sort key of a version, as API servers rank them: v2, v1, v1beta1, v1alpha1."""
     matched = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     return (_STAGES[matched[2]], int(matched[1]), int(matched[3] or 0)) if matched else (-1,)
 
@@ -137,17 +137,17 @@ def _rank(version: str) -> tuple[int, ...]:
 def find_kinds(
     users: Iterable[ResourceHandler | Right], known: Collection[Resource], *, is_complete: bool
 ) -> tuple[set[Resource], list[str]]:
-    """Return the kinds that are meant, and what is doubtful about them, in sentences.
+    """Return the kinds that handlers and rights select, and warnings about them.
 
     For EVERYTHING, the plural is "*", as in RBAC rules.
 
     Args:
-        users: handlers of objects or of reviews, and rights.
-        known: all kinds that are known by their definitions.
+        users: handlers of objects or admission handlers, and rights.
+        known: all kinds with known definitions.
         is_complete: whether these are all kinds of a cluster.
 
     Raises:
-        ConfigurationError: it is not known which kinds are meant.
+        ConfigurationError: a selector does not identify its kinds.
     """
     kinds, doubts = set[Resource](), dict[str, None]()
     for user in users:
@@ -157,11 +157,11 @@ def find_kinds(
         if selector.any_name is EVERYTHING:
             kinds.add(Resource(selector.group or "*", "*", "*", namespaced=True))
             which = f"all kinds of the group {selector.group}" if selector.group else "all kinds"
-            doubts[f"{user} is for EVERYTHING: the account gets rights to {which}."] = None
+            doubts[f"{user} uses EVERYTHING: the account gets rights to {which}."] = None
         elif not (selector.is_specific or is_complete):
             what = "a function" if selector.fn else f"the category {selector.category}"
             raise ConfigurationError(
-                f"{user}: which kinds {what} stands for, only a cluster knows. Add --cluster."
+                f"{user}: cannot find the kinds of {what} without a cluster. Add --cluster."
             )
         elif found := selector.find_candidates(known):
             if selector.is_ambiguous(known):
@@ -169,14 +169,14 @@ def find_kinds(
                 raise ConfigurationError(f"{user}: {selector} is ambiguous: {names}.")
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
-            if assumed not in kinds:  # once for all handlers of it
+            if assumed not in kinds:  # one warning for all its handlers
                 doubts[
-                    f"{user}: the definition of {assumed} is not known. It is taken for a kind "
-                    "with namespaces and a status subresource. To be sure, name its file by --crd."
+                    f"{user}: the definition of {assumed} is unknown. Assuming that it is "
+                    "namespaced and has a status subresource. To be sure, pass its CRD with --crd."
                 ] = None
             kinds.add(assumed)
         elif is_complete:
-            why = "is not in the cluster" if selector.is_specific else "is for nothing there"
+            why = "is not in the cluster" if selector.is_specific else "matches no kind there"
             raise ConfigurationError(f"{user}: {selector} {why}.{selector.suggest(known)}")
         else:
             raise ConfigurationError(
@@ -187,7 +187,7 @@ def find_kinds(
 
 
 def _assume(selector: Selector) -> Resource | None:
-    """Return the kind that a decorator gives the group and the plural of; None if it does not."""
+    """Return the kind of a selector that has group and plural; None for other selectors."""
     name = selector.any_name
     is_plural = isinstance(name, str) and name.endswith("s") and name.islower()
     plural = selector.plural or (name if is_plural else None)

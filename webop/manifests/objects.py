@@ -1,4 +1,4 @@
-"""The Kubernetes objects of an operator, but for its rights: YAML with the reasons beside it."""
+"""Build the Kubernetes objects of an operator, except RBAC, as YAML with comments that say why."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ STATUS_PORT = 8081
 
 
 def _dump(value: Any) -> str:
-    """Return a value in YAML: mappings in one line, items of lists in one each."""
+    """Return a value as YAML: mappings in one line, each item of a list in its own line."""
     return dump(value, is_flow=isinstance(value, dict), width=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is deployed.
+    """A deployment.
 
     Attributes:
-        name: of the objects.
+        name: the name of the objects.
         home: the namespace of the objects.
-        image: of the container.
-        arguments: of ``webop`` in the container.
-        variables: of the environment.
-        replicas: how many there are.
-        is_shared: whether replicas get along with each other: by a Lease, or with webhooks only.
-        server: of the webhooks, if they are behind a Service.
-        pod_networks: who must not get to the webhooks.
-        scraper: the namespace of those who get the metrics, if anybody does.
+        image: the image of the container.
+        arguments: the arguments of ``webop`` in the container.
+        variables: the environment variables of the container.
+        replicas: the number of replicas.
+        is_shared: whether several replicas can run: with a Lease, or with webhooks only.
+        server: the webhook server, if it is behind a Service.
+        pod_networks: the networks that cannot connect to the webhooks.
+        scraper: the namespace whose pods scrape the metrics, or None.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of all objects, and of the pods."""
+        """The labels of all objects and of the pods."""
         return {"app.kubernetes.io/name": self.name}
 
     @property
@@ -72,7 +72,7 @@ metadata:
     app.kubernetes.io/name: {self._name}"""
 
     def build_namespace(self) -> str:
-        """Return the namespace; pods that could do more than the operator's are refused in it."""
+        """Return the namespace; it refuses pods with more privileges than the operator's."""
         return f"""\
 apiVersion: v1
 kind: Namespace
@@ -113,7 +113,8 @@ spec:
 {self._build_annotations()}\
     spec:
       serviceAccountName: {self._name}
-      # Webhooks are served for ten seconds more, what is in flight has ten, handlers the rest.
+      # Ten seconds to serve webhooks while traffic drains, ten for open requests, the rest for
+      # handlers.
       terminationGracePeriodSeconds: 60
       securityContext:
         runAsNonRoot: true
@@ -125,7 +126,7 @@ spec:
           args:
 {textwrap.indent(_dump(list(self.arguments)), "            ")}
           env:
-            # The name of the replica: in the Lease, in the log, for "webop doctor".
+            # The name of the replica, for the Lease, the log and "webop doctor".
             - name: POD_ID
               valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}
 {variables}\
@@ -134,7 +135,7 @@ spec:
           readinessProbe:
             httpGet: {{path: /readyz, port: probes}}
             periodSeconds: 5
-          # It is fine also while the API server is away: a restart would not help.
+          # It succeeds while the API server is down, as a restart would not help.
           livenessProbe:
             httpGet: {{path: /livez, port: probes}}
             initialDelaySeconds: 10
@@ -155,7 +156,7 @@ spec:
         if self.scraper is None:
             return ""
         return f"""\
-      # For a Prometheus that goes by them; one that does not needs a PodMonitor of port "probes".
+      # For a Prometheus that reads annotations; others need a PodMonitor for the port "probes".
       annotations:
         prometheus.io/scrape: "true"
         prometheus.io/port: "{PROBES_PORT}"
@@ -166,11 +167,12 @@ spec:
         if self.is_shared:
             return "type: RollingUpdate\nrollingUpdate: {maxUnavailable: 0, maxSurge: 1}"
         return (
-            "# Without a Lease, two would handle the same objects during an update.\ntype: Recreate"
+            "# Without a Lease, two pods would handle the same objects during an update.\n"
+            "type: Recreate"
         )
 
     def _build_spread(self) -> str:
-        """Return what puts replicas on different nodes, and in different zones."""
+        """Return the constraints that spread replicas over nodes and zones."""
         if self.replicas < 2:
             return ""
         rules = (
@@ -188,25 +190,25 @@ spec:
         return f"topologySpreadConstraints:\n{''.join(rules)}"
 
     def build_budget(self) -> str:
-        """Return what keeps a replica while nodes are drained."""
+        """Return the PodDisruptionBudget, which keeps a replica while nodes are drained."""
         return f"""\
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 {self._head}
 spec:
   maxUnavailable: 1
-  # Pods that are not ready are no reason to keep a node.
+  # Pods that are not ready do not block the drain of a node.
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
       app.kubernetes.io/name: {self._name}"""
 
     def build_service(self) -> str:
-        """Return the Service, by which API servers reach the webhooks."""
+        """Return the Service for the webhooks."""
         port = self.server.service_port if self.server else 443
         head = self._head.replace(f"name: {self._name}", f"name: {_dump(self.service)}", 1)
         return f"""\
-# By this, API servers reach the webhooks of pods that are ready.
+# API servers call the webhooks of ready pods at this Service.
 apiVersion: v1
 kind: Service
 {head}
@@ -217,7 +219,7 @@ spec:
     - {{name: webhooks, port: {port}, targetPort: webhooks}}"""
 
     def build_policy(self) -> str:
-        """Return who reaches the pods: API servers, the kubelet, those who get the metrics."""
+        """Return the NetworkPolicy: API servers, the kubelet and scrapers can connect to pods."""
         policy = f"""\
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -231,7 +233,7 @@ spec:
             ""
             if self.scraper is None
             else f"""
-    # Metrics are got by this namespace, at the port of the probes.
+    # Pods of this namespace scrape the metrics, at the port of the probes.
     - ports:
         - {{protocol: TCP, port: probes}}
       from:
@@ -239,9 +241,10 @@ spec:
             matchLabels: {{kubernetes.io/metadata.name: {_dump(self.scraper)}}}"""
         )
         if self.server is None and scraping:
-            return f"# The kubelet reaches the probes with no rule.\n{policy}\n  ingress:{scraping}"
+            head = "# The kubelet needs no rule to call the probes."
+            return f"{head}\n{policy}\n  ingress:{scraping}"
         if self.server is None:
-            return f"# Nobody reaches the pods but the kubelet, which needs no rule.\n{policy}"
+            return f"# Only the kubelet can connect to the pods; it needs no rule.\n{policy}"
         blocks = "".join(
             f"        - ipBlock: {{cidr: {json.dumps(everything)}, except: {json.dumps(own)}}}\n"
             if own
@@ -252,11 +255,11 @@ spec:
             )
         )
         return f"""\
-# API servers reach the webhooks, the kubelet the probes (it needs no rule), and nobody else. For a
-# policy, API servers are no pods, and their addresses are not known here. So the pods are kept out:
-# --pod-network must be that of your cluster. Better still, put the addresses of your control plane
-# in place of both blocks (kubectl get endpoints kubernetes). Some clusters lead API servers through
-# agents in kube-system (konnectivity).
+# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
+# A policy cannot select API servers, which are not pods, and "webop manifests" does not know their
+# addresses. So it excludes pods: --pod-network must be the network of your cluster. It is better to
+# replace both blocks by the addresses of your control plane (kubectl get endpoints kubernetes).
+# In some clusters, API servers connect through agents in kube-system (konnectivity).
 {policy}
   ingress:
     - ports:

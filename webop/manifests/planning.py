@@ -1,6 +1,6 @@
-"""From handlers and settings to all that is deployed.
+"""Build all manifests from handlers and settings.
 
-Flow: startup handlers → how replicas and webhooks get along → kinds → rights → objects.
+Flow: startup handlers → Lease and webhook settings → kinds → rights → objects.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SERVICE = "WEBOP_SERVICE"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What users ask for; see the help of the command for what is not described here.
+    """The options of ``webop manifests``; its help describes those that are not listed here.
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
-        rules: files with rules, and rights in short.
-        metrics: the namespace of the pods that scrape them.
-        variables: of the environment in the container.
-        namespaces: where the operator works; empty for everywhere.
+        rules: files with rules, and rights in the short form.
+        metrics: the namespace of the pods that scrape the metrics.
+        variables: the environment variables of the container.
+        namespaces: where the operator works; empty for the whole cluster.
     """
 
     sources: Sequence[str]
@@ -76,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Manifests:
-    """YAML documents by the name of the file that they belong to, and what is doubtful."""
+    """YAML documents by the name of their file, and warnings."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -87,18 +87,17 @@ class Manifests:
 
 
 async def build_manifests(registry: OperatorRegistry, request: Request) -> Manifests:
-    """Return the manifests of an operator.
-
-    The variables of the environment are changed.
+    """Return the manifests of an operator. Set the environment variables of the request.
 
     Raises:
-        ConfigurationError: the handlers cannot work so, or too little is known about them.
-        LoginError: there are no credentials for the cluster that is to be asked.
-        APIError: it does not answer.
+        ConfigurationError: the handlers cannot work with these options or settings, or a kind is
+            unknown.
+        LoginError: there are no credentials for the cluster (``--cluster``).
+        APIError: a request to that cluster failed.
     """
     variables = dict(request.variables)
-    visit = await _prepare(registry, request, variables)
-    settings, known = visit.settings, set[Resource]()  # of equal ones, the first counts
+    context = await _prepare(registry, request, variables)
+    settings, known = context.settings, set[Resource]()  # of equal kinds, the first stays
     if request.asks_cluster:
         async with connect_command() as client:
             known.update((await discover(client)).resources)
@@ -112,18 +111,20 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     clients = [str(one) for one in (*watched, *webhooks) if names_argument(one.fn, "client")]
     if clients and not (texts or own):
         doubts.append(
-            f"{', '.join(clients)}: what is done by the client is not known. Say it in "
-            "settings.networking.rights, or by --rules."
+            f"{', '.join(clients)}: what these handlers do with the client is unknown. Declare it "
+            "in settings.networking.rights, or with --rules."
         )
-    peerings = () if settings.peering.standalone else build_kinds(clusterwide=not visit.namespaces)
-    visit.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
+    peerings = (
+        () if settings.peering.standalone else build_kinds(clusterwide=not context.namespaces)
+    )
+    context.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
     if replicas > 1 and not is_shared:
         raise ConfigurationError(
-            f"{replicas} replicas would each handle the same objects. They need a Lease: leave "
-            "out --no-lease."
+            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
+            "--no-lease."
         )
     scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
     others = ["--standalone"] if settings.peering.standalone else []
@@ -140,12 +141,12 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
-        server=visit.service_server,
+        server=context.service_server,
         pod_networks=request.pod_networks,
         scraper=request.metrics,
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
-    roles = build_rights(plan, list_needs(visit), request.namespaces, visit.handled, own)
+    roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
     made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, doubts)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
@@ -161,24 +162,24 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
 async def _prepare(
     registry: OperatorRegistry, request: Request, variables: dict[str, str]
 ) -> Context:
-    """Return what is known of the operator after its startup handlers; add variables.
+    """Call the startup handlers; return the context with their settings, and add variables.
 
     Raises:
-        ConfigurationError: the settings do not fit a deployment.
+        ConfigurationError: the settings do not work in a deployment.
     """
     webhooks = registry.select_webhooks()
     if webhooks:
         if request.managed is not None and request.ca is None:
             variables[_MANAGED] = request.managed
         variables.setdefault(_SERVICE, request.service or request.name)
-    os.environ.update(variables)  # as in the container, for the startup handlers
+    os.environ.update(variables)  # the startup handlers see them as in the container
     settings = OperatorSettings.from_environment(variables)
     if request.has_lease and registry.select_resource_handlers():
         name = request.lease or settings.leadership.lease_name or request.name
         settings.leadership.lease_name = name
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
-    visit = Context(
+    context = Context(
         settings=settings,
         managed=None,
         account=f"system:serviceaccount:{request.home}:{request.name}",
@@ -188,23 +189,27 @@ async def _prepare(
         calls_startup=request.calls_startup,
         startup_timeout=_STARTUP_TIMEOUT,
     )
-    for finding in await call_startup(visit, _HOST) if request.calls_startup else ():
+    for finding in await call_startup(context, _HOST) if request.calls_startup else ():
         if finding.level is not Level.OK:
             raise ConfigurationError(
-                f"{finding.text}. Give them what they need by --env NAME=VALUE, or leave them out "
-                "by --no-startup."
+                f"{finding.text}. Set the variables that they need with --env NAME=VALUE, or skip "
+                "them with --no-startup."
             )
     settings.peering.standalone |= not settings.peering.mandatory
     if webhooks:
         _check_webhooks(settings, request, variables)
-        visit.names = [settings.admission.managed] if settings.admission.managed else []
-    return visit
+        context.names = [settings.admission.managed] if settings.admission.managed else []
+    return context
 
 
 def _check_webhooks(
     settings: OperatorSettings, request: Request, variables: dict[str, str]
 ) -> None:
-    """Check that API servers reach the webhooks of a pod; choose a name for what has none."""
+    """Check that API servers can call webhooks in pods; set default names.
+
+    Raises:
+        ConfigurationError: the server is not behind a Service, or options contradict settings.
+    """
     admission = settings.admission
     if admission.server is None and not request.calls_startup:
         admission.server = WebhookServiceServer()
@@ -213,8 +218,8 @@ def _check_webhooks(
         if server is None or isinstance(server, WebhookServer):
             given = "not set" if server is None else f"a {type(server).__name__}"
             raise ConfigurationError(
-                f"settings.admission.server is {given}, but the handlers have webhooks: API "
-                "servers reach pods by a Service. Set it in a startup handler: "
+                f"settings.admission.server is {given}, but the handlers have webhooks, which API "
+                "servers call through a Service. Set it in a startup handler: "
                 "settings.admission.server = webop.WebhookServiceServer()"
             )
         del variables[_SERVICE]
@@ -224,11 +229,11 @@ def _check_webhooks(
         if server.service:
             del variables[_SERVICE]
         if server.port == 0:
-            raise ConfigurationError("WebhookServiceServer(port=0): a Service needs a port.")
+            raise ConfigurationError("WebhookServiceServer(port=0): a Service needs a fixed port.")
     if request.ca is not None:
         if admission.managed is not None:
             raise ConfigurationError(
-                f"--ca: the webhook configurations would be kept by hand, but the startup handlers "
+                f"--ca is for webhook configurations that you maintain, but the startup handlers "
                 f"set settings.admission.managed = {admission.managed!r}."
             )
     elif request.managed is None and admission.managed is None:
@@ -246,7 +251,7 @@ def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
 def _build_webhooks(
     registry: OperatorRegistry, request: Request, plan: Plan, kinds: Collection[Resource]
 ) -> Iterator[str]:
-    """Yield the webhook configurations, for those who keep them by hand."""
+    """Yield the webhook configurations, for users who maintain them (``--ca``)."""
     if plan.server is None or request.ca is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(

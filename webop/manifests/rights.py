@@ -1,4 +1,4 @@
-"""RBAC for an operator: what it needs (:mod:`webop.doctor.permissions`), as roles and bindings."""
+"""Build roles and bindings from the needs of an operator (:mod:`webop.doctor.permissions`)."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from webop.objects.rights import VERBS, parse_right
 
 Json = dict[str, Any]
 
-_HANDLED: Final = "The objects that the handlers are for."
-_OWN: Final = "What the handlers do, as in the file of --rules."
-_DECLARED: Final = "What the handlers do, as settings.networking.rights and --rules say."
+_HANDLED: Final = "The objects that the handlers handle."
+_OWN: Final = "What the handlers do themselves, from the file of --rules."
+_DECLARED: Final = "What the handlers do themselves, from settings.networking.rights and --rules."
 _WHY: Final = {
-    ("apiextensions.k8s.io", "customresourcedefinitions"): "Which kinds there are, now and later.",
-    ("", "namespaces"): "Which of the namespaces there are, now and later.",
-    ("", "events"): "Kubernetes Events about what handlers do.",
+    (
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+    ): "To find kinds, also those created later.",
+    ("", "namespaces"): "To find namespaces, also those created later.",
+    ("", "events"): "To post Kubernetes Events about handlers.",
     ("", "secrets"): (
-        "The certificate of the webhooks, which all replicas share. Kubernetes cannot limit "
-        "creation to a name."
+        "The certificate of the webhooks, which all replicas share. RBAC cannot limit create to a "
+        "name."
     ),
     ("coordination.k8s.io", "leases"): (
-        "Which of the replicas acts. Kubernetes cannot limit creation to a name. With list and "
-        "watch, replicas take over more quickly."
+        "The Lease of the leader. RBAC cannot limit create to a name. With list and watch, "
+        "replicas take over faster."
     ),
-    ("kopf.dev", "kopfpeerings"): "Which other operators there are.",
-    ("kopf.dev", "clusterkopfpeerings"): "Which other operators there are.",
+    ("kopf.dev", "kopfpeerings"): "To register and to see other operators.",
+    ("kopf.dev", "clusterkopfpeerings"): "To register and to see other operators.",
     **dict.fromkeys(
         (
             ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
             ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
         ),
-        "The webhooks are in force as long as a replica serves them. Kubernetes cannot limit "
-        "creation to a name, so this remains wide: whoever has this account can create webhooks "
-        "for any objects.",
+        "The operator enables webhooks while a replica serves them. RBAC cannot limit create to a "
+        "name, so this right is wide: the account can create webhooks for any objects.",
     ),
 }
 
 
 def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
-    """Return the rights that are written out in short, and the text of the files of others.
+    """Return the rights in the short form, and the text of the files with rules.
 
     Raises:
-        ConfigurationError: it is neither; see :func:`parse_right` for the form.
+        ConfigurationError: a text is neither; see :func:`parse_right` for the form.
     """
     rights, files = list[str](), list[str]()
     for text in texts:
@@ -62,7 +64,7 @@ def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
         try:
             parse_right(text)
         except ValueError as exc:
-            raise ConfigurationError(f"--rules: {exc}; or it must be a YAML file.") from exc
+            raise ConfigurationError(f"--rules: {exc}; or name a YAML file.") from exc
         rights.append(text)
     return rights, "\n".join(files)
 
@@ -71,7 +73,7 @@ def _read_rules(path: Path) -> str:
     """Return the text of a file with a list of rules, comments included.
 
     Raises:
-        ConfigurationError: it cannot be read, or is something else.
+        ConfigurationError: the file cannot be read, or has other content.
     """
     try:
         text = path.read_text()
@@ -99,10 +101,14 @@ def build_rights(
     handled: Iterable[Resource],
     own: str = "",
 ) -> Iterator[str]:
-    """Yield the roles that the service account needs, and bindings to them, as YAML.
+    """Yield the roles that the service account needs, and their bindings, as YAML.
 
-    Without namespaces, they are for the whole cluster. Where handlers are called, the own rules are
-    added, the text of a file.
+    Args:
+        plan: the deployment.
+        needs: what the operator needs.
+        namespaces: where the operator works; empty for the whole cluster.
+        handled: the kinds that have handlers.
+        own: rules as YAML text, to add in these namespaces.
     """
     served = namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}
@@ -121,12 +127,12 @@ def build_rights(
 
 
 def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) -> str:
-    """Return the rules for needs: as few as say the same, with comments."""
+    """Return the rules for needs, merged and with comments."""
     granted: dict[tuple[bool, str, str, tuple[str, ...]], set[str]] = {}
     for need in sorted(needs, key=lambda need: need.is_declared):
         for rule in need.build_rules():
             key = need.group, need.resource, tuple(rule.get("resourceNames", ()))
-            # What is derived is not said twice.
+            # Do not repeat verbs of derived rules.
             known = granted.get((False, *key), set()) if need.is_declared else set[str]()
             granted.setdefault((need.is_declared, *key), set()).update({*rule["verbs"]} - known)
     rules: dict[tuple[Any, ...], list[str]] = {}

@@ -1,1 +1,1 @@
-"""What will be different for an operator that was written for Kopf, read from its files."""
+"""Analyse the files of an operator for Kopf: what must change, and what behaves differently."""

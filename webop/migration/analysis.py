@@ -1,4 +1,4 @@
-"""Reads all files of an operator."""
+"""Analyse all files of an operator: code (:mod:`.code`), dependencies and images (:mod:`.pins`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from webop.migration.pins import read_pins
 
 
 def examine(paths: Iterable[Path]) -> tuple[list[Finding], set[Path]]:
-    """Return what there is to say, file by file, and the files that import Kopf."""
+    """Return the findings, file by file, and the files that import Kopf."""
     reader = CodeReader()
     for path in list_files(paths):
         try:
@@ -19,12 +19,12 @@ def examine(paths: Iterable[Path]) -> tuple[list[Finding], set[Path]]:
                 reader.read(path)
             reader.findings += read_pins(path)
         except OSError as exc:
-            text = f"This cannot be read: {exc.strerror}"
+            text = f"Cannot read this file: {exc.strerror}"
             reader.findings.append(Finding(path, 1, text, must_change=False))
     if reader.importing and not reader.sets_event_loggers:
         text = (
-            "Messages of handlers become Events, in Kopf only with settings.posting.loggers: "
-            "settings.posting.loggers = False ends it."
+            "webop posts log messages of handlers as Events; Kopf does so only with "
+            "settings.posting.loggers. Set settings.posting.loggers = False to disable it."
         )
         reader.findings.append(Finding(Path(), 0, text, must_change=False))
     return reader.findings, reader.importing

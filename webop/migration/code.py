@@ -1,4 +1,4 @@
-"""Reads Python code that uses Kopf: its imports, names, settings, and handlers."""
+"""Read Python code that uses Kopf: its imports, names, settings, and handlers."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class CodeReader:
         self._aliases: set[str] = set()
 
     def read(self, path: Path) -> None:
-        """Read a file; one that is no Python of today matters only if Kopf is named in it.
+        """Read a file. A syntax error must be fixed only if the file mentions Kopf.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         source = path.read_bytes()
         self._path, self._aliases = path, set()
         try:
             tree = ast.parse(source, str(path))
-            for node in ast.walk(tree):  # what is imported below is used above, in functions
+            for node in ast.walk(tree):  # functions can use names that are imported further down
                 if isinstance(node, ast.Import):
                     self._read_import(node)
             self._read_all(tree)
         except (SyntaxError, ValueError, RecursionError) as exc:
-            text = f"This cannot be read as Python: {exc}"
+            text = f"Cannot parse this file as Python: {exc}"
             line = getattr(exc, "lineno", None) or 1
             self.findings.append(Finding(path, line, text, must_change=b"kopf" in source))
 
     def _read_all(self, tree: ast.Module) -> None:
-        """Read what matters, in the order of the file; deep trees are too deep for recursion."""
+        """Check the nodes in the order of the file; without recursion, as trees can be deep."""
         waiting: list[ast.AST] = [tree]
         while waiting:
             node = waiting.pop()
@@ -75,7 +75,7 @@ class CodeReader:
                 self._check_name(node, [*module[1:], alias.name])
 
     def _read_attribute(self, node: ast.Attribute) -> bool:
-        """Check ``kopf.x.y``, ``settings.x.y``; tell whether it is a chain of names."""
+        """Check ``kopf.x.y`` and ``settings.x.y``; return True if it is a chain of names."""
         root, *names = _unroll(node) or [""]
         if root in self._aliases and names:
             self._check_name(node, names)
@@ -84,19 +84,19 @@ class CodeReader:
         return bool(root)
 
     def _read_call(self, node: ast.Call) -> None:
-        """Check for questions about the version of Kopf, and for servers."""
+        """Check calls that ask for the version of Kopf, and webhook servers."""
         *_, name = _unroll(node.func) or [""]
         given = [item.value for item in node.args if isinstance(item, ast.Constant)]
         if name in _VERSION_CALLS and "kopf" in given:
             self._add(
-                node, f"{name}('kopf') fails where Kopf is not installed: use webop.__version__."
+                node, f"{name}('kopf') fails if Kopf is not installed. Use webop.__version__."
             )
         keywords = {item.arg for item in node.keywords}
         if name == "WebhookServer" and "port" not in keywords:
-            self._note(node, "WebhookServer without port= takes 9443, Kopf's a random port.")
+            self._note(node, "Without port=, WebhookServer uses port 9443; Kopf's, a random port.")
 
     def _read_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Check what decorators of handlers ask for."""
+        """Check the options in decorators of handlers."""
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
                 root, *names = _unroll(decorator.func) or [""]
@@ -115,7 +115,7 @@ class CodeReader:
                     self._aliases.add(alias.asname or name)
 
     def _check_name(self, node: ast.stmt | ast.expr, names: list[str]) -> None:
-        """Check that webop has what Kopf calls by these names: ``kopf.on.create``."""
+        """Check that webop has what these names mean in Kopf, such as ``kopf.on.create``."""
         where = ".".join(["kopf", *names])
         if names[0] in _MODULES:
             module = importlib.import_module(f"webop.{names[0]}")
@@ -124,9 +124,9 @@ class CodeReader:
         elif names[0] in webop.__all__:
             pass
         elif public := [name for name in names[1:] if name in webop.__all__]:
-            self._add(node, f"{where} is private to Kopf: use webop.{public[0]}.")
+            self._add(node, f"{where} is private to Kopf. Use webop.{public[0]}.")
         elif len(names) > 1 or names[0].startswith("_"):
-            self._add(node, f"{where} is private to Kopf, and nothing public takes its place.")
+            self._add(node, f"{where} is private to Kopf, and webop has no equivalent.")
         else:
             nearest = difflib.get_close_matches(names[0], webop.__all__, n=1)
             hint = f" Did you mean webop.{nearest[0]}?" if nearest else ""
@@ -136,9 +136,9 @@ class CodeReader:
         self.sets_event_loggers |= (group, name) == ("posting", "loggers")
         field = OperatorSettings.model_fields.get(group)
         if field is None or field.annotation is None:
-            self._add(node, f"There is no group of settings {group!r}.")
+            self._add(node, f"webop has no group of settings {group!r}.")
         elif not (hasattr(field.annotation, name) or name in field.annotation.model_fields):
-            self._add(node, f"There is no settings.{group}.{name}; to set it fails at the startup.")
+            self._add(node, f"webop has no settings.{group}.{name}; setting it raises an error.")
         elif (group, name) in _NO_EFFECT:
             self._note(node, f"settings.{group}.{name} has no effect.")
 
@@ -152,26 +152,26 @@ class CodeReader:
 def _compare(
     fn: ast.FunctionDef | ast.AsyncFunctionDef, names: list[str], keywords: list[ast.keyword]
 ) -> Iterator[str]:
-    """Yield what the options of a handler mean in webop that they do not in Kopf."""
+    """Yield how options of a handler behave differently from Kopf."""
     options = {item.arg: item.value for item in keywords}
     if "timeout" in options and isinstance(fn, ast.AsyncFunctionDef):
-        yield "timeout= ends an async handler that runs, too; Kopf looks between the attempts."
+        yield "timeout= also ends a running async handler; Kopf checks it between attempts only."
     if names[-1] == "timer" and any(
         getattr(inner, "id", getattr(inner, "attr", "")) == "PermanentError"
         for node in ast.walk(fn)
         if isinstance(node, ast.Raise)
         for inner in ast.walk(node)
     ):
-        yield "PermanentError ends a timer for its object; in Kopf, the timer goes on."
+        yield "PermanentError ends a timer for its object; in Kopf, the timer continues."
     if names[-1] == "create" and options.keys() & {"field", "value"}:
-        yield "field= and value= of creation handlers look at the state now, not at that before."
+        yield "field= and value= of creation handlers check the current state; Kopf, also the old."
     subresource = options.get("subresource")
     if isinstance(subresource, ast.Constant) and subresource.value == "*":
-        yield 'subresource="*" is for the object itself, too; in Kopf, for subresources only.'
+        yield 'subresource="*" includes the object itself; in Kopf, only its subresources.'
 
 
 def _unroll(node: ast.expr) -> list[str]:
-    """Return the names in ``a.b.c``; nothing if the first one is no name."""
+    """Return the names in ``a.b.c``; an empty list if it does not start with a name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

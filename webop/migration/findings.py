@@ -1,4 +1,4 @@
-"""What there is to say about an operator, and which of its files are read."""
+"""The findings about an operator, and the choice of files to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 class Finding(NamedTuple):
-    """One place in the files."""
+    """A statement about one line of a file."""
 
     path: Path
     line: int
@@ -20,9 +20,9 @@ class Finding(NamedTuple):
 
 
 def list_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield files, and those in folders; no hidden ones there, and no virtual environments.
+    """Yield files, and those in folders; skip hidden files there, and virtual environments.
 
-    What is no plain file is left out: links to nowhere, pipes.
+    Only regular files count: broken links and pipes are skipped.
     """
     for path in paths:
         if path.is_file():

@@ -1,4 +1,4 @@
-"""Reads files about dependencies and images: pins that webop does not fit, and Kopf's names."""
+"""Read files about dependencies and images: pins that are too low for webop, and Kopf's names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"\bKOPF_(RUN_\w+)")
 
 
 def read_pins(path: Path) -> Iterator[Finding]:
-    """Yield what there is to say about a file, if its name is that of such a file."""
+    """Yield the findings about a file, if its name is that of such a file."""
     is_list = any(path.match(pattern) for pattern in _LISTS)
     if not is_list and not any(path.match(pattern) for pattern in _RUNNING):
         return
@@ -38,29 +38,29 @@ def read_pins(path: Path) -> Iterator[Finding]:
                     what = f"webop needs {pin['name']}>={needed}, not {pin[0].strip()}."
                     yield Finding(path, number, what)
             if _KOPF.search(text):
-                what = "Require webop in the place of kopf."
+                what = "Require webop instead of kopf."
                 yield Finding(path, number, what, must_change=False)
             continue
         if (image := _IMAGE.search(text)) and (int(image[1]), int(image[2])) < _PYTHON:
             yield Finding(path, number, "webop needs Python {}.{} or newer.".format(*_PYTHON))
         if "kopf run" in text:
-            what = "'kopf run' is 'webop run', with the same options."
+            what = "Replace 'kopf run' by 'webop run'; the options are the same."
             yield Finding(path, number, what, must_change=False)
         if variable := _VARIABLE.search(text):
-            yield Finding(path, number, f"{variable[0]} is called WEBOP_{variable[1]}.")
+            yield Finding(path, number, f"Rename {variable[0]} to WEBOP_{variable[1]}.")
 
 
 def _find_minimums() -> dict[str, str]:
-    """Return the lowest versions that webop takes, by package."""
+    """Return the lowest versions that webop requires, by package."""
     own = [text for text in importlib.metadata.requires("webop") or () if "extra ==" not in text]
     found = (re.match(r"([\w.-]+).*>=\s*([\d.]+)", text) for text in own)
     return {item[1].lower(): item[2] for item in found if item}
 
 
 def _find_end(pin: re.Match[str]) -> str:
-    """Return the highest version that a pin allows, with a 9999 for what it leaves open."""
+    """Return the highest version that a pin allows, with 9999 for parts that it leaves open."""
     sign, version = pin["sign"] or "", pin["version"]
-    if not (sign or pin["toml"]):  # no pin at all
+    if not (sign or pin["toml"]):  # the text is not a pin
         return "9999"
     if sign == "<":
         *first, last = version.split(".")

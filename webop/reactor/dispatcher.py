@@ -230,7 +230,7 @@ class Dispatcher:
             self._hand_over(obj)
         elif obj.is_gone:
             self._settle(obj)
-        elif obj.is_unindexed:
+        elif obj.is_unindexed and not obj.was_indexed:
             self._start(obj, self._index(obj), lambda: None)
         elif self._is_holding:
             obj.phase = Phase.HELD
@@ -400,7 +400,7 @@ class Dispatcher:
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
                 plan = None
             else:
-                if plan is None and not obj.has_pending:
+                if plan is None and not obj.has_pending and not obj.is_unindexed:
                     if obj.work is not None:
                         obj.work.backoff = None  # others have written what was kept
                     self._settle(obj)
@@ -418,7 +418,7 @@ class Dispatcher:
     async def _index(self, obj: Tracked) -> float:
         """Update the indexes with the newest state, before any other work on it."""
         await self._processor.index_newest(obj)
-        obj.is_dirty = True  # it is not handled yet
+        obj.is_dirty = obj.was_indexed = True  # it is not handled yet
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
@@ -433,6 +433,7 @@ class Dispatcher:
                         obj.accept(obj.event_type, raw)
                 if obj.is_being_indexed:
                     await self._index(obj)
+                obj.was_indexed = False
                 await self._room.take_turn()
                 if obj.is_dirty:  # a daemon can have ended since the plan was made
                     plan = None
@@ -484,7 +485,7 @@ class Dispatcher:
         obj.raw = obj.indexing = None
         self._room.drop(obj.text)
         obj.text = None
-        obj.is_dirty = False
+        obj.is_dirty = obj.was_indexed = False
         obj.is_provided = True
         if obj.work is not None and obj.work.is_over:
             obj.work = None

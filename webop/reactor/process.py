@@ -47,6 +47,7 @@ from webop.tracing import NOT_TRACED, Description, open_span
 logger = logging.getLogger(__name__)
 
 _HEAD_START = 0.05  # seconds; for handlers of an event, before the change is handled
+_STATES_INDEXED = 3  # in a row, before the handlers of an object are called
 
 
 class Processor:
@@ -63,8 +64,8 @@ class Processor:
         self._event_options = CallOptions(
             settings,
             default_errors=ErrorsMode.IGNORED,
-            tally=ctx.operator.tally,
-            goes_on=lambda: ctx.operator.pausing.is_active,
+            counters=ctx.operator.counters,
+            may_continue=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
@@ -103,10 +104,16 @@ class Processor:
         await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
 
     async def index_newest(self, obj: Tracked) -> None:
-        """Have the newest state of an object in the indexes, whoever else sees to that already."""
+        """Put the newest state of an object into the indexes.
+
+        If states come faster than they can be indexed, handlers do not wait for ever: they may see
+        a newer state than the indexes.
+        """
         obj.indexing = obj.indexing or asyncio.Lock()
         async with obj.indexing:
-            while obj.is_unindexed:
+            for _ in range(_STATES_INDEXED):
+                if not obj.is_unindexed:
+                    break
                 obj.is_unindexed = False
                 if obj.raw is not None and not obj.is_gone:
                     await self.index(obj.raw)
@@ -200,7 +207,7 @@ class Processor:
         progress = Progress.start(handlers)
         options = self._event_options
         if event_type == "DELETED":  # nobody sees it again
-            options = replace(options, goes_on=lambda: True)
+            options = replace(options, may_continue=lambda: True)
         deliver_results(await execute(handlers, cause, progress, options), cause.patch)
         if not cause.patch or event_type == "DELETED":
             return

@@ -204,6 +204,8 @@ class Tracked:
         is_dirty: whether a newer state has come since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: held while it is put there.
+        was_indexed: whether a state was put there since the last work. Then the object is worked on
+            first: its states may come faster than they can be indexed.
         is_provided: whether the daemons that the newest state asks for were started; those that
             end later are not started again before there is another event.
         work: the state of the work, while there is some.
@@ -235,6 +237,7 @@ class Tracked:
         "timer",
         "uid",
         "version",
+        "was_indexed",
         "work",
     )
 
@@ -257,6 +260,7 @@ class Tracked:
         self.is_dirty = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
+        self.was_indexed = False
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None

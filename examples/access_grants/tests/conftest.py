@@ -1,4 +1,4 @@
-"""What the tests share: grants to be made, and the operator in the background."""
+"""Fixtures of the tests: grants, and the operator in the background."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MANIFESTS = Path(__file__).parents[1] / "manifests"
 
 @pytest.fixture(scope="session")
 def account(webop_cluster: LocalCluster) -> Path:
-    """Install the operator, but for its pod; return a kubeconfig of its service account."""
+    """Apply the manifests of the operator; return a kubeconfig of its service account."""
     webop_cluster.apply(MANIFESTS)
     return webop_cluster.kubeconfig_for("system:serviceaccount:access-grants:access-grants")
 
 
 @pytest.fixture
 def uninstall(webop_cluster: LocalCluster) -> Iterator[Callable[[], None]]:
-    """Removes the webhooks: persistent ones stay when the operator ends."""
+    """Removes the webhooks: persistent ones stay when the operator stops."""
 
     def remove() -> None:
         for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
@@ -38,7 +38,7 @@ def run_operator(
     webop_operator: Callable[..., OperatorRunner],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[], OperatorRunner]:
-    """Runs the operator in the namespace of the test, with the rights that it has in a cluster."""
+    """Runs the operator in the namespace of the test, with the rights of its service account."""
     monkeypatch.setenv("CHECK_INTERVAL", "0.5")
     monkeypatch.setenv("WEBOP_ADMISSION__SHUTDOWN_DELAY", "0")
     monkeypatch.setenv("WEBOP_LEADERSHIP__LEASE_NAME", "access-grants")
@@ -48,14 +48,14 @@ def run_operator(
 
 @pytest.fixture
 def operator(run_operator: Callable[[], OperatorRunner]) -> Iterator[OperatorRunner]:
-    """The operator, as long as the test lasts."""
+    """The operator, running during the test."""
     with run_operator() as runner:
         yield runner
 
 
 @pytest.fixture
 def build_grant() -> Callable[..., dict[str, Any]]:
-    """Makes grants; what is given is put into the spec."""
+    """Builds grants; keyword arguments go into the spec."""
 
     def build(**spec: Any) -> dict[str, Any]:
         return {

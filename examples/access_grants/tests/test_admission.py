@@ -1,4 +1,4 @@
-"""The webhooks, as the API server would call them: in this process, with no cluster."""
+"""Tests of the webhooks in this process, without a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ async def test_a_grant_is_completed(admission: AdmissionClient, build_grant: Gra
     }
 
 
-async def test_nobody_lets_themselves_in(admission: AdmissionClient, build_grant: Grant) -> None:
+async def test_users_cannot_grant_access_to_themselves(
+    admission: AdmissionClient, build_grant: Grant
+) -> None:
     result = await admission.create(build_grant(user="joe"), user="joe")
     assert (result.allowed, result.code) == (False, 403)
 
@@ -40,24 +42,29 @@ async def test_nobody_lets_themselves_in(admission: AdmissionClient, build_grant
     ("spec", "reason"),
     [
         ({"duration": "9h"}, "spec.duration: '9h' is too long; 8h at most."),
-        ({"duration": "for ever"}, "spec.duration: 'for ever' is no duration; 30s, 15m, 8h are."),
+        (
+            {"duration": "for ever"},
+            "spec.duration: 'for ever' is not a duration, such as 30s, 15m or 8h.",
+        ),
     ],
 )
-async def test_what_is_wrong_is_told(
+async def test_a_denial_says_what_is_wrong(
     admission: AdmissionClient, build_grant: Grant, spec: dict[str, str], reason: str
 ) -> None:
     result = await admission.create(build_grant(**spec))
     assert (result.code, result.message) == (422, reason)
 
 
-async def test_whoever_edits_is_asked_why(admission: AdmissionClient, build_grant: Grant) -> None:
+async def test_a_grant_to_edit_without_a_reason_draws_a_warning(
+    admission: AdmissionClient, build_grant: Grant
+) -> None:
     result = await admission.create(build_grant(role="edit"))
     assert result.raise_for_denial().warnings
     result = await admission.create(build_grant(role="edit", reason="the queue is stuck"))
     assert not result.raise_for_denial().warnings
 
 
-async def test_a_grant_can_be_prolonged_but_not_by_whom_it_is_for(
+async def test_only_other_users_can_prolong_a_grant(
     admission: AdmissionClient, build_grant: Grant
 ) -> None:
     old, new = (build_grant(duration=text, grantedBy="joe") for text in ("1h", "2h"))
@@ -65,7 +72,7 @@ async def test_a_grant_can_be_prolonged_but_not_by_whom_it_is_for(
     assert (await admission.update(old, new, user="jane")).code == 403
 
 
-async def test_what_is_filled_in_need_not_be_repeated(
+async def test_an_update_keeps_the_fields_that_the_webhook_filled_in(
     admission: AdmissionClient, build_grant: Grant
 ) -> None:
     old = build_grant(duration="2h", grantedBy="joe")
@@ -73,7 +80,9 @@ async def test_what_is_filled_in_need_not_be_repeated(
     assert result.raise_for_denial().object == old
 
 
-async def test_a_grant_cannot_be_handed_on(admission: AdmissionClient, build_grant: Grant) -> None:
+async def test_the_user_of_a_grant_cannot_change(
+    admission: AdmissionClient, build_grant: Grant
+) -> None:
     old, new = build_grant(duration="1h"), build_grant(duration="1h", user="jim")
     result = await admission.update(old, new, user="joe")
-    assert result.message == "spec.user: it stays as it is; make a new grant."
+    assert result.message == "spec.user cannot be changed. Create a new grant."

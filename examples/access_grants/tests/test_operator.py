@@ -1,4 +1,4 @@
-"""The operator at work on a real API server, started by the fixture ``webop_cluster``."""
+"""Tests of the operator on a real API server, which ``webop_cluster`` starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Grant = Callable[..., dict[str, Any]]
 
 
 class Namespace:
-    """What there is in the namespace of a test."""
+    """Access to the objects in the namespace of a test."""
 
     def __init__(self, cluster: LocalCluster, name: str) -> None:
         self.cluster, self.name = cluster, name
@@ -28,7 +28,7 @@ class Namespace:
         group = "rbac.authorization.k8s.io/v1"
         return self.cluster.get(group, "RoleBinding", "grant-jane", self.name)
 
-    def explain_refusal(self, grant: dict[str, Any]) -> str | None:
+    def find_denial(self, grant: dict[str, Any]) -> str | None:
         try:
             self.apply(grant, dry_run=True)
         except ClusterError as exc:
@@ -36,9 +36,9 @@ class Namespace:
         return None
 
     def wait_for_webhooks(self, grant: dict[str, Any]) -> None:
-        """Wait until the API server has learnt of them, by what only they refuse."""
+        """Wait until the API server calls them, by a request that only they deny."""
         mine = {**grant, "spec": {**grant["spec"], "user": "admin"}}
-        eventually(lambda: "nobody grants" in str(self.explain_refusal(mine)))
+        eventually(lambda: "cannot grant" in str(self.find_denial(mine)))
 
 
 @pytest.fixture
@@ -46,25 +46,25 @@ def namespace(webop_cluster: LocalCluster, webop_namespace: str) -> Namespace:
     return Namespace(webop_cluster, webop_namespace)
 
 
-def test_a_user_is_let_in_for_a_while(
+def test_a_user_has_access_until_the_grant_expires(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
     namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant(duration="2s"))
-    binding = eventually(namespace.get_binding, "jane is let in")
+    binding = eventually(namespace.get_binding, "jane has access")
     assert binding["roleRef"]["name"] == "view"
     assert binding["subjects"][0]["name"] == "jane"
-    eventually(lambda: namespace.get_binding() is None, "jane is locked out")
+    eventually(lambda: namespace.get_binding() is None, "jane has no access")
     eventually(lambda: namespace.get_grant()["status"]["phase"] == "Over")
 
 
-def test_access_does_not_outlive_a_grant_whose_finalizer_is_taken_off(
+def test_the_binding_has_the_grant_as_its_owner(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
     namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant())
-    binding = eventually(namespace.get_binding, "jane is let in")
-    # Kubernetes' garbage collector goes by this; a test has none.
+    binding = eventually(namespace.get_binding, "jane has access")
+    # The garbage collector uses this; the cluster of the tests runs none.
     (owner,) = binding["metadata"]["ownerReferences"]
     assert owner["uid"] == namespace.get_grant()["metadata"]["uid"]
 
@@ -80,7 +80,7 @@ def test_a_grant_that_is_prolonged_is_open_again(
     assert namespace.get_binding() is not None
 
 
-def test_a_role_binding_that_somebody_else_has_made_is_left_alone(
+def test_a_role_binding_of_somebody_else_is_not_changed(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
     group = "rbac.authorization.k8s.io"
@@ -99,39 +99,39 @@ def test_a_role_binding_that_somebody_else_has_made_is_left_alone(
     assert namespace.get_binding()["roleRef"]["name"] == "edit"
 
 
-def test_a_user_is_locked_out_when_the_grant_is_deleted(
+def test_a_user_loses_access_when_the_grant_is_deleted(
     operator: OperatorRunner, namespace: Namespace, build_grant: Grant
 ) -> None:
     namespace.wait_for_webhooks(build_grant())
     namespace.apply(build_grant(duration="1h"))
-    eventually(namespace.get_binding, "jane is let in")
+    eventually(namespace.get_binding, "jane has access")
     namespace.cluster.delete("access.example.com/v1", "AccessGrant", "jane", namespace.name)
     eventually(lambda: namespace.get_grant() is None, "the grant is gone")
     assert namespace.get_binding() is None
 
 
-SELF_MADE = {"user": "jane", "duration": "1h", "grantedBy": "jane"}  # as the schema allows it
+SELF_MADE = {"user": "jane", "duration": "1h", "grantedBy": "jane"}  # the schema allows it
 
 
-def test_nobody_gets_in_while_the_operator_is_away(
+def test_grants_are_refused_while_the_operator_is_stopped(
     run_operator: Callable[[], OperatorRunner], namespace: Namespace, build_grant: Grant
 ) -> None:
     with run_operator():
         namespace.wait_for_webhooks(build_grant())
-    reason = namespace.explain_refusal(build_grant(**SELF_MADE))
+    reason = namespace.find_denial(build_grant(**SELF_MADE))
     assert "failed calling webhook" in str(reason)
 
 
-def test_what_was_never_checked_is_not_opened(
+def test_an_invalid_stored_grant_opens_no_access(
     run_operator: Callable[[], OperatorRunner], namespace: Namespace, build_grant: Grant
 ) -> None:
-    namespace.apply(build_grant(**SELF_MADE))  # before the operator is there for the first time
+    namespace.apply(build_grant(**SELF_MADE))  # before the operator starts for the first time
     with run_operator():
         eventually(lambda: namespace.get_grant()["status"]["phase"] == "Refused")
     assert namespace.get_binding() is None
 
 
-def test_a_grant_that_ended_while_the_operator_was_away_is_not_opened(
+def test_a_grant_that_expired_while_the_operator_was_stopped_opens_no_access(
     run_operator: Callable[[], OperatorRunner],
     namespace: Namespace,
     build_grant: Grant,
@@ -155,16 +155,16 @@ def test_a_grant_that_ended_while_the_operator_was_away_is_not_opened(
         ({"grantedBy": None}, "spec.grantedBy"),
     ],
 )
-def test_the_schema_refuses_what_it_can_without_any_webhook(
+def test_the_schema_refuses_invalid_grants_without_webhooks(
     account: object, namespace: Namespace, build_grant: Grant, spec: dict[str, Any], reason: str
 ) -> None:
-    refusal = namespace.explain_refusal(build_grant(**{**SELF_MADE, **spec}))
-    assert reason in str(refusal)
+    denial = namespace.find_denial(build_grant(**{**SELF_MADE, **spec}))
+    assert reason in str(denial)
 
 
-def test_a_stored_grant_cannot_be_handed_on(
+def test_the_user_of_a_stored_grant_cannot_change(
     account: object, namespace: Namespace, build_grant: Grant
 ) -> None:
     namespace.apply(build_grant(**SELF_MADE))
-    refusal = namespace.explain_refusal(build_grant(**{**SELF_MADE, "user": "jim"}))
-    assert "make a new grant" in str(refusal)
+    denial = namespace.find_denial(build_grant(**{**SELF_MADE, "user": "jim"}))
+    assert "cannot be changed" in str(denial)

@@ -1,11 +1,11 @@
-"""The demo: a control plane, the operator, and the life of a claim, with nothing to prepare.
+"""The demo: start a control plane and the operator, and follow one claim from creation to deletion.
 
-``make demo`` plays the story and keeps serving until Ctrl-C, for you to try things yourself;
-``make demo ARGS=--once`` ends after the story: with exit code 0 if everything has come out as it
-should, else with 1 and what differed. Ctrl-C amid the story ends with 130.
+``make demo`` runs all steps and then keeps serving until Ctrl-C, so that you can try more yourself.
+``make demo ARGS=--once`` stops after the last step. The exit code is 0 if all checks passed, 1 if
+one failed, and 130 after Ctrl-C during the steps.
 
-The parts: ``playing.py`` (from the start to the end), ``stage.py`` (what it is played on),
-``story.py`` (the steps), ``telling.py`` (what is printed).
+The modules: ``run_demo.py`` (the demo from start to end), ``environment.py`` (the API server and
+the process of the operator), ``steps.py`` (the steps and their checks), ``output.py`` (the output).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def main() -> int:
     try:
         with _interruptible():
             options = _parse()
-            from playing import play  # noqa: PLC0415 - takes time, so Ctrl-C must be provided for
+            from run_demo import run_demo  # noqa: PLC0415 - slow, so handle Ctrl-C first
 
-            return play(options.handlers, once=options.once)
+            return run_demo(options.handlers, once=options.once)
     except KeyboardInterrupt:
-        sys.stdout.write("\nInterrupted; everything is stopped.\n")
+        sys.stdout.write("\nInterrupted. The operator and the control plane have stopped.\n")
         return 130
-    except BrokenPipeError:  # nobody reads on, as in "make demo | head"
+    except BrokenPipeError:  # the reader has ended, as in "make demo | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -42,24 +42,26 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make demo",
-        description="Play the life of an EphemeralVolumeClaim on a control plane of its own.",
+        description="Run the example operator on a local control plane, and check what it does.",
     )
     parser.add_argument(
-        "--once", action="store_true", help="end after the story, with 1 if anything differs"
+        "--once",
+        action="store_true",
+        help="stop after the last step; exit with 1 if a check failed",
     )
     parser.add_argument(
         "--handlers",
         type=Path,
         default=_HANDLERS,
         metavar="FILE",
-        help="play it with other handlers than those of the example",
+        help="a file with handlers, instead of those of the example",
     )
     return parser.parse_args()
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Stop by the first signal to do so; let no further one cut the stopping short."""
+    """Raise KeyboardInterrupt at the first signal, and ignore further ones during the shutdown."""
 
     def interrupt(*_: object) -> NoReturn:
         for number in _SIGNALS:

@@ -1,9 +1,9 @@
-"""Storage for control planes that have none, such as those of ``make demo``: bytes are not kept.
+"""Simulated storage for control planes without storage, such as that of ``make demo``.
 
-It plays the controllers which provision, resize and protect volumes on other clusters: it takes
-PVCs for bound, grants each size that is asked for, and lets go of deleted ones.
-Run it beside the example: ``webop run --all-namespaces handlers.py local_storage.py``, and apply
-``storageclass.yaml``.
+It replaces the controllers that provision, resize and protect volumes in other clusters: it marks
+PVCs as bound, grants every requested size, and releases deleted PVCs. It stores no data.
+Run it together with the example: ``webop run --all-namespaces handlers.py local_storage.py``, and
+apply ``storageclass.yaml``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROTECTION = "kubernetes.io/pvc-protection"
 def provide(
     spec: webop.Spec, status: webop.Status, meta: webop.Meta, patch: webop.Patch, **_: Any
 ) -> None:
-    """Bind a PVC, give it its size, or let it go."""
+    """Bind a PVC, set its size, or release it after its deletion."""
     granted = {"phase": "Bound", "capacity": spec["resources"]["requests"]}
     if meta.deletion_timestamp is not None:
         if _PROTECTION in meta.finalizers:

@@ -1,4 +1,4 @@
-"""What the demo is played on: a line to the API server, and the operator as a process."""
+"""What the steps use: requests to the API server, and the operator as a process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import httpx
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent
-_POLLING = 0.05  # seconds between two looks at something awaited
-_STARTING, _STOPPING = 30.0, 15.0  # seconds for the operator to be ready, and to be gone
+_POLLING = 0.05  # seconds between two checks of a condition
+_STARTING, _STOPPING = 30.0, 15.0  # seconds for the operator to become ready, and to stop
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')  # RFC 7234, 5.5, as Kubernetes uses it
 
 
@@ -30,8 +30,8 @@ class DemoError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the API server has answered."""
+class Response:
+    """A response of the API server, with its warnings."""
 
     status: int
     body: dict[str, Any]
@@ -39,12 +39,12 @@ class Answer:
 
 
 class ApiServer:
-    """Single requests to the API server, one after another.
+    """Sends requests to the API server, one at a time.
 
     Args:
         server: its URL.
         token: a bearer token.
-        ca_data: its authority, in base64 of PEM.
+        ca_data: its CA, PEM in base64.
     """
 
     def __init__(self, server: str, token: str, ca_data: str) -> None:
@@ -54,8 +54,8 @@ class ApiServer:
             base_url=server, headers=headers, verify=tls, trust_env=False, timeout=30
         )
 
-    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-        """Send a request; return the answer, whatever it is."""
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Response:
+        """Send a request and return the response, also that of a failure."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         response = self._client.request(method, path, json=body, headers={"Content-Type": kind})
         warnings = [
@@ -64,8 +64,11 @@ class ApiServer:
             for text in _WARNING.findall(header)
         ]
         is_json = response.headers.get("content-type", "").startswith("application/json")
-        text = {"kind": "Status", "message": response.text.strip()}  # a kind that is not served yet
-        return Answer(response.status_code, response.json() if is_json else text, warnings)
+        text = {
+            "kind": "Status",
+            "message": response.text.strip(),
+        }  # no JSON: the kind is not served yet
+        return Response(response.status_code, response.json() if is_json else text, warnings)
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +78,7 @@ class ApiServer:
 
 
 class Operator:
-    """The operator's process, as seen from outside."""
+    """The process of the operator."""
 
     def __init__(self, process: subprocess.Popen[bytes], probes: str, log: Path) -> None:
         self.pid = process.pid
@@ -84,26 +87,28 @@ class Operator:
         self._process = process
 
     def check(self) -> None:
-        """Raise if the operator has ended.
+        """Raise an error if the operator has stopped.
 
         Raises:
-            DemoError: it has.
+            DemoError: the operator has stopped; the message has the end of its log.
         """
         if self._process.poll() is not None:
             lines = self.log.read_text(errors="replace").splitlines()[-15:]
             raise DemoError(
-                f"The operator has ended with exit code {self._process.returncode}. "
+                f"The operator stopped with exit code {self._process.returncode}. "
                 + "\n    ".join([f"The end of its log ({self.log}):", *lines])
             )
 
     def wait_until_ready(self) -> None:
-        """Wait until it watches the cluster, and its webhooks are in place.
+        """Wait until the operator watches the cluster and has registered its webhooks.
 
         Raises:
-            DemoError: it has ended, or has not got there in time.
+            DemoError: it has stopped, or was not ready in time.
         """
         if not wait_for(self._is_ready, _STARTING):
-            raise DemoError(f"The operator is not ready after {_STARTING:g} s; its log: {self.log}")
+            raise DemoError(
+                f"The operator was not ready within {_STARTING:g} s. See its log: {self.log}"
+            )
 
     def _is_ready(self) -> bool:
         self.check()
@@ -115,12 +120,12 @@ class Operator:
 
 @contextlib.contextmanager
 def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operator]:
-    """Run the operator as a process, and stop it whatever happens.
+    """Run the operator as a process, and stop it at the end of the block.
 
     Args:
-        handlers: the file with the handlers; beside them, storage is played (local_storage.py).
-        kubeconfig: where the cluster is.
-        log: the file to log into.
+        handlers: the file with the handlers; local_storage.py runs in the same process.
+        kubeconfig: the kubeconfig of the cluster.
+        log: the file for its log.
     """
     probes = f"http://127.0.0.1:{find_free_port()}"
     options = ["--all-namespaces", "--standalone", "--verbose", f"--liveness={probes}/healthz"]
@@ -135,12 +140,12 @@ def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operat
                 **environment,
                 "KUBECONFIG": str(kubeconfig),
                 "EVC_PORT": "0",
-                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",  # there is no other replica to go to
+                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",  # there is no other replica to drain to
             },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C is for the demo, which stops the operator in order
+            start_new_session=True,  # the demo gets Ctrl-C, then stops the operator
         )
     try:
         yield Operator(process, probes, log)
@@ -152,10 +157,10 @@ def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operat
         process.wait()
 
 
-def wait_for(is_met: Callable[[], bool], seconds: float) -> bool:
-    """Wait for a condition; tell whether it was met in time."""
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition; return whether it was met in time."""
     deadline = time.monotonic() + seconds
-    while not is_met():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLLING)
@@ -163,7 +168,7 @@ def wait_for(is_met: Callable[[], bool], seconds: float) -> bool:
 
 
 def find_free_port() -> int:
-    """Return a port that is free at the moment."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
