@@ -144,7 +144,7 @@ async def test_the_same_refused_credentials_end_the_operator_and_say_why(
         with pytest.raises(webop.LoginError) as e2:
             await task
     assert str(e.value) == str(e2.value)
-    for part in ("HTTP 401", "again", "@webop.on.login()"):
+    for part in ("HTTP 401", "refused before", "@webop.on.login()"):
         assert part in str(e.value)
     assert calls == [0, 1]
 
@@ -345,7 +345,7 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
     assert "The exec plugin failed" in keeper.problem
     assert "no-such-plugin" not in keeper.problem  # anybody can read it
     assert "no-such-plugin" in caplog.text
-    assert "Only admission" in caplog.text
+    assert "only admission" in caplog.text
 
 
 @pytest.mark.feature("AUT-17", "AUT-18")
@@ -453,7 +453,7 @@ async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_a
         await eventually(keeper.logged_in.is_set)
         await server.client.request("GET", "/x")
         assert not keeper.problem
-    assert caplog.text.count("Only admission") == 1
+    assert caplog.text.count("only admission") == 1
 
 
 @pytest.mark.feature("AUT-03", "AUT-04")

@@ -223,7 +223,7 @@ def test_what_a_login_handler_returns_is_not_quoted() -> None:
 
 @pytest.mark.parametrize("value", ["false", "no", 0, 1])
 def test_verification_is_switched_off_by_nothing_but_true(value: Any) -> None:
-    with pytest.raises(TypeError, match="True or False as its insecure"):
+    with pytest.raises(TypeError, match="insecure must be True or False"):
         ConnectionInfo("https://host", insecure=value)
 
 

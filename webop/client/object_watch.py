@@ -1,6 +1,6 @@
-"""One object, as it is and as it becomes: for whoever waits for something of it.
+"""The watch of one object, for callers that wait until it meets a condition.
 
-Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` looks at each state.
+Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` checks each state.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _TRANSIENT = (
 async def follow(
     client: Client, resource: Resource, namespace: str | None, name: str, *, queue: str
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Yield the states of one object, beginning with the present one; None while it is absent.
+    """Yield the states of one object, beginning with the current one; None while it is absent.
 
-    States in between can be left out. Streams that end or break are opened anew.
+    Intermediate states can be missing. Streams that end or break are opened again.
 
     Raises:
         APIError: the object cannot be read or watched.
@@ -83,7 +83,7 @@ async def follow(
 
 
 def meets(obj: dict[str, Any], wish: str) -> bool:
-    """Tell whether the condition of a name, such as "Ready" or "Ready=False", holds."""
+    """Return whether a condition in the status holds, such as "Ready" or "Ready=False"."""
     name, _, status = wish.partition("=")
     condition = find_condition(obj, name) or {}
     expected = (status or "True").lower()
@@ -91,7 +91,7 @@ def meets(obj: dict[str, Any], wish: str) -> bool:
 
 
 def describe(obj: dict[str, Any] | None, wish: str) -> str:
-    """Say how far an object is from what is waited for."""
+    """Return a text: the current state of an object with regard to a condition."""
     if obj is None:
         return "the object does not exist"
     condition = find_condition(obj, wish.partition("=")[0])
