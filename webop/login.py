@@ -167,23 +167,23 @@ class LoginKeeper:
         pauses = self._context.settings.networking.error_backoffs if is_renewal else ()
         backoff = Backoff(pauses, is_endless=False)
         while True:
-            found = await self._collect()
-            has_usable = any(map(self.vault.is_usable, found.infos.values()))
-            if has_usable or not found.failures or (pause := backoff.next()) is None:
+            outcome = await self._collect()
+            has_usable = any(map(self.vault.is_usable, outcome.infos.values()))
+            if has_usable or not outcome.failures or (pause := backoff.next()) is None:
                 break
-            logger.warning("%s Retrying the login in %g s.", found.explain(), pause)
+            logger.warning("%s Retrying the login in %g s.", outcome.explain(), pause)
             await asyncio.sleep(pause)
-        if has_usable and found.explain():
-            logger.warning("%s Continuing with other credentials.", found.explain())
+        if has_usable and outcome.explain():
+            logger.warning("%s Continuing with other credentials.", outcome.explain())
         # If the server has accepted the operator before, its refusal may have been a mistake.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            found.infos, reason=found.explain(), kind=found.kind, is_pardoning=is_pardoning
+            outcome.infos, reason=outcome.explain(), kind=outcome.kind, is_pardoning=is_pardoning
         )
         if self.vault.is_empty():
             raise self.vault.build_error()
 
-    async def _collect(self) -> _LoginResults:
+    async def _collect(self) -> _LoginOutcome:
         """Call the login handlers.
 
         Raises:
@@ -199,20 +199,20 @@ class LoginKeeper:
             # No request needs to wait any longer.
             await self.vault.populate({}, reason=_finish(str(exc)), kind=exc.kind)
             raise
-        found = _sort_results(results)
-        if not (found.infos or found.failures or found.mistakes):
+        outcome = _sort_results(results)
+        if not (outcome.infos or outcome.failures or outcome.mistakes):
             text, kind = build_absence_message(), ABSENCE
             if has_handlers:
                 kind = "The login handlers returned nothing."
                 text = (
                     f"{kind[:-1]}: {', '.join(results)}. One of them must return a ConnectionInfo."
                 )
-            found.mistakes[text] = kind
-        return found
+            outcome.mistakes[text] = kind
+        return outcome
 
 
 @dataclass(frozen=True)
-class _LoginResults:
+class _LoginOutcome:
     """The credentials from the login handlers, and the reasons for missing ones, with kinds."""
 
     infos: dict[str, ConnectionInfo] = field(default_factory=dict)
@@ -228,18 +228,18 @@ class _LoginResults:
         return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
 
 
-def _sort_results(results: Mapping[str, object]) -> _LoginResults:
-    found = _LoginResults()
+def _sort_results(results: Mapping[str, object]) -> _LoginOutcome:
+    outcome = _LoginOutcome()
     for key, value in results.items():
         if isinstance(value, ConnectionInfo):
-            found.infos[key] = value
+            outcome.infos[key] = value
         elif isinstance(value, _Failure):
-            found.failures[value.reason] = value.kind
+            outcome.failures[value.reason] = value.kind
         elif value is not None:
             what = type(value).__name__
             text = f"The login handler {key!r} must return a ConnectionInfo or None, got {what}."
-            found.mistakes[text] = "A login handler returned a wrong type."
-    return found
+            outcome.mistakes[text] = "A login handler returned a wrong type."
+    return outcome
 
 
 @dataclass(frozen=True)
