@@ -124,7 +124,7 @@ class Operator:
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
-        self._total = SharedSlots()
+        self._shared_slots = SharedSlots()
 
     async def run(self) -> None:
         """Run until cancelled, or until an essential part fails.
@@ -271,7 +271,7 @@ class Operator:
             try:
                 async with TaskGroup() as group:
                     self.observer = Observer(
-                        self.context, client, self.options.scope, group, self._total
+                        self.context, client, self.options.scope, group, self._shared_slots
                     )
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
