@@ -70,7 +70,7 @@ _RULES = {
 _PATTERNS = [(re.compile(rule, re.IGNORECASE), advice) for rule, advice in _RULES.items()]
 _RIDDLE = re.compile(r"(?:^|(?<=[.!?] ))What (?![^.!?]*\?)(?:\S+ ){3,}?[^.!?]*[.!]")
 
-_SENTENCES = re.compile(r"(?<=[.!?;:])[)\"']* (?=[A-Z`*\[\"(…_<])|(?<=\w[.!?]) ")
+_SENTENCES = re.compile(r"(?<=[.!?;:])[)\"']* (?=[A-Z`*\[\"(…_<])|(?<=\w[.!?;]) ")
 _WORD = re.compile(r"\w[\w'.-]*")
 _GENERATED = frozenset({"parity.md", "messages.md"})
 _FENCE = re.compile(r" *(`{3,}|~{3,})")
@@ -169,7 +169,7 @@ def read_markdown(text: str) -> Iterator[Passage]:
 
 def _strip(line: str) -> str:
     """Replace code by one word and links by their texts; remove comments and pictures."""
-    line = re.sub(r"``.+?``|`[^`]*`", "…", line)
+    line = re.sub(r"(?::\w+:)?(?:``.+?``|`[^`]*`)", "…", line)
     line = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", line)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
 
