@@ -512,7 +512,7 @@ class World:
         rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
         if rest <= 0 and fence.threads and not process.is_paused:
             with contextlib.suppress(_Exit):
-                process.context.copy().run(watchdog._bite)
+                process.context.copy().run(watchdog._on_overrun)
             self.tell(f"{process} ends itself")
             self.kill(process)
             self.network.later(1.0, self.start, process.number)
