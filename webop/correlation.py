@@ -57,7 +57,7 @@ class Loss(enum.Enum):
     """Why messages are not posted; the values are what is reported."""
 
     OBJECT = "over the limits of their objects (posting.object_burst)"
-    QUEUE = "with too many waiting already (posting.rate, posting.queue_limit)"
+    QUEUE = "because too many were waiting (posting.rate, posting.queue_limit)"
     NAMESPACE = "in namespaces that are deleted"
     FAILURE = "failed"
 
@@ -281,7 +281,7 @@ class Correlator:
             self.losses.note(Loss.QUEUE, now)
 
     def _has_place(self, kind: str) -> bool:
-        """Tell whether the queue takes one more; half of it is kept for what is not Normal."""
+        """Return whether the queue takes one more; half of it is kept for what is not Normal."""
         limit = self._settings.queue_limit
         return len(self._queue) < (limit if kind != "Normal" else (limit + 1) // 2)
 

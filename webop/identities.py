@@ -44,7 +44,7 @@ class Process:
         return f"{self.pid}-{self.started_at}-{self.pid_namespace}{container}"
 
     def has_replaced(self, other: Process) -> bool:
-        """Tell whether another process has ended that was in the same place as this one.
+        """Return whether another process has ended that was in the same place as this one.
 
         Ids can be looked up in the own namespace only. A container that is started again has
         another namespace; the kubelet has ended the former container before.
@@ -57,7 +57,7 @@ class Process:
 
 
 def is_former_self(identity: str) -> bool:
-    """Tell whether an identity is of a process that has ended, in the place of this process.
+    """Return whether an identity is of a process that has ended, in the place of this process.
 
     If that cannot be known, because it is in another place or not described, it is not.
     """
@@ -115,7 +115,7 @@ def find_container(mounts: str) -> str:
 
 
 def _is_running(process: Process) -> bool:
-    """Tell whether a process of the own namespace runs; also if that is not to be seen."""
+    """Return whether a process of the own namespace runs; also if that is not to be seen."""
     try:
         os.kill(process.pid, 0)  # sends nothing
     except ProcessLookupError:

@@ -343,7 +343,7 @@ def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
         for obj in objs:
             yield from _iter_objects(obj)
     else:
-        raise TypeError(f"An event cannot be about {objs!r}: it is not a Kubernetes object.")
+        raise TypeError(f"Events must be about Kubernetes objects, got {objs!r}.")
 
 
 def _read_model(obj: Any) -> Mapping[str, Any]:
@@ -421,7 +421,7 @@ def _format_moment(moment: float, precision: str) -> str:
 
 
 def _is_about_terminating_namespace(exc: Exception) -> bool:
-    """Tell whether an Event is refused because its namespace is going, or gone."""
+    """Return whether an Event is refused because its namespace is going, or gone."""
     if not isinstance(exc, APIStatusError):
         return False
     causes = exc.details.get("causes")

@@ -46,5 +46,5 @@ class _Permission(logging.Filter):
         self._top = logging.getLogger("kopf")  # disabled by logging.config: so are those not named
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the record passes; since Python 3.12, filters may replace it."""
+        """Return whether the record passes; since Python 3.12, filters may replace it."""
         return (not self._theirs.disabled or self._top.disabled) and self._theirs.filter(record)

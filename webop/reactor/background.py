@@ -160,16 +160,18 @@ class BackgroundTask:
         timeout = getattr(self.handler, "cancellation_timeout", None)
         loop = asyncio.get_running_loop()
         if timeout is None:
-            self._alarm = loop.call_later(self._find_polling(), self._tell)
+            self._alarm = loop.call_later(self._find_polling(), self._report_waiting)
             return
         if self.task is not None and is_async(self.handler.fn):
             self.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
             self.task.cancel()
         self._alarm = loop.call_later(timeout, self._abandon)
 
-    def _tell(self) -> None:
+    def _report_waiting(self) -> None:
         logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
-        self._alarm = asyncio.get_running_loop().call_later(self._find_polling(), self._tell)
+        self._alarm = asyncio.get_running_loop().call_later(
+            self._find_polling(), self._report_waiting
+        )
 
     def _find_polling(self) -> float:
         polling: float | None = getattr(self.handler, "cancellation_polling", None)

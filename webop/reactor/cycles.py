@@ -137,8 +137,8 @@ class _Commits:
         try:
             await writing.save(ctx, obj, Pending(wanted, own))
         except (APIError, LoginError) as exc:
-            said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
-            logger.debug(said, obj, exc, extra=extra)
+            text, extra = "Cannot write the progress of %s yet: %s", ctx.refer_to(obj)
+            logger.debug(text, obj, exc, extra=extra)
             return False
         return True
 

@@ -297,8 +297,8 @@ class Dispatcher:
             await asyncio.wait(ending, timeout=rest)
         if hung := [name for found in self._list_backgrounds() for name in found.cancel()]:
             logger.warning(
-                "%d daemons or timers have not ended in %g seconds, and are cancelled: %s. Those "
-                "in threads cannot be: the process ends when they do.",
+                "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
+                "cannot be cancelled: the process ends when they end.",
                 len(hung),
                 _HUNG_TIMEOUT,
                 _join(hung),
@@ -316,8 +316,8 @@ class Dispatcher:
             self._slots.block(owner.uid, task)
         if owned:
             logger.error(
-                "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
-                "done about these objects until they end. Handlers must not swallow "
+                "%d handlers or daemons were cancelled but have not ended: of %s. webop does not "
+                "process these objects until they end. Handlers must not swallow "
                 "asyncio.CancelledError.",
                 len(owned),
                 _join([*owned.values()]),
@@ -365,7 +365,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._release)
 
     def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
-        """Tell whether a state is newer than what is known; own patches come back as events.
+        """Return whether a state is newer than what is known; own patches come back as events.
 
         A listing is accepted even if it goes back in time, as after a restored backup, unless
         the object was patched since the listing began.
@@ -492,7 +492,7 @@ class Dispatcher:
             obj.work = None
         if obj.background is not None and not obj.background.tasks:
             obj.background = obj.background.without_body()
-        if obj.is_gone and not obj.has_background and not obj.events and obj.spying is None:
+        if obj.is_gone and not obj.has_background and not obj.events and obj.event_task is None:
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj.uid)
 

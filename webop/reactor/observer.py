@@ -122,7 +122,7 @@ class Observer:
                 self._adjust()
 
     def _is_up_to_date(self) -> bool:
-        """Tell whether all known definitions are among the discovered resources."""
+        """Return whether all known definitions are among the discovered resources."""
         resources = self._operator.cluster_view.resources
         return self._definitions.are_shown_by(resources, self._collect_groups())
 
@@ -153,7 +153,7 @@ class Observer:
         ]
 
     async def _rescan(self) -> bool:
-        """Discover and adjust; tell whether the API server has answered."""
+        """Discover and adjust; return whether the API server has answered."""
         self._is_outdated = False
         try:
             found = await discover(self._client, self._collect_groups())
@@ -162,7 +162,7 @@ class Observer:
             logger.log(level, "Cannot discover the resources of the cluster: %s", exc)
             return False
         if self._reports.forget("discovery"):
-            logger.info("The resources of the cluster are discovered now.")
+            logger.info("Discovered the resources of the cluster.")
         known = self._operator.cluster_view.resources
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
@@ -191,13 +191,13 @@ class Observer:
         for version in sorted(broken.keys() - self._broken):
             name, reason = "/".join(version), broken[version]
             logger.warning(
-                "The API group %s does not answer; resources of it that are not known yet are "
-                "not served until it does: %s",
+                "The API group %s does not respond. Until it does, webop does not serve kinds of "
+                "it that were not discovered before: %s",
                 name,
                 reason,
             )
         for version in sorted(self._broken - broken.keys()):
-            logger.info("The API group %s is not broken any more.", "/".join(version))
+            logger.info("The API group %s responds again.", "/".join(version))
         self._broken = frozenset(broken)
 
     def _collect_groups(self) -> frozenset[str] | None:
@@ -219,11 +219,11 @@ class Observer:
         }
         for key, stream in list(self._streams.items()):
             if key not in wanted:
-                logger.info("%s is not served any more.", stream)
+                logger.info("Stopped serving %s.", stream)
             elif stream.fits(*wanted[key]):
                 continue
             else:
-                logger.info("%s has changed in the cluster; it is listed anew.", stream)
+                logger.info("%s has changed in the cluster. Listing it again.", stream)
             del self._streams[key]
             if not stream.is_resuming:
                 self._resumed.add(key)
@@ -251,14 +251,17 @@ class Observer:
             found = selector.select(resources)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                self._report(selector, f"{selector} is ambiguous and is not served: {names}.")
+                self._report(
+                    selector,
+                    f"{selector} is ambiguous: {names}. Name the API group to serve one of them.",
+                )
             elif not found and selector.is_specific:
                 self._missing.add(selector)
-                text = f"{selector} is not in the cluster yet; it is served as soon as it is."
+                text = f"{selector} is not in the cluster yet. webop waits for it."
                 self._report(selector, text + selector.suggest(resources, groups))
             elif self._reports.forget(selector) and found:
                 logger.info(
-                    "%s: in the cluster now, and served.",
+                    "Now in the cluster and served: %s.",
                     _enumerate({resource.name for resource in found}),
                 )
             for resource in found:
@@ -295,7 +298,7 @@ class Observer:
             is_resuming=(resource, namespace) not in self._resumed
             and all(stream.is_resuming for stream in former),
         )
-        logger.debug("%s is served now.", stream)
+        logger.debug("Started serving %s.", stream)
         if stream.feeds:
             indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
             indexed.feeds |= stream.feeds

@@ -116,7 +116,7 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
 
 
 def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool:
-    """Find the handlers of the change; tell whether there is anything to do about it."""
+    """Find the handlers of the change; return whether there is anything to do about it."""
     cause = plan.cause
     if cycle is not None and cycle.reason is Reason.UPDATE and cause.reason in _UNCHANGED:
         plan.cycle = cycle  # the change was undone, but handlers have seen it
@@ -137,7 +137,7 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
 
 
 def _has_records(ctx: ResourceContext, body: Body) -> bool:
-    """Tell whether there is progress of handlers on an object."""
+    """Return whether there is progress of handlers on an object."""
     storage = ctx.operator.settings.persistence.progress_storage
     return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
 

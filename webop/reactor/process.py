@@ -137,8 +137,8 @@ class Processor:
             Exception: of the API server, a filter, or the framework; see :meth:`rest`.
         """
         ctx, work, delay = self.ctx, obj.open_work(), None
-        if obj.spying is not None:
-            await asyncio.wait({obj.spying}, timeout=_HEAD_START)
+        if obj.event_task is not None:
+            await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
             if rest := obj.find_rest():
@@ -216,8 +216,8 @@ class Processor:
             pending = Pending(cause.patch, Patch())
             await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except (APIError, LoginError) as exc:
-            said = "The patch of event handlers is not written yet: %s"
-            cause.logger.log(level("events"), said, exc)
+            text = "Cannot write the patch of event handlers yet: %s"
+            cause.logger.log(level("events"), text, exc)
             write_later(self.ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:

@@ -49,8 +49,8 @@ class RawEvents:
             self._slots.drop(obj.events.popleft()[1])
             if self._once.is_new("skipped"):
                 logger.warning(
-                    "Events of %s come faster than they are handled: of more than %d, the oldest "
-                    "are skipped. It is not logged again for this kind.",
+                    "Events of %s arrive faster than its handlers run. More than %d wait: the "
+                    "oldest are skipped. This is logged once per kind.",
                     obj,
                     _LIMIT,
                 )
@@ -64,7 +64,7 @@ class RawEvents:
 
     def begin(self, obj: Tracked) -> None:
         """Call the handlers as soon as a slot is free, unless they already run."""
-        if not obj.events or obj.spying is not None:
+        if not obj.events or obj.event_task is not None:
             return
         if self._slots.is_free:
             self._start(obj)
@@ -72,9 +72,9 @@ class RawEvents:
             self._slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
 
     def _start(self, obj: Tracked) -> None:
-        if obj.events and obj.spying is None and not obj.keeper.is_stopped:
+        if obj.events and obj.event_task is None and not obj.keeper.is_stopped:
             self._slots.enter()
-            obj.spying = obj.keeper.run(obj, self._show(obj), self._finish)
+            obj.event_task = obj.keeper.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
         """Call the handlers for the events of an object, one after another."""
@@ -86,11 +86,11 @@ class RawEvents:
                     with self._slots.running_handlers():
                         await self._processor.show_event(obj, event_type, raw)
             except WebopError as exc:
-                logger.warning("An event of %s is skipped: %s", obj, exc)
+                logger.warning("Skipped an event of %s: %s", obj, exc)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
         self._slots.leave()
-        obj.spying = None
+        obj.event_task = None
         if obj.events and not task.cancelled():
             self.begin(obj)
             return

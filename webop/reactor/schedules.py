@@ -35,7 +35,7 @@ from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
-_GLANCE = 0.1  # seconds; between checks for a change if the idle time is 0
+_CHANGE_POLLING = 0.1  # seconds; between checks for a change if the idle time is 0
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Run:
                 patch.fns.extend(fns)
                 level = self.ctx.slots.choose_level("background")
             self.trouble = str(exc)
-            self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
+            self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
             writing.write_later(self.ctx, obj, exc)
 
     def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -179,18 +179,18 @@ async def run_in_background(run: Run) -> None:
             else:
                 return
     except Exception:
-        run.cause.logger.exception("%s has ended by an error of the framework.", run.handler)
+        run.cause.logger.exception("%s ended because of an error in webop.", run.handler)
 
 
 def _is_recurring(handler: BackgroundHandler, outcome: Outcome) -> bool:
-    """Tell whether a new cycle follows: not after a failure (D-51), not without a schedule."""
+    """Return whether a new cycle follows: not after a failure (D-51), not without a schedule."""
     if not isinstance(handler, TimerHandler) or outcome.exception is not None:
         return False
     return handler.interval is not None or handler.idle is not None
 
 
 async def _is_due(run: Run, *, is_new: bool) -> bool:
-    """Wait until the object is idle enough for a new cycle; tell whether to continue at all."""
+    """Wait until the object is idle enough for a new cycle; return whether to continue at all."""
     idle = run.handler.idle if is_new and isinstance(run.handler, TimerHandler) else None
     if idle is not None:
         loop = asyncio.get_running_loop()
@@ -203,7 +203,7 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
     """Sleep until the next regular call; without an interval, until the object changes."""
     if handler.interval is None:
         while run.background.changed_at == seen and not run.stopper:
-            await run.stopper.sleep(handler.idle or _GLANCE)
+            await run.stopper.sleep(handler.idle or _CHANGE_POLLING)
     elif handler.sharp and handler.interval:
         elapsed = asyncio.get_running_loop().time() - began
         await run.stopper.sleep(handler.interval - elapsed % handler.interval)
@@ -231,5 +231,7 @@ def _find_initial_delay(run: Run) -> float:
     try:
         return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
     except Exception:
-        run.cause.logger.exception("The initial delay of %s cannot be found out.", run.handler)
+        run.cause.logger.exception(
+            "Cannot compute the initial delay of %s. Using 0 s.", run.handler
+        )
         return 0

@@ -75,7 +75,7 @@ class Stream:
         return f"{name} in {self.namespace}" if self.namespace else name
 
     def fits(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
-        """Tell whether it still fits the resource and the matching selectors."""
+        """Return whether it still fits the resource and the matching selectors."""
         return (
             self.ctx.resource.subresources == resource.subresources and self.selectors == selectors
         )

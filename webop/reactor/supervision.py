@@ -32,12 +32,12 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
             raise
         except Exception:
             if is_being_cancelled():
-                logger.exception("The %s has failed on the way out.", name)
+                logger.exception("The %s failed while the operator stops.", name)
                 return
             if loop.time() - started > _HEALTHY:
                 backoff.reset()
             pause = backoff.next() or 0
-            logger.exception("The %s has failed; it is started again in %.1f s.", name, pause)
+            logger.exception("The %s failed. Restarting it in %.1f s.", name, pause)
             await asyncio.sleep(pause)
         else:
             return

@@ -210,7 +210,7 @@ class Tracked:
             end later are not started again before there is another event.
         work: the state of the work, while there is some.
         events: the events that wait for event handlers.
-        spying: the task that calls these.
+        event_task: the task that calls these.
         background: its daemons and timers, if it has any.
         timer: when it is processed again.
     """
@@ -218,6 +218,7 @@ class Tracked:
     __slots__ = (
         "background",
         "epoch",
+        "event_task",
         "event_type",
         "events",
         "indexing",
@@ -232,7 +233,6 @@ class Tracked:
         "raw",
         "seen",
         "since",
-        "spying",
         "text",
         "timer",
         "uid",
@@ -264,7 +264,7 @@ class Tracked:
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
-        self.spying: asyncio.Task[None] | None = None
+        self.event_task: asyncio.Task[None] | None = None
         self.background: Background | None = None
         self.timer: asyncio.TimerHandle | None = None
 

@@ -105,7 +105,7 @@ async def save(
                         raise
                     logger.log(
                         choose_level(str(exc)),
-                        "The patch of %s is denied and dropped; handlers are not called again: %s",
+                        "The API server rejected the patch of %s; dropped it without a retry: %s",
                         obj,
                         exc,
                         extra=ctx.refer_to(obj),
@@ -165,7 +165,10 @@ async def patch(
         merged = _prune(changes, "", dropped)
         what, extra = "; ".join(dropped), ctx.refer_to(obj)
         logger.warning(
-            "JSON cannot hold this in the patch of %s, so it is dropped: %s", obj, what, extra=extra
+            "Dropped values from the patch of %s that JSON cannot represent: %s",
+            obj,
+            what,
+            extra=extra,
         )
         return await _patch(ctx, obj, merged, changes.fns, attempts)
 
@@ -209,16 +212,19 @@ async def put_finalizers(
     """
     metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
     try:
-        answer = await _request(ctx, obj, {"metadata": metadata}, None)
+        response = await _request(ctx, obj, {"metadata": metadata}, None)
     except APIStatusError as exc:
         failure = judge(exc)
         if failure not in (Failure.OUTDATED, Failure.GONE):
             raise
-        answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
-        if answer is not None and Body(answer).meta.resource_version == body.meta.resource_version:
+        response = await read(ctx, obj) if failure is Failure.OUTDATED else None
+        if (
+            response is not None
+            and Body(response).meta.resource_version == body.meta.resource_version
+        ):
             raise  # the conflict has another reason than a newer object
-    if answer is not None:
-        obj.accept_own(answer)
+    if response is not None:
+        obj.accept_own(response)
 
 
 async def release(ctx: ResourceContext, obj: Tracked) -> None:
@@ -339,7 +345,7 @@ async def _send(
             return raw is not None
         version = parse_version(raw) if raw else obj.version
         try:
-            answer = await _request(ctx, obj, content, subresource)
+            response = await _request(ctx, obj, content, subresource)
         except APIStatusError as exc:
             # The refusal of a JSON patch has causes, except if the patch expects an older object.
             is_newer = isinstance(content, list) and exc.status == 422
@@ -347,22 +353,22 @@ async def _send(
             is_outdated = is_newer or judge(exc) is Failure.OUTDATED
             if not is_outdated and judge(exc) is not Failure.GONE:
                 raise
-            answer = await read(ctx, obj) if is_outdated else None
-            if answer is not None:
-                obj.accept_own(answer)
+            response = await read(ctx, obj) if is_outdated else None
+            if response is not None:
+                obj.accept_own(response)
                 attempts -= 1
-                if version and version == parse_version(answer):
+                if version and version == parse_version(response):
                     raise  # the conflict has another reason than a newer object
                 if not attempts:
                     raise APIConflictError(str(exc), status=409) from exc
                 continue
-        if answer is None and subresource and await read(ctx, obj) is not None:
+        if response is None and subresource and await read(ctx, obj) is not None:
             what = f"{ctx.resource.plural}/{subresource}"
-            raise APINotFoundError(f"The API server does not serve {what} any more.", status=404)
-        if answer is None:
+            raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
+        if response is None:
             return False
-        _warn_of_pruning(ctx, obj, content, answer)
-        obj.accept_own(answer)
+        _warn_of_pruning(ctx, obj, content, response)
+        obj.accept_own(response)
         return True
     return False
 
@@ -377,7 +383,7 @@ async def _request(
     loop, slots = asyncio.get_running_loop(), ctx.slots
     began = loop.time()
     try:
-        answer = await ctx.client.patch(
+        response = await ctx.client.patch(
             ctx.resource,
             obj.namespace,
             obj.name,
@@ -394,7 +400,7 @@ async def _request(
             slots.note_write(loop.time() - began)
         raise
     slots.note_write(loop.time() - began)
-    return answer
+    return response
 
 
 def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
@@ -415,8 +421,8 @@ def _build_operations(
             try:
                 operations = _try_functions([*working, fn], raw)
             except Exception:
-                said = "A function in the patch of %s has failed, and is skipped."
-                logger.exception(said, obj, extra=ctx.refer_to(obj))
+                text = "A function in the patch of %s failed and is skipped."
+                logger.exception(text, obj, extra=ctx.refer_to(obj))
             else:
                 working.append(fn)
     chosen = [
@@ -472,16 +478,16 @@ def _list_written(content: object) -> list[str]:
 
 
 def _warn_of_pruning(
-    ctx: ResourceContext, obj: Tracked, content: object, answer: dict[str, Any]
+    ctx: ResourceContext, obj: Tracked, content: object, response: dict[str, Any]
 ) -> None:
     """Warn if the API server has dropped the status: the schema does not know it."""
-    kept = answer.get("status") or {}
+    kept = response.get("status") or {}
     lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
             ctx.slots.choose_level(f"lost {lost}"),
-            "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
-            "x-kubernetes-preserve-unknown-fields in the schema of the status?",
+            "Patching of %s failed with inconsistencies: status.%s is not stored. Add the field "
+            "or x-kubernetes-preserve-unknown-fields to the schema of the status.",
             obj,
             ", status.".join(lost),
             extra=ctx.refer_to(obj),
