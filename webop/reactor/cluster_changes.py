@@ -1,6 +1,6 @@
-"""Changes of the cluster itself: custom resource definitions, and namespaces.
+"""Watches of CRDs and namespaces, and the permissions for them.
 
-The observer follows them (:mod:`webop.reactor.observer`).
+The observer uses them (:mod:`webop.reactor.observer`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
 
-_CHECK_PAUSES = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds; whether a permission is granted by now
+_CHECK_PAUSES = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds between checks of a missing permission
 
 DEFINITIONS = Resource(
     group="apiextensions.k8s.io",
@@ -35,7 +35,7 @@ NAMESPACES = Resource(
 
 
 async def may_watch(client: Client, resource: Resource) -> bool:
-    """Return whether the permissions suffice; if not, log what does not work without them."""
+    """Return whether webop may list a resource; if not, log the consequence."""
     try:
         await _list_one(client, resource)
     except APIForbiddenError as exc:
@@ -51,7 +51,7 @@ async def may_watch(client: Client, resource: Resource) -> bool:
 
 
 async def wait_for_permission(client: Client, resource: Resource) -> None:
-    """Wait until a resource may be watched; it was logged once that it may not."""
+    """Wait until webop may list a resource; :func:`may_watch` has logged that it may not."""
     backoff = Backoff(_CHECK_PAUSES, jitter=0.2)
     is_permitted = False
     while not is_permitted:

@@ -1,7 +1,7 @@
-"""What to watch: the kinds and the namespaces of the cluster, as they appear and disappear.
+"""The observer: finds the kinds and namespaces to watch, as they appear and disappear.
 
-The observer discovers the resources that handlers are declared for, and keeps one stream running
-for each of them in each served namespace (chapters "Resource specification" and "Scopes").
+It discovers the resources that handlers are declared for, and keeps one stream running for each of
+them in each served namespace (chapters "Resource specification" and "Scopes").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from webop.reactor.supervision import keep_running
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5  # names in one line of the log
-_SETTLING = 0.2  # seconds; definitions and namespaces often come in groups
+_SETTLING = 0.2  # seconds; CRDs and namespaces often change in groups
 _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
 _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group does not answer
@@ -49,7 +49,7 @@ _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where to look: the whole cluster at once, or namespaces by patterns."""
+    """What is served: the whole cluster, or namespaces by patterns."""
 
     clusterwide: bool
     patterns: tuple[NamespacePattern, ...] = ()
@@ -92,7 +92,7 @@ class Observer:
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
-        """Observe for ever: discover, adjust the streams, wait for new kinds or namespaces."""
+        """Run until cancelled: discover, adjust the streams, wait for new kinds or namespaces."""
         is_scanning = not self._operator.settings.scanning.disabled
         if is_scanning:
             self._spawn(self._follow_definitions, "watch of definitions")
@@ -138,7 +138,7 @@ class Observer:
         return [str(stream) for key, stream in self._streams.items() if key in self._gate.pending]
 
     def list_troubles(self) -> list[str]:
-        """Return the watches that do not work, and why; those that are just starting are fine."""
+        """Return the watches that do not work, and why; watches that are starting do not count."""
         is_active = self._operator.pausing.is_active
         waiting = [
             stream
@@ -176,10 +176,10 @@ class Observer:
         return True
 
     def _report_start(self) -> None:
-        """Log once what is served: a silent operator looks as if it hung."""
+        """Log once what is served: a silent operator would seem to hang."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
         if not self._operator.registry.select_resource_handlers():
-            return  # it has been logged which webhooks there are
+            return  # the webhooks were logged already
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
@@ -187,7 +187,7 @@ class Observer:
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _report_broken(self, broken: dict[tuple[str, str], str]) -> None:
-        """Log which API groups do not answer, and when they do again."""
+        """Log which API groups do not respond, and when they respond again."""
         for version in sorted(broken.keys() - self._broken):
             name, reason = "/".join(version), broken[version]
             logger.warning(
@@ -201,7 +201,7 @@ class Observer:
         self._broken = frozenset(broken)
 
     def _collect_groups(self) -> frozenset[str] | None:
-        """Return the API groups to be scanned; None for all (RES-19)."""
+        """Return the API groups to discover; None for all (RES-19)."""
         groups = {selector.group for selector in self._operator.registry.collect_selectors()}
         if None in groups:
             return None
@@ -276,7 +276,7 @@ class Observer:
     def _start(
         self, resource: Resource, namespace: str | None, selectors: frozenset[Selector]
     ) -> None:
-        """Start a stream; it begins when all former ones of the same objects have ended."""
+        """Start a stream; it waits until all former streams of the same objects have ended."""
         handlers = self._operator.registry.handlers_of(selectors)
         former = [
             stream
@@ -330,9 +330,9 @@ class Observer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Remove objects from the indexes and from memory that no stream updates any more.
+        """Remove objects that no stream updates any more from the indexes and from memory.
 
-        They can be from streams of a former observer, whose credentials were lost.
+        They can be from streams of a former observer, before credentials were lost.
         """
         feeds: dict[Origin, set[Feed]] = {}
         for stream in (*self._streams.values(), *self._ending):
@@ -356,7 +356,7 @@ class Observer:
         self._group.create_task(keep_running(fn, name=name), name=name)
 
     async def _report_waiting(self) -> None:
-        """Log what handlers wait for if it takes long."""
+        """Log what handlers wait for, if they wait for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._gate.wait()
@@ -404,7 +404,7 @@ class Observer:
 
 
 def _enumerate(names: Collection[str]) -> str:
-    """Return the names for a line of the log; not all of them if there are many."""
+    """Return names for a log line, shortened if there are many."""
     shown = sorted(names)[:_SHOWN]
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join([*shown, *more]) or "nothing yet"

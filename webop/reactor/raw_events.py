@@ -1,4 +1,4 @@
-"""Raw events on their way to event handlers: in order, apart from all other work on the object."""
+"""Queues of raw events for event handlers: in order, separate from other work on the object."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class EventProcessor(Protocol):
         """Call the handlers of raw events."""
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if the object is gone."""
+        """Read a state that was dropped from memory; None if the object is gone."""
 
 
 class RawEvents:
-    """The events of the objects of one stream; of too many that wait, the oldest are skipped."""
+    """The queued events of the objects of one stream; if too many wait, the oldest are skipped."""
 
     def __init__(self, processor: EventProcessor) -> None:
         self._processor = processor

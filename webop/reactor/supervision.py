@@ -1,4 +1,4 @@
-"""Keeping the reactor's long-running tasks alive: an error is logged, and the task runs again."""
+"""Restart long-running tasks of the reactor after an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEALTHY = 60.0  # seconds; after such a run, the delays start over
 
 
 async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Run a function; after an error, wait and run it again until it returns.
+    """Run a function until it returns; after an error, log it, wait and run it again.
 
     Raises:
         LoginError: there are no credentials; running it again would not help.
