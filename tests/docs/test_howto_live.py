@@ -98,7 +98,7 @@ def test_a_deletion_is_denied_and_then_delayed(
 
     def read_finalizers() -> Any:
         body = webop_cluster.get("example.com/v1", "Database", name, webop_namespace)
-        return body["metadata"]["finalizers"]
+        return (body or {})["metadata"]["finalizers"]
 
     def is_denied() -> bool:
         try:
