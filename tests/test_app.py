@@ -322,10 +322,10 @@ def test_all_namespaces_and_some_exclude_each_other() -> None:
     [
         ({"WEBOP_ALL_NAMESPACES": "1", "WEBOP_NAMESPACES": "a b"}, "exclude each other"),
         ({"WEBOP_MODULES": "no.such.module"}, "'no.such.module' cannot be imported"),
-        ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' does not fit"),
+        ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
         (
             {"WEBOP_POSTING__BURST": "x"},
-            "WEBOP_POSTING__BURST='x' does not fit: it must be",
+            "WEBOP_POSTING__BURST='x' is invalid: it must be",
         ),
     ],
 )

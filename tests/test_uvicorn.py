@@ -248,7 +248,7 @@ def test_with_nothing_configured_it_says_what_to_set(start: Start) -> None:
         ("import no_such_module", {}, r"No module named 'no_such_module' \(.*handlers.py, line 1"),
         ("", {"WEBOP_MODULES": "missing.py"}, "There is no file 'missing.py'"),
         ("", {"WEBOP_MODULES": "miss.ing"}, "'miss.ing' cannot be imported"),
-        ("", {"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' does not fit"),
+        ("", {"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
         (FAILING, {}, "The startup has failed in prepare: No database."),
     ],
 )

@@ -49,7 +49,7 @@ CODE = {
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn' is called only": f"@webop.timer('pods'){FN}",
     "Timer 'fn' is called repeatedly": f"@webop.timer('pods', interval=0){FN}",
-    "The environment variable": f"@webop.on.create('pods'){FN}",
+    "Ignoring the unknown environment": f"@webop.on.create('pods'){FN}",
     "… No module named 'kopf'": (
         "import sys\n"
         "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"

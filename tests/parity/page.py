@@ -19,9 +19,9 @@ INTRODUCTION = """\
 
 <!-- Written by `make parity`; do not edit. -->
 
-webop has the programming model of Kopf's manual. Each row of this page is one statement of that manual
-that a test can check. A row is **green** if at least one test names it and all of these tests passed in
-the last `make parity`. [Contributing](contributing.md#the-page-of-parity) explains how this page is made.
+webop has the programming model of Kopf's manual. Each row of this page is one statement of that
+manual that a test can check. A row is **green** if tests name it and all of them passed in the
+last `make parity`. See [Contributing](contributing.md#the-page-of-parity).
 
 """
 

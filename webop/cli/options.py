@@ -82,7 +82,7 @@ def load_quietly(
 ) -> tuple[OperatorRegistry, list[str]]:
     """Return the handlers of files and modules, and warnings about them.
 
-    What the files print goes to stderr, since programs read the stdout of the command.
+    Redirect the output of the files to stderr, since programs read the stdout of the command.
 
     Raises:
         ConfigurationError: a file cannot be imported, or a handler cannot be called.

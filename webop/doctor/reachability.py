@@ -139,7 +139,7 @@ def check_bundle(text: str, now: dt.datetime) -> Finding:
     The certificate that expires last counts: during a rotation, the bundle also has old ones.
     """
     if not text:
-        return note("caBundle", "none: the API server trusts only the CAs of its own system")
+        return note("caBundle", "none: the API server trusts only the CAs of its system")
     try:
         pems = split_certificates(base64.b64decode(text, validate=True))
         last = max(pems, key=lambda pem: read_validity(pem)[1])
@@ -307,7 +307,7 @@ def parse_selector(selector: Json | None) -> tuple[str, dict[str, str]]:
 def list_targets(webhook: Json, resources: Iterable[Resource]) -> Iterator[Target]:
     """Yield the resources of the cluster that a dry run can use to call a webhook.
 
-    Of subresources, only ``status`` is suitable: operations on others have effects of their own.
+    Of subresources, only ``status`` is suitable: operations on others have side effects.
     """
     suitable = (resource for resource in resources if {"list", "patch"} <= resource.verbs)
     known = sorted(suitable, key=lambda resource: resource.name)

@@ -19,8 +19,8 @@ from webop.objects.rights import VERBS, parse_right
 Json = dict[str, Any]
 
 _HANDLED: Final = "The objects that the handlers handle."
-_OWN: Final = "What the handlers do themselves, from the file of --rules."
-_DECLARED: Final = "What the handlers do themselves, from settings.networking.rights and --rules."
+_OWN: Final = "For what the handlers do themselves, from the file of --rules."
+_DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rules."
 _WHY: Final = {
     (
         "apiextensions.k8s.io",

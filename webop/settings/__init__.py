@@ -1,11 +1,11 @@
 """The settings of an operator, in groups (chapter "Configuration").
 
-Changed in startup handlers (``settings.posting.level = logging.WARNING``), by the environment
-(``WEBOP_POSTING__LEVEL=30``), or given ready-made to ``webop.run(settings=…)``. Assignments are
-checked at once. Times are in seconds.
+Users set them in startup handlers (``settings.posting.level = logging.WARNING``), by variables
+(``WEBOP_POSTING__LEVEL=30``), or pass an object to ``webop.run(settings=…)``. Assignments are
+checked immediately. Times are in seconds.
 
-The groups are in :mod:`webop.settings.groups`, what they are made of in
-:mod:`webop.settings.sections`, the variables in :mod:`webop.settings.environment`.
+:mod:`webop.settings.groups` has the groups, :mod:`webop.settings.sections` their base classes and
+types, :mod:`webop.settings.environment` the variables.
 """
 
 from webop.settings.groups import (

@@ -1,8 +1,7 @@
-"""Settings from environment variables, and variables with our prefix that mean nothing.
+"""Set settings from environment variables, and warn of unknown variables with our prefix.
 
-A setting is ``WEBOP_<GROUP>__<NAME>``. A variable that is no setting and nothing else of webop is
-a mistake in most cases: it is told in the log, with the name that was probably meant. A setting
-whose value does not fit is an error.
+The variable of a setting is ``WEBOP_<GROUP>__<NAME>``. An unknown variable is most likely a typo:
+webop logs a warning with the nearest name. An invalid value is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LOGGING = ("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY
 _SCOPE = ("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME")
 _RECORD = ("ID", "IDENTITY")
 _OPTIONS = {
-    "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # of webop.app
+    "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # for webop.app
     "RUN_": (
         *(*_LOGGING, *_SCOPE, "MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
         *("LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
@@ -42,9 +41,9 @@ _OPTIONS = {
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
 
-# What is no mistake, but is not worth being suggested either: local clusters, webop's own
-# development, the options of the tools, and what Kubernetes tells all containers about a Service
-# whose name begins with "webop" (Kubernetes documentation: "Service", environment variables).
+# Variables that are valid but should not be suggested: local clusters, webop's own development, the
+# options of tools, and those that Kubernetes sets in all containers for a Service whose name begins
+# with "webop" (Kubernetes documentation: "Service", environment variables).
 _OTHERS = re.compile(
     r"""WEBOP_(
         CACHE | ENVTEST_INDEX | KUBERNETES_RELEASES | SERVICE | PEER_PYTHON | VERSION
@@ -57,10 +56,10 @@ _OTHERS = re.compile(
 
 
 def apply_environment(settings: Section, environment: Mapping[str, str]) -> None:
-    """Set the settings that the environment has, and warn of variables that mean nothing.
+    """Set the settings that have variables, and warn of unknown variables.
 
     Raises:
-        ConfigurationError: a value does not fit, or can be given only in code.
+        ConfigurationError: a value is invalid, or the setting can be set only in code.
     """
     own = {name: text for name, text in sorted(environment.items()) if name.startswith(PREFIX)}
     if not own:
@@ -72,14 +71,14 @@ def apply_environment(settings: Section, environment: Mapping[str, str]) -> None
             _assign(getattr(settings, path[0]), variable, path, text)
         elif not is_option(variable):
             nearest = difflib.get_close_matches(variable, [*known, *OPTION_NAMES], 1, cutoff=0.75)
-            hint = "there is no such setting and no option."
+            hint = "No setting and no option has this name."
             if nearest:
-                hint = f"did you mean {nearest[0]}?"
-            logger.warning("The environment variable %s means nothing to webop: %s", variable, hint)
+                hint = f"Did you mean {nearest[0]}?"
+            logger.warning("Ignoring the unknown environment variable %s. %s", variable, hint)
 
 
 def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the variable of each setting, with its group and name."""
+    """Yield the variable of each setting, with the group and the name of the setting."""
     groups = {name: name for name in type(settings).model_fields} | _ALIASES
     for group, attribute in groups.items():
         section = type(getattr(settings, attribute))
@@ -88,12 +87,12 @@ def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def is_option(variable: str) -> bool:
-    """Tell whether a variable that is no setting means something to one of webop's parts."""
+    """Return whether a variable is an option, or another known variable of webop."""
     return variable in OPTION_NAMES or _OTHERS.fullmatch(variable) is not None
 
 
 def find_setters(section: type[Section]) -> dict[str, property]:
-    """Return the settings that are made of others: ``namespaced``, ``max_workers``."""
+    """Return the settings that are properties: ``namespaced``, ``max_workers``."""
     return {
         name: item
         for name, item in inspect.getmembers_static(section)
@@ -105,7 +104,7 @@ def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -
     group, name = path
     if name in _IN_CODE:
         raise ConfigurationError(
-            f"{variable}: {group}.{name} can be set only in code, such as in a startup handler."
+            f"{variable}: {group}.{name} can only be set in code, such as in a startup handler."
         )
     try:
         setattr(section, name, _parse(type(section), name, text))
@@ -114,11 +113,11 @@ def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -
         if isinstance(exc, pydantic.ValidationError):
             why = describe_mismatch(exc.errors()[0])
         given = repr(text)[:LONGEST]
-        raise ConfigurationError(f"{variable}={given} does not fit: {why}") from exc
+        raise ConfigurationError(f"{variable}={given} is invalid: {why}") from exc
 
 
 def _parse(section: type[Section], name: str, text: str) -> Any:
-    """Return the value for a setting; what is left to parse is up to the setting's own check."""
+    """Return the value for a setting; the validator of the setting parses the rest."""
     text = text.strip()
     if name in _DELAYS:
         return _parse_delays(text)
@@ -134,4 +133,4 @@ def _parse_delays(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in words if word.strip())
     except ValueError as exc:
-        raise ValueError("it must be numbers of seconds with commas, such as 1,2,5") from exc
+        raise ValueError("it must be seconds separated by commas, such as 1,2,5") from exc

@@ -1,6 +1,6 @@
-"""The groups of settings, their defaults, and what they mean.
+"""The groups of settings with their defaults.
 
-The text below a setting is what the page of settings says about it.
+The docstring of a setting is its description on the page "Settings".
 """
 
 from __future__ import annotations
@@ -40,66 +40,67 @@ class ProcessSettings(Section):
     """The process as a whole."""
 
     ultimate_exiting_timeout: Seconds | None = 10 * 60
-    """From the signal to stop until the process kills itself; None for never."""
+    """The time from the signal to stop until the process kills itself; None for no limit."""
     blocked_loop_threshold: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """After how long a handler that blocks the event loop is logged, with its stack; None for
-    never."""
+    """If a handler blocks the event loop for longer, webop logs its stack; None to disable it."""
 
 
 class PostingSettings(Section):
-    """Kubernetes Events made of log messages and of ``webop.event()`` and the like."""
+    """Kubernetes Events from log messages and from ``webop.event()`` and similar functions."""
 
     enabled: bool = True
-    """Whether events are posted at all."""
+    """Whether webop posts Events."""
     level: Level = logging.INFO
-    """The minimum level of messages that become events, such as 20 or INFO."""
+    """The minimum level of log messages that become Events, such as 20 or INFO."""
     loggers: bool = True
-    """Whether the messages of the handlers' loggers become events at all."""
+    """Whether log messages of handlers become Events."""
     reporting_component: str = "webop"
-    """Who posts the events."""
+    """The component that Events name as their reporter."""
     reporting_instance: str = "dev"
-    """Which one of them."""
+    """The instance of that component."""
     event_name_prefix: str = "webop-event-"
-    """What the names of events begin with."""
+    """The prefix of the names of Events."""
     rate: float = Field(default=50.0, gt=0, allow_inf_nan=False)
-    """Requests per second that the operator spends on events in the long run."""
+    """The average number of requests per second that the operator sends for Events."""
     burst: int = Field(default=500, ge=1)
-    """Requests that it may spend at once after a quiet time."""
+    """The number of requests that it can send at once after a quiet time."""
     object_burst: int = Field(default=25, ge=1)
-    """Requests that one object may cause at once, for each type of events."""
+    """The number of requests that one object can cause at once, for each type of Event."""
     object_interval: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    """Seconds per request of an object that has used up its burst."""
+    """Seconds between requests for an object after its burst is used up."""
     aggregation_interval: float = Field(default=600.0, ge=0)
-    """Seconds within which a repeated message counts for the same event."""
+    """Seconds within which a repeated message is counted in the same Event."""
     aggregation_limit: int = Field(default=20, ge=1)
-    """Different messages of an object with one type and reason; more share a combined event."""
+    """The number of different messages for one object, type and reason; further messages share a
+    combined Event."""
     queue_limit: int = Field(default=2_000, ge=1)
-    """Requests that wait, at most; messages of the type Normal get only half of the places."""
+    """The maximum number of waiting requests; those for Normal Events use at most half of it."""
     memory_limit: int = Field(default=10_000, ge=1)
-    """Posted events that are remembered, so that their repetitions are recognised."""
+    """The number of posted Events that webop remembers to detect repetitions."""
 
 
 class PeeringSettings(Section):
-    """How operators for the same resources find out who is active (chapter "Peering")."""
+    """How operators for the same resources agree which one is active (chapter "Peering")."""
 
     name: str = "default"
     """The name of the peering object."""
     stealth: bool = False
-    """Whether the renewals of the own record are kept out of the log."""
+    """Whether the log omits renewals of the operator's record."""
     priority: int = 0
-    """The own priority: the operator with the highest one is active."""
+    """The priority of this operator: the operator with the highest one is active."""
     lifetime: int = Field(default=60, ge=1)
-    """How long the own record is valid; it is renewed before that."""
+    """How long the record of this operator is valid; the operator renews it before that."""
     mandatory: bool = False
-    """Whether nothing is handled as long as there is no peering object."""
+    """Whether the operator pauses while the peering object does not exist."""
     standalone: bool = False
-    """Whether peering objects are not looked for at all."""
+    """Whether the operator ignores peering objects."""
     clusterwide: bool = False
-    """Which kind of peering objects it is; what is served decides, when the operator starts."""
+    """Whether the peering object is a ClusterKopfPeering; the operator sets it at the start,
+    according to its namespaces."""
 
     @property
     def namespaced(self) -> bool:
-        """The inverse of ``clusterwide``."""
+        """The opposite of ``clusterwide``."""
         return not self.clusterwide
 
     @namespaced.setter
@@ -108,68 +109,69 @@ class PeeringSettings(Section):
 
 
 class LeadershipSettings(Section):
-    """Which of several equal replicas acts: the one that holds a Lease (coordination.k8s.io/v1).
+    """Leader election among equal replicas, with a Lease (coordination.k8s.io/v1).
 
-    All replicas serve admission and keep their indexes filled; one calls handlers, and runs
+    All replicas serve webhooks and fill their indexes. Only the leader calls handlers and runs
     daemons and timers. The terms are those of Kubernetes' own components.
     """
 
     lease_name: str | None = None
-    """The name of the Lease; None for no leadership: every replica acts."""
+    """The name of the Lease; None for no leader election: every replica handles objects."""
     lease_namespace: str | None = None
-    """Where the Lease is; by default, the namespace of the credentials, such as of the pod."""
+    """The namespace of the Lease; by default that of the credentials, such as the pod's."""
     lease_duration: float = Field(default=15.0, gt=0, allow_inf_nan=False)
-    """How long the others wait after the last renewal they have seen, before they take over."""
+    """How long standbys wait after the last renewal that they saw before they take over."""
     renew_deadline: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """How long the leader goes on acting after the last renewal; less than ``lease_duration``."""
+    """How long the leader continues after its last renewal; less than ``lease_duration``."""
     retry_period: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """The pause between two attempts to acquire or to renew; less than ``renew_deadline``."""
+    """The pause between attempts to acquire or renew the Lease; less than ``renew_deadline``."""
     exits_when_stuck: bool = True
-    """Whether the process ends at once if work goes on at the end of the lease that cannot be
-    stopped, such as sync handlers in threads; if not, two replicas can be at the same work."""
+    """Whether the process exits immediately if the leader loses the Lease while handlers run that
+    webop cannot stop, such as sync handlers in threads. Otherwise, two replicas can handle the
+    same object."""
 
 
 class WatchingSettings(Section):
     """The streams of changes from the API server."""
 
     server_timeout: Seconds | None = None
-    """After how long the server is asked to end a watch; None for its own choice."""
+    """The time after which the API server should end a watch; None for the server's default."""
     client_timeout: Seconds | None = None
-    """After how long a watch is ended from this side; None for never."""
+    """The time after which webop ends a watch; None for no limit."""
     connect_timeout: Seconds | None = None
-    """For connecting; None for the same as for other requests."""
+    """The limit for connecting; None for that of other requests."""
     reconnect_backoff: Seconds = 0.1
-    """The pause between two streams that end well."""
+    """The pause between two streams if the first one ended without an error."""
     inactivity_timeout: Seconds | None = 70.0
-    """A stream that is silent for longer is taken for dead; bookmarks come once a minute."""
+    """webop reconnects a stream that is silent for longer; bookmarks come once a minute."""
     streaming_list: bool = True
-    """Existing objects come at the beginning of the watch, where the server has that (Kubernetes
-    API concepts: "Streaming lists"), instead of pages of a list before it."""
+    """Whether existing objects come at the beginning of the watch instead of in a list before it,
+    if the API server supports it (Kubernetes API concepts: "Streaming lists")."""
     managed_fields: bool = False
-    """Whether handlers get ``metadata.managedFields``: often the larger part of an object."""
+    """Whether handlers get ``metadata.managedFields``, often the larger part of an object."""
 
 
 class BatchingSettings(Section):
-    """The work on many objects at once."""
+    """The processing of many objects at once."""
 
     worker_limit: int | None = Field(default=None, ge=1)
-    """Objects of a kind that are worked on at once; None for all that there is work for."""
+    """The number of objects of one kind that are processed at once; None for no limit."""
     idle_timeout: Seconds = 5.0
-    """Accepted for compatibility: objects without work have no worker."""
+    """No effect, accepted for compatibility: objects without work have no worker."""
     batch_window: Seconds = 0.1
-    """Accepted for compatibility: the newest state wins without waiting."""
+    """No effect, accepted for compatibility: webop uses the newest state without waiting."""
     exit_timeout: Seconds = 2.0
-    """How long the work under way may take at the end."""
+    """How long objects in progress can take when the operator shuts down."""
     error_delays: Delays = _FIBONACCI
-    """Pauses of an object after errors of the framework itself; the last one repeats; none if
-    there are no items."""
+    """Pauses for an object after errors of the framework itself; the last one repeats. An empty
+    list means no pauses."""
 
 
 class ScanningSettings(Section):
-    """The observation of resource kinds and namespaces."""
+    """The watch for new and removed kinds and namespaces."""
 
     disabled: bool = False
-    """Whether kinds and namespaces that come and go later are not looked for."""
+    """Whether webop ignores kinds and namespaces that are created or removed after its start."""
 
 
 class AdmissionSettings(PoolSection):
@@ -178,41 +180,46 @@ class AdmissionSettings(PoolSection):
     threads: ClassVar[Threads] = _ADMISSION
 
     server: Server = None
-    """The webhook server or tunnel; under uvicorn, none is needed, and a plain
-    ``WebhookServer`` is ignored."""
+    """The webhook server or tunnel. Under uvicorn, you need none, and webop ignores a plain
+    ``WebhookServer``."""
     managed: str | None = None
-    """The name of the webhook configurations that are kept in the cluster; None for none."""
+    """The name of the webhook configurations that webop maintains; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
-    """Bytes of the largest review that is served; larger ones get 413."""
+    """The maximum size of a review in bytes; larger ones get 413."""
     max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
-    """Bytes of all reviews in memory together, as sent; more are refused (429). Decoded, they
-    take up to ten times as much: fit it to the memory limit of the container."""
+    """The maximum size of all reviews in memory in bytes, as sent; further ones get 429. Decoded,
+    they take up to ten times as much: adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
-    """Connections that a webhook server keeps open at once."""
+    """The maximum number of open connections of a webhook server."""
     read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)
-    """Within which a request must have come as a whole; then its connection is cut."""
+    """The time in which a client must send a complete request; then webop closes the
+    connection."""
     idle_timeout: float = Field(default=_SERVING.idle_timeout, gt=0)
-    """After which a connection without requests is closed."""
+    """The time after which webop closes a connection without requests."""
     review_timeout: float = Field(default=_SERVING.review_timeout, gt=0)
-    """For reviews whose clients do not say how long they wait; API servers do."""
+    """The limit for reviews of clients that send no timeout; API servers send one."""
     max_reviews: int = Field(default=_SERVING.max_reviews, ge=1)
-    """Reviews at once; more are refused at once (429), for the API server to try again."""
+    """The maximum number of reviews at once; further ones get 429, and the API server retries
+    them."""
     max_calls: int = Field(default=_SERVING.max_calls, ge=1)
-    """Calls of one handler at once, so that one that hangs leaves the others alone."""
+    """The maximum number of calls of one handler at once, so that a slow handler does not block
+    the others."""
     executor: concurrent.futures.Executor = Field(default_factory=_ADMISSION.build_default)
-    """The threads of sync admission handlers."""
+    """The thread pool of sync admission handlers."""
     memo_limit: int = Field(default=5000, ge=0)
-    """Memos of objects that are known from reviews only; the oldest ones go."""
+    """The maximum number of memos for objects that webop knows only from reviews; it drops the
+    oldest."""
     shutdown_delay: float = Field(default=10.0, ge=0)
-    """From the signal to stop until webhooks are not accepted any more; not ready meanwhile."""
+    """How long webop still accepts webhook requests after the signal to stop; it is not ready
+    during this time."""
     drain_timeout: float = Field(default=_SERVING.drain_timeout, ge=0)
-    """For the reviews that are in flight then."""
+    """How long webop then waits for running reviews."""
     replica_lifetime: float = Field(default=180.0, gt=0)
-    """After which a replica that has not been heard of counts as gone."""
+    """The time after which a replica without a sign of life counts as dead."""
     exempt_namespace: bool = False
-    """Whether managed webhooks leave out the objects of the operator's own namespace."""
+    """Whether managed webhooks skip objects in the operator's own namespace."""
     exempt_account: bool = False
-    """Whether managed webhooks leave out the requests of the operator's own account."""
+    """Whether managed webhooks skip requests of the operator's own account."""
 
 
 class ExecutionSettings(PoolSection):
@@ -221,11 +228,11 @@ class ExecutionSettings(PoolSection):
     threads: ClassVar[Threads] = _HANDLERS
 
     executor: concurrent.futures.Executor = Field(default_factory=_HANDLERS.build_default)
-    """The threads of sync handlers, timers included."""
+    """The thread pool of sync handlers, including timers."""
     default_backoff: Seconds = 60
-    """The pause after arbitrary errors of handlers that have no ``backoff``."""
+    """The pause before a retry after an arbitrary error, for handlers without ``backoff``."""
     commit_window: float = Field(default=0.2, ge=0)
-    """Handlers of one object that finish within this time share one patch of it."""
+    """Handlers of one object that finish within this time share one patch of the object."""
 
 
 class BackgroundSettings(PoolSection):
@@ -234,51 +241,54 @@ class BackgroundSettings(PoolSection):
     threads: ClassVar[Threads] = _DAEMONS
 
     executor: concurrent.futures.Executor = Field(default_factory=_DAEMONS.build_default)
-    """The threads of sync daemons, each of which keeps one as long as it runs."""
+    """The thread pool of sync daemons; each uses one thread as long as it runs."""
     cancellation_polling: Seconds = 60
-    """How often a daemon that does not end is told about."""
+    """The interval of warnings about a daemon that does not stop."""
     instant_exit_timeout: Seconds | None = None
-    """How long a daemon without ``cancellation_backoff`` has before it is cancelled."""
+    """How long a daemon without ``cancellation_backoff`` can take to stop before webop cancels
+    it."""
     instant_exit_zero_time_cycles: int | None = 10
-    """The same in turns of the event loop, if there is no such time-out."""
+    """The same in iterations of the event loop, if ``instant_exit_timeout`` is None."""
 
 
 class NetworkingSettings(Section):
-    """Requests to the API server, but for watches."""
+    """Requests to the API server, except watches."""
 
     request_timeout: Seconds | None = 5 * 60
-    """For a whole request."""
+    """The limit for a request."""
     connect_timeout: Seconds | None = None
-    """For connecting; None for no limit but that of the request."""
+    """The limit for connecting; None for only that of the request."""
     error_backoffs: Delays = (1, 1, 2, 3, 5, 8, 13, 21)
-    """Pauses between the attempts of a request that fails; as many retries as there are items."""
+    """The pauses between attempts of a failing request; the number of items is the number of
+    retries."""
     enforce_retry_after: bool = False
-    """Whether the pause is exactly what ``Retry-After`` says; else it is no shorter than the
-    pauses above, and no longer than a minute for that."""
+    """Whether the pause is exactly that of ``Retry-After``. Otherwise, it is at least the pause
+    above, and ``Retry-After`` extends it to a minute at most."""
     trust_env: bool = False
-    """Whether proxies are taken from the environment."""
+    """Whether the client uses the proxies in environment variables."""
     field_manager: str = Field(default="webop", min_length=1, max_length=128)
-    """The name by which the API server knows whose fields the client of handlers has written."""
+    """The field manager of changes that handlers make with the client."""
     rights: Rights = ()
-    """What handlers may do by the client, such as ``["secrets:get,list"]``: granted by
-    ``webop manifests``, checked by ``webop doctor``."""
+    """The rights that handlers need for the client, such as ``["secrets:get,list"]``. ``webop
+    manifests`` grants them, ``webop doctor`` checks them."""
 
 
 class PersistenceSettings(Section):
-    """What is kept on the objects, and where."""
+    """The state on the objects, and its storages."""
 
     finalizer: str = Field(default="kopf.zalando.org/KopfFinalizerMarker", min_length=1)
     """The name of the finalizer."""
     progress_storage: ProgressStorage = Field(default_factory=SmartProgressStorage)
-    """Where the progress of handlers is kept."""
+    """The storage of the progress of handlers."""
     diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
-    """Where the last handled state is kept."""
+    """The storage of the last handled state."""
     consistency_timeout: Seconds | None = 5.0
-    """Accepted for compatibility: the newest state is read at once when a patch conflicts."""
+    """No effect, accepted for compatibility: webop reads the newest state when a patch
+    conflicts."""
 
 
 class OperatorSettings(Section):
-    """All settings of one operator; operators in one process do not share them (CFG-50)."""
+    """All settings of one operator. Operators in one process do not share settings (CFG-50)."""
 
     process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
     posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)
@@ -300,13 +310,15 @@ class OperatorSettings(Section):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperatorSettings:
-        """Return the defaults with what ``WEBOP_<GROUP>__<NAME>`` variables say otherwise.
+        """Return the defaults, changed by the variables ``WEBOP_<GROUP>__<NAME>``.
 
-        Variables that begin with ``WEBOP_`` and mean nothing are told of in the log.
+        Log a warning for unknown variables that begin with ``WEBOP_``.
 
         Raises:
-            ConfigurationError: a value does not fit, or can be given only in code.
+            ConfigurationError: a value is invalid, or the setting can be set only in code.
         """
-        settings = cls.model_construct()  # validators take time: built when something is assigned
+        settings = (
+            cls.model_construct()
+        )  # validators are built at the first assignment, as that is slow
         apply_environment(settings, environment)
         return settings

@@ -1,4 +1,4 @@
-"""What the groups of settings are made of: checked on assignment, with pools of threads."""
+"""The base classes and types of the groups of settings: validation on assignment, thread pools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from webop.objects.rights import parse_right
 
 
 def check_delays(value: Any) -> Any:
-    """Refuse what is no delay; iterables may be infinite or stateful, and are iterated at use."""
+    """Refuse values that are not delays.
+
+    Iterables can be infinite or stateful. Only lists and tuples are checked here.
+    """
     is_number = isinstance(value, int | float)
     is_series = isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if not (is_number or is_series):
@@ -30,14 +33,14 @@ def check_delays(value: Any) -> Any:
 
 
 def _check_seconds(value: Any) -> Any:
-    """Refuse what pydantic takes for 0 or 1: False is not the same as no limit."""
+    """Refuse True and False, which pydantic would convert to 1 and 0."""
     if isinstance(value, bool):
         raise ValueError("it must be a number of seconds")  # noqa: TRY004  for pydantic to collect
     return value
 
 
 def _parse_level(value: Any) -> Any:
-    """Accept the names of levels, too."""
+    """Convert the name of a level to its number."""
     if not isinstance(value, str):
         return value
     level = logging.getLevelNamesMapping().get(value.upper(), value)
@@ -47,7 +50,7 @@ def _parse_level(value: Any) -> Any:
 
 
 def _check_server(value: Any) -> Any:
-    """Refuse what cannot be called as webhook servers are (chapter "Admission control")."""
+    """Refuse values that are not webhook servers (chapter "Admission control")."""
     is_class = isinstance(value, type) and hasattr(value, "__aenter__")
     if value is None or (callable(value) and not is_class):
         return value
@@ -55,10 +58,10 @@ def _check_server(value: Any) -> Any:
 
 
 def _check_rights(value: Any) -> Any:
-    """Refuse what is no list of rights; in one text, they have spaces between them."""
+    """Refuse values that are not rights: a list, or one string separated by spaces."""
     texts = value.split() if isinstance(value, str) else value or ()
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("it must be a list of texts such as 'secrets:get,list'")
+        raise ValueError("it must be a list of strings such as 'secrets:get,list'")
     for text in texts:
         parse_right(text)
     return tuple(texts)
@@ -71,7 +74,7 @@ Server = Annotated[Any, PlainValidator(_check_server)]
 Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
 
 
-#: Characters of a value that are shown.
+#: Characters of a value in error messages.
 LONGEST = 200
 _PLAIN = {
     "number": "a number",
@@ -85,7 +88,7 @@ _PLAIN = {
 
 
 class UnknownSettingError(AttributeError):
-    """A setting, or a group of settings, is read that does not exist."""
+    """Raised when code reads a setting or a group that does not exist."""
 
 
 def _suggest(name: str, kind: type[Section]) -> str:
@@ -95,26 +98,27 @@ def _suggest(name: str, kind: type[Section]) -> str:
 
 
 def _name_group(title: str) -> tuple[str, ...]:
-    """Return the path of a group from the name of its class; none for that of all settings."""
+    """Return the path of a group from the name of its class; () for ``OperatorSettings``."""
     group = title.removesuffix("Settings").lower()
     return () if group == "operator" else (group,)
 
 
 class Section(BaseModel):
-    """A group of settings: unknown names and values of wrong types are refused on assignment."""
+    """A group of settings. It refuses unknown names and invalid values on assignment."""
 
     model_config = ConfigDict(
         validate_assignment=True,
         extra="forbid",
         arbitrary_types_allowed=True,
-        defer_build=True,  # importing handlers is to be fast
+        defer_build=True,  # keeps the import of handlers fast
     )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting, or say which one was probably meant.
+        """Set a setting.
 
         Raises:
-            pydantic.ValidationError: there is none of this name, or the value does not fit.
+            pydantic.ValidationError: the name is unknown, with a suggestion; or the value is
+                invalid.
         """
         kind = type(self)
         if not (name in kind.model_fields or hasattr(kind, name) or name.startswith("_")):
@@ -127,13 +131,13 @@ class Section(BaseModel):
         details = InitErrorDetails(type=error, loc=(name,), input=value)
         return ValidationError.from_exception_data(type(self).__name__, [details])
 
-    if not TYPE_CHECKING:  # mypy is to report unknown names itself
+    if not TYPE_CHECKING:  # mypy reports unknown names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Say which setting or group was probably meant.
+            """Refuse an unknown name, with a suggestion.
 
             Raises:
-                UnknownSettingError: there is none of this name.
+                UnknownSettingError: no setting or group has this name.
             """
             try:
                 return super().__getattr__(name)
@@ -149,9 +153,9 @@ class Section(BaseModel):
 
 
 def find_setting_problem(exc: BaseException) -> str | None:
-    """Return what is wrong with a value for a setting, and in which line it was set.
+    """Return the error about a setting as a sentence, with the line of code that set it.
 
-    None if the error is about anything else.
+    Return None for other errors.
     """
     if isinstance(exc, UnknownSettingError):
         return f"{exc}{_locate(exc)}"
@@ -160,11 +164,11 @@ def find_setting_problem(exc: BaseException) -> str | None:
     error = exc.errors()[0]
     setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
     given, why = repr(error["input"])[:LONGEST], describe_mismatch(error)
-    return f"{setting} = {given} does not fit: {why}{_locate(exc)}"
+    return f"{setting} = {given} is invalid: {why}{_locate(exc)}"
 
 
 def describe_mismatch(error: ErrorDetails, subject: str = "it") -> str:
-    """Return an error of pydantic in words, such as "it must be a number."."""
+    """Return an error of pydantic as a sentence, such as "it must be a number."."""
     words = error["msg"].split(", unable to")[0].removeprefix("Value error, ")
     words = words.replace("Input should", f"{subject} must")
     for kind, plain in _PLAIN.items():
@@ -173,7 +177,7 @@ def describe_mismatch(error: ErrorDetails, subject: str = "it") -> str:
 
 
 def _locate(exc: BaseException) -> str:
-    """Return the line outside of this module that has used it."""
+    """Return the line outside of this module that caused the error."""
     frames = traceback.extract_tb(exc.__traceback__)
     users = list(itertools.takewhile(lambda frame: frame.filename != __file__, frames))
     is_known = 0 < len(users) < len(frames)
@@ -189,10 +193,10 @@ class Threads(NamedTuple):
     """The threads for sync functions of one kind.
 
     Attributes:
-        name: what the threads are called by, after "webop-".
-        calls: what runs there, in words.
+        name: the prefix of thread names, after "webop-".
+        calls: what runs in the threads, for messages.
         group: the group of settings that it belongs to.
-        size: how many threads there are at most by default; None for Python's own default.
+        size: the default limit of threads; None for Python's own default.
     """
 
     name: str
@@ -201,15 +205,15 @@ class Threads(NamedTuple):
     size: int | None = None
 
     def build_executor(self, size: int | None) -> concurrent.futures.Executor:
-        """Return a pool of threads, which are started only as they are needed.
+        """Return a pool that starts threads when it needs them.
 
         Raises:
-            ValueError: the size is not positive.
+            ValueError: the size is not a positive integer.
         """
         if size is not None and type(size) is not int:
             raise ValueError(f"The number of threads for sync {self.calls} must be an integer.")
         if size is not None and size < 1:
-            raise ValueError(f"At least one thread is needed for sync {self.calls}, not {size}.")
+            raise ValueError(f"The number of threads for sync {self.calls} must be at least 1.")
         return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{self.name}")
 
     def build_default(self) -> concurrent.futures.Executor:
@@ -225,7 +229,7 @@ class PoolSection(Section):
 
     @property
     def max_workers(self) -> int | None:
-        """How many threads the executor has; setting it makes a new executor."""
+        """The maximum number of threads. Setting it creates a new executor."""
         return getattr(self.executor, "_max_workers", None)
 
     @max_workers.setter
