@@ -161,7 +161,7 @@ class ObservedLease:
         self.seen = observe(self.seen, raw, self._fence.clock(), self._times.duration)
 
     def _process(self, item: WatchItem) -> None:
-        """Process an item of the watch, which can be older than the own responses."""
+        """Process an item of the watch, which can be older than our last response."""
         if isinstance(item, ListingStarted):
             self._is_listed = False
         elif isinstance(item, ListingFinished):
