@@ -227,8 +227,9 @@ def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
 def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str) -> dict[str, Any]:
     if name not in known:
         names = ", ".join(map(str, known)) or "none"
-        source = "the current context" if kind == "context" else "the one of the current context"
-        _refuse(f"There is no {kind} {name!r} in {where}, but it is {source}. Known: {names}.")
+        is_context = kind == "context"
+        source = "it is the current context" if is_context else "the current context names it"
+        _refuse(f"There is no {kind} {name!r} in {where}, but {source}. Known: {names}.")
     return known[name]
 
 
