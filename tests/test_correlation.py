@@ -189,7 +189,9 @@ def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
     for number in range(4):
         machine.tell("error", uid=f"u{number}", type="Error")
     assert [text for text, *_ in machine.pick()] == ["info", "info", "error", "error"]
-    assert machine.lost.startswith("4 Kubernetes Events were not posted: 4 with too many waiting")
+    assert machine.lost.startswith(
+        "4 Kubernetes Events were not posted: 4 because too many were waiting"
+    )
 
 
 @pytest.mark.feature("D-60")
@@ -262,7 +264,9 @@ def test_updates_that_nothing_can_hold_are_lost_and_counted() -> None:
     machine.tell("b", type="Error", uid="u2")
     machine.pick()
     machine.tell("b", type="Error", uid="u2")
-    assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 with too many waiting")
+    assert machine.lost.startswith(
+        "1 Kubernetes Event was not posted: 1 because too many were waiting"
+    )
 
 
 @pytest.mark.feature("D-60")
@@ -291,7 +295,7 @@ def test_losses_are_told_once_a_minute_with_figures() -> None:
     assert losses.pop_report(11) == (
         "5 Kubernetes Events were not posted: "
         "3 over the limits of their objects (posting.object_burst), "
-        "1 with too many waiting already (posting.rate, posting.queue_limit), "
+        "1 because too many were waiting (posting.rate, posting.queue_limit), "
         "1 failed. The last failure: boo"
     )
     losses.note(Loss.QUEUE, 12)

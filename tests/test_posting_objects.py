@@ -132,5 +132,5 @@ def test_there_are_no_events_about_events_of_libraries(keeper: Keeper) -> None:
 @pytest.mark.feature("KEV-04")
 @pytest.mark.parametrize("obj", [5, None, "text", b"bytes", [5]], ids=repr)
 def test_what_is_not_an_object_is_refused(keeper: Keeper, obj: Any) -> None:
-    with pytest.raises(TypeError, match="not a Kubernetes object"):
+    with pytest.raises(TypeError, match="must be about Kubernetes objects"):
         webop.info(obj, reason="x")

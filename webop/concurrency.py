@@ -1,4 +1,4 @@
-"""Several things at once, all of which end together."""
+"""Run coroutines concurrently, so that all of them end together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
     """Return all results, as ``asyncio.gather()`` does; but if one fails, the others end first.
 
     Raises:
-        BaseException: what the first one has raised that has failed.
+        BaseException: the first exception of any of them.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:

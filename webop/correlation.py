@@ -1,17 +1,17 @@
-"""Which messages about objects become Kubernetes Events, and when. Pure: no I/O, no clock.
+"""Decide which messages about objects become Kubernetes Events, and when. No I/O, no clock.
 
-Place in the flow: :mod:`webop.posting` hands every message to :meth:`Correlator.take_in`, at any
-rate; it fetches what is to be sent to the API server with :meth:`Correlator.pick`, one by one.
+Flow: :mod:`webop.posting` passes every message to :meth:`Correlator.take_in`, and gets the Events
+to send from :meth:`Correlator.pick`, one by one.
 
-The rules are in the spirit of client-go (``tools/record/events_cache.go``):
+The rules are like those of client-go (``tools/record/events_cache.go``):
 
 - A message that repeats one of the same object within ``posting.aggregation_interval`` raises the
   count of its Event instead of making another one. Repetitions share one update while it waits.
 - Beyond ``posting.aggregation_limit`` different messages of one type and reason about an object,
   the others share one combined Event, which shows the last of them.
 - An object may cause ``posting.object_burst`` requests at once for each type of Events, then one
-  in every ``posting.object_interval``. Updates are put off until then, so that the count is right
-  in the end; new Events are not posted.
+  in every ``posting.object_interval``. Updates wait until then, so that the count is right in the
+  end; new Events are not posted.
 - All objects together may cause ``posting.burst`` requests at once, then ``posting.rate`` a second.
   What waits for that is limited by ``posting.queue_limit``.
 
@@ -32,13 +32,13 @@ from webop.objects.body import ObjectReference
 from webop.settings import PostingSettings
 
 _TYPES = frozenset({"Normal", "Warning", "Error"})
-_RECHECK = 1.0  # seconds, at least, until a place in the queue is looked for again
-_REPORT_DELAY = 1.0  # seconds from a loss to its report: others may follow at once
+_RECHECK = 1.0  # seconds, at least, between checks for space in the queue
+_REPORT_DELAY = 1.0  # seconds from a loss to its report, as more can follow at once
 _REPORT_INTERVAL = 60.0  # seconds
 
 
 class Message(NamedTuple):
-    """Something to be told about an object.
+    """A message about an object.
 
     Attributes:
         moment: in seconds of the Unix time.
@@ -57,7 +57,7 @@ class Loss(enum.Enum):
     """Why messages are not posted; the values are what is reported."""
 
     OBJECT = "over the limits of their objects (posting.object_burst)"
-    QUEUE = "with too many waiting already (posting.rate, posting.queue_limit)"
+    QUEUE = "because too many were waiting (posting.rate, posting.queue_limit)"
     NAMESPACE = "in namespaces that are deleted"
     FAILURE = "failed"
 
@@ -84,7 +84,7 @@ class TokenBucket:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """What is remembered of one object and one type of its Events."""
+    """The recent Events of one type about one object."""
 
     reference: ObjectReference
     bucket: TokenBucket
@@ -93,7 +93,7 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One Kubernetes Event, as it is to be in the cluster."""
+    """One Kubernetes Event, as it should be in the cluster."""
 
     stream: Stream
     type: str
@@ -106,7 +106,7 @@ class Entry:
     count: int = 1  # how many messages it stands for
     name: str = ""  # empty until the first request
     is_posted: bool = False  # whether the Event is in the cluster, as far as is known
-    is_waiting: bool = False  # whether a request is under way to be picked
+    is_waiting: bool = False  # whether a request for it waits to be picked
     backoff: Backoff | None = None  # of the last message
 
 
@@ -120,7 +120,7 @@ class Losses:
         self._next = 0.0
 
     def note(self, loss: Loss, now: float, failure: str = "") -> None:
-        """Take note of a message that is lost, with the reason if it is worth telling."""
+        """Count a lost message; keep the reason for the report, if there is one."""
         if not self._counts:
             self._due = max(now + _REPORT_DELAY, self._next)
         self._counts[loss] = self._counts.get(loss, 0) + 1
@@ -132,11 +132,11 @@ class Losses:
 
     @property
     def is_alarming(self) -> bool:
-        """Whether there is more than the usual: deleted namespaces, and objects with many news."""
+        """Whether there are other losses than for deleted namespaces and limits of objects."""
         return bool(self._counts.keys() - {Loss.NAMESPACE, Loss.OBJECT})
 
     def pop_report(self, now: float) -> str:
-        """Return what is lost since the last report in words; empty if nothing is."""
+        """Return the report of losses since the last one; empty if there are none."""
         if not self._counts:
             return ""
         total = sum(self._counts.values())
@@ -150,14 +150,14 @@ class Losses:
 
 
 class Correlator:
-    """Takes messages in, gives Events out.
+    """Turns messages into Events.
 
     Guarantees:
-        - The memory is bounded by ``queue_limit`` and ``memory_limit``.
-        - What is taken in and never given out is counted in :attr:`losses`.
+        - ``queue_limit`` and ``memory_limit`` bound the memory.
+        - :attr:`losses` counts all messages that never become part of an Event.
 
     Caveats:
-        Not safe for threads; the caller locks. Settings count as they are at each call.
+        Not thread-safe: the caller must lock. Changed settings apply at the next call.
     """
 
     def __init__(self, settings: PostingSettings, now: float) -> None:
@@ -211,8 +211,8 @@ class Correlator:
         return entry
 
     def put_back(self, entry: Entry, until: float | None = None) -> None:
-        """Take an Event that could not be sent as the next one to pick, or not before a time."""
-        if entry.is_waiting:  # there is news of it already; it goes earlier than it would
+        """Queue an Event again that could not be sent: as the next one, or for a later time."""
+        if entry.is_waiting:  # an update of it waits already
             self._queue = deque(item for item in self._queue if item is not entry)
             self._held = [item for item in self._held if item[2] is not entry]
             heapq.heapify(self._held)
@@ -230,7 +230,7 @@ class Correlator:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is something to be sent as soon as the limit of the operator permits."""
+        """Whether an Event waits only for the limit of the operator."""
         return bool(self._queue)
 
     def _recall_stream(
@@ -250,7 +250,7 @@ class Correlator:
         return not entry.is_waiting and now - entry.seen > self._settings.aggregation_interval
 
     def _add(self, stream: Stream, key: int, message: Message, now: float) -> None:
-        """Queue a new Event, if there is a place and a permit for it."""
+        """Queue a new Event, if the queue is not full and the object has a permit."""
         if not self._has_place(message.type):
             self.losses.note(Loss.QUEUE, now)
         elif self._compute_hold(stream, now) > 0:
@@ -273,7 +273,7 @@ class Correlator:
             entry.stream.bucket.take()
             self._queue.append(entry)
         elif len(self._held) < self._settings.memory_limit:
-            # With many of them, each is looked at as seldom as there will be places for all.
+            # The more of them wait, the more rarely each is checked.
             hold = max(hold, _RECHECK, len(self._held) / self._settings.rate)
             heapq.heappush(self._held, (now + hold, next(self._serial), entry))
         else:
@@ -281,7 +281,7 @@ class Correlator:
             self.losses.note(Loss.QUEUE, now)
 
     def _has_place(self, kind: str) -> bool:
-        """Tell whether the queue takes one more; half of it is kept for what is not Normal."""
+        """Return whether the queue has space; Normal Events can use only half of it."""
         limit = self._settings.queue_limit
         return len(self._queue) < (limit if kind != "Normal" else (limit + 1) // 2)
 

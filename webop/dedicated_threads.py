@@ -1,7 +1,7 @@
-"""Threads for what keeps the operator alive: each call has its own, and waits for no pool.
+"""Run essential calls in their own threads, so that they never wait for a thread pool.
 
-Pools are filled by whatever else runs in the process: sync handlers in the operator's, the user's
-``asyncio.to_thread()`` in the event loop's, where names are resolved by default, too.
+Other code can fill the pools: sync handlers fill that of the operator, ``asyncio.to_thread()`` of
+users fills that of the event loop, which also resolves names by default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DedicatedThreads(Executor):
-    """A new thread for each call; none of them keeps the process from ending."""
+    """Starts a new daemon thread for each call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -51,6 +51,6 @@ _threads = DedicatedThreads("webop")
 
 
 async def call_in_dedicated_thread(fn: Callable[..., T], *args: Any) -> T:
-    """Do as ``asyncio.to_thread()``, but in a thread that nobody else waits for."""
+    """Call a function like ``asyncio.to_thread()``, but in a new thread."""
     # No name for the future here: with an error in it, it would be a part of a cycle.
     return await asyncio.wrap_future(_threads.submit(contextvars.copy_context().run, fn, *args))

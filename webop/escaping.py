@@ -1,8 +1,8 @@
-"""What text of others must not bring into log lines, Kubernetes Events and errors.
+"""Make foreign text safe for log lines, Kubernetes Events and errors.
 
-Names, paths and messages come from strangers. A line break in them would forge a log line; an
-escape sequence or an override of the writing direction would rewrite what a terminal shows. What
-programs complain about can have passwords and tokens in it.
+Names, paths and messages come from strangers. A line break in them could forge a log line; an
+escape sequence or an override of the writing direction could change what a terminal shows. Error
+messages of other programs can contain passwords and tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SECRETS = (
 def escape(text: str, *, keep: str = "") -> str:
     r"""Replace control characters with escapes, such as ``\n`` and ``\u001b``, as JSON does.
 
-    A JSON document means the same afterwards.
+    The meaning of a JSON document stays the same.
     """
     if text.isprintable():  # as most texts are
         return text
@@ -51,7 +51,7 @@ def escape(text: str, *, keep: str = "") -> str:
 
 
 def hide_secrets(text: str, known: str | None = None) -> str:
-    """Hide what looks like a password, a token or a key in the words of another program.
+    """Hide what looks like a password, a token or a key in the output of another program.
 
     A short secret in a sentence, such as "hunter2 is wrong", looks like any other word: it is
     hidden only if it is known.

@@ -1,4 +1,4 @@
-"""Objects that carry the operator's finalizer: found in the cluster, and released."""
+"""Find objects with the operator's finalizer in the cluster, and remove it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HeldObject:
 
 @dataclass(slots=True)
 class Search:
-    """What was found; and what could not be searched, with the reasons by kinds."""
+    """The objects that were found, and the reasons why kinds could not be searched."""
 
     held: list[HeldObject] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
@@ -78,8 +78,8 @@ async def find_held(
 
     kinds = {(resource.group, resource.plural): resource for resource in resources}
     chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]
-    places = namespaces or (None,)
-    await run_concurrently(search_kind(kind, place) for kind in chosen for place in places)
+    searched = namespaces or (None,)
+    await run_concurrently(search_kind(kind, where) for kind in chosen for where in searched)
     search.held.sort(key=lambda one: (one.deleted_at is None, one.deleted_at or one.created_at))
     return search
 
@@ -113,7 +113,7 @@ async def _list_held(
 async def release(
     client: Client, one: HeldObject, finalizer: str, *, everything: bool, dry: bool
 ) -> str:
-    """Remove a finalizer from an object, whatever else changes in it; return what has happened.
+    """Remove a finalizer from an object, even if others change it; return what happened.
 
     Objects that are not being deleted keep it, unless everything is released.
 

@@ -1,7 +1,7 @@
-"""As whom people, pods and processes act in peering objects, Leases and records of replicas.
+"""The identities of people, pods and processes in peering objects, Leases and records of replicas.
 
-The identity of a process says which process it is. So one that is started again in the same place
-recognises what a killed one has left, and need not wait until that expires.
+The identity of a process describes the process. So after a restart in the same place, an operator
+recognises the records of its killed predecessor, and does not wait until they expire.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDED = frozenset("ZX")  # the states of processes that wait for their parents
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, described so that others can find out whether it still runs.
+    """A process, described so that others can check whether it still runs.
 
     Attributes:
         pid: its id.
@@ -44,7 +44,7 @@ class Process:
         return f"{self.pid}-{self.started_at}-{self.pid_namespace}{container}"
 
     def has_replaced(self, other: Process) -> bool:
-        """Tell whether another process has ended that was in the same place as this one.
+        """Return whether another process has ended that was in the same place as this one.
 
         Ids can be looked up in the own namespace only. A container that is started again has
         another namespace; the kubelet has ended the former container before.
@@ -57,9 +57,9 @@ class Process:
 
 
 def is_former_self(identity: str) -> bool:
-    """Tell whether an identity is of a process that has ended, in the place of this process.
+    """Return whether an identity is of a process that has ended, in the place of this process.
 
-    If that cannot be known, because it is in another place or not described, it is not.
+    False if that is unknown: the process is in another place, or the identity does not describe it.
     """
     found = _PROCESS.search(identity)
     if found is None:
@@ -76,8 +76,8 @@ def detect_own_identity() -> str:
 
 
 def detect_process_identity() -> str:
-    """Return a name for an operator in this process that no other one has, but its pod (PEE-18)."""
-    place = f"{_detect_user()}@{socket.gethostname()}"  # no DNS on the way to the start
+    """Return a unique name for an operator in this process, or the name of its pod (PEE-18)."""
+    place = f"{_detect_user()}@{socket.gethostname()}"  # no DNS during the start
     return os.environ.get("POD_ID") or f"{place}/{detect_process()}/{secrets.token_hex(3)}"
 
 
@@ -88,7 +88,7 @@ def detect_process() -> Process:
 
 @functools.lru_cache(maxsize=1)
 def _describe_process(pid: int) -> Process:
-    """Describe a process by ``/proc``; where there is none, so that nobody else can look it up."""
+    """Describe a process by ``/proc``; without ``/proc``, nobody can recognise it."""
     try:
         _, started_at = _read_stat(pid)
         boot = _PROC.joinpath("sys/kernel/random/boot_id").read_text("ascii")
@@ -115,7 +115,7 @@ def find_container(mounts: str) -> str:
 
 
 def _is_running(process: Process) -> bool:
-    """Tell whether a process of the own namespace runs; also if that is not to be seen."""
+    """Return whether a process of the own namespace runs; also if that is not to be seen."""
     try:
         os.kill(process.pid, 0)  # sends nothing
     except ProcessLookupError:

@@ -1,9 +1,8 @@
-"""What the operator says about objects: prefixed log messages, and the Kubernetes Events they make.
+"""Loggers of objects, and the Kubernetes Events that their messages become.
 
-Handlers get an :class:`ObjectLogger`; messages of a level of ``settings.posting.level`` and above
-become Events of the object, beside those of :func:`event`, :func:`info`, :func:`warn` and
-:func:`exception` (chapter "Kubernetes events"). Posting is done in the background: it neither
-delays nor breaks a handler.
+Handlers get an :class:`ObjectLogger`. Its messages from ``settings.posting.level`` on become Events
+of the object; :func:`event`, :func:`info`, :func:`warn` and :func:`exception` post others (chapter
+"Kubernetes events"). The operator posts in the background: this never delays or breaks a handler.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a message, and post it as an Event of the object if it is important enough.
+        """Log a message, and post it as an Event of the object if its level is high enough.
 
-        Most messages have no options: their records are made here, as that is much faster.
+        Records of messages without options are made here, because that is much faster.
         """
         target = self.logger
         if target.isEnabledFor(level):
@@ -116,7 +115,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class LocalObjectLogger(ObjectLogger):
-    """The same for messages that are of no interest in the cluster: never posted."""
+    """An object logger whose messages are never posted."""
 
     is_local = True
 
@@ -124,17 +123,17 @@ class LocalObjectLogger(ObjectLogger):
 class Poster:
     """Posts Events in the background: :meth:`put` from anywhere, :meth:`run` as a task.
 
-    Flow: a message is correlated with the earlier ones at once, in the thread that tells it; what
-    comes of it is sent by :meth:`run`, one request at a time.
+    Flow: :meth:`put` correlates a message with earlier ones, in the calling thread; :meth:`run`
+    sends the resulting Events, one request at a time.
 
     Guarantees:
-        - :meth:`put` never waits and never fails for reasons of the cluster.
-        - The Events of one object are sent in the order of its messages, but for those that are
-          tried again after pauses of their own.
-        - Whatever is not posted is told in one line a minute, with figures.
+        - :meth:`put` never waits and never fails because of the cluster.
+        - The Events of one object are sent in the order of its messages, except those that are
+          retried after their own pauses.
+        - Once a minute, one log line counts the messages that were not posted.
 
     Caveats:
-        What still waits when the operator exits is not posted.
+        Events that still wait when the operator stops are not posted.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:
@@ -148,7 +147,7 @@ class Poster:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, message: Message) -> None:
-        """Take a message in, from any thread."""
+        """Accept a message from any thread."""
         loop = self._loop
         if loop is None:
             return  # there is no cluster to post to
@@ -160,7 +159,7 @@ class Poster:
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self, client: Client) -> None:
-        """Post for ever; failures are logged, and nothing else."""
+        """Post until cancelled; log failures."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -177,7 +176,7 @@ class Poster:
             self._report(is_last=True)
 
     def _pick(self) -> tuple[Entry | None, float | None]:
-        """Return what is to be sent; if nothing, the seconds until there may be, or a report."""
+        """Return the Event to send; else the seconds until an Event or a report is due."""
         now = time.monotonic()
         with self._lock:
             entry = self._correlator.pick(now)
@@ -189,7 +188,7 @@ class Poster:
         return None, min((pause for pause in pauses if pause is not None), default=None)
 
     async def _send(self, client: Client, entry: Entry) -> None:
-        """Send an Event as it is now; if the API server cannot take it, make a pause."""
+        """Send an Event as it is now; pause if the API server cannot accept it."""
         backoff = entry.backoff or self._backoff
         try:
             await self._perform(client, entry)
@@ -261,8 +260,8 @@ def event(
         type: such as Normal or Warning.
         reason: a word for programs.
         message: a sentence for people.
-        backoffs: seconds between the attempts if the API server cannot take it: as many retries
-            as there are items, 100 at most. Other Events do not wait for that.
+        backoffs: seconds between the attempts if the API server cannot accept it: one retry for
+            each item, 100 at most. Other Events do not wait for these pauses.
 
     Raises:
         ValueError: the backoffs are not seconds.
@@ -343,7 +342,7 @@ def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
         for obj in objs:
             yield from _iter_objects(obj)
     else:
-        raise TypeError(f"An event cannot be about {objs!r}: it is not a Kubernetes object.")
+        raise TypeError(f"Events must be about Kubernetes objects, got {objs!r}.")
 
 
 def _read_model(obj: Any) -> Mapping[str, Any]:
@@ -358,7 +357,7 @@ def _read_model(obj: Any) -> Mapping[str, Any]:
 
 
 def _format(msg: object, args: tuple[object, ...]) -> str:
-    """Return the message as :mod:`logging` makes it; a mistake in it is told by the log itself."""
+    """Return the message as :mod:`logging` makes it; the log itself reports mistakes in it."""
     values: Any = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
     try:
         return str(msg) % values if args else str(msg)
@@ -393,7 +392,7 @@ def build_update(entry: Entry) -> dict[str, Any]:
 
 
 async def _request(client: Client, method: str, path: str, body: Mapping[str, Any]) -> None:
-    """Send a request once: when to try again is decided here, not by ``settings.networking``."""
+    """Send a request once: the retries are decided here, not by ``settings.networking``."""
     from webop.client import requests  # noqa: PLC0415 - handler files are imported without HTTP
 
     content_type = requests.MERGE_PATCH if method == "PATCH" else requests.JSON
@@ -421,7 +420,7 @@ def _format_moment(moment: float, precision: str) -> str:
 
 
 def _is_about_terminating_namespace(exc: Exception) -> bool:
-    """Tell whether an Event is refused because its namespace is going, or gone."""
+    """Return whether an Event is rejected because its namespace is deleted or being deleted."""
     if not isinstance(exc, APIStatusError):
         return False
     causes = exc.details.get("causes")

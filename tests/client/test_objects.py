@@ -146,8 +146,8 @@ async def test_kinds_have_the_same_names_as_in_decorators(
         (webop.EVERYTHING, "must|must be a string"),
         (("apps", webop.EVERYTHING), "one kind"),
         (lambda _: True, "must be a string"),
-        ("a/b/c/d", "group, version and name at most"),
-        ("", "name of a resource is empty"),
+        ("a/b/c/d", "at most a group, a version and a name"),
+        ("", "name of a resource must not be empty"),
         (["configmaps"], "must be a string"),
     ],
 )

@@ -120,9 +120,9 @@ def test_a_copy_without_a_field_leaves_the_original_as_it_is(document: Any, expe
 
 
 def test_the_whole_document_can_neither_be_set_nor_removed() -> None:
-    with pytest.raises(ValueError, match="name a field"):
+    with pytest.raises(ValueError, match="Name a field"):
         ensure({}, (), 1)
-    with pytest.raises(ValueError, match="name a field"):
+    with pytest.raises(ValueError, match="Name a field"):
         remove({}, ())
 
 

@@ -182,21 +182,31 @@ def test_selectors_take_the_resources_that_are_meant(args: Any, names: Any, sele
 @pytest.mark.parametrize(
     ("args", "names", "message"),
     [
-        pytest.param((), {}, "No resource", marks=pytest.mark.feature("RES-23")),
-        pytest.param((), {"group": "apps"}, "No resource", marks=pytest.mark.feature("RES-23")),
+        pytest.param((), {}, "must name a resource", marks=pytest.mark.feature("RES-23")),
         pytest.param(
-            ("a", "b", "c", "d"), {}, "group, version and name", marks=pytest.mark.feature("RES-23")
+            (), {"group": "apps"}, "must name a resource", marks=pytest.mark.feature("RES-23")
         ),
-        pytest.param(("pods",), {"kind": "Pod"}, "Only one", marks=pytest.mark.feature("RES-23")),
         pytest.param(
-            (), {"kind": "Pod", "plural": "pods"}, "Only one", marks=pytest.mark.feature("RES-23")
+            ("a", "b", "c", "d"),
+            {},
+            "a group, a version and a name",
+            marks=pytest.mark.feature("RES-23"),
         ),
-        pytest.param((lambda _: True,), {"kind": "Pod"}, "Only one"),
+        pytest.param(
+            ("pods",), {"kind": "Pod"}, "exactly one name", marks=pytest.mark.feature("RES-23")
+        ),
+        pytest.param(
+            (),
+            {"kind": "Pod", "plural": "pods"},
+            "exactly one name",
+            marks=pytest.mark.feature("RES-23"),
+        ),
+        pytest.param((lambda _: True,), {"kind": "Pod"}, "exactly one name"),
         pytest.param(("",), {}, "empty", marks=pytest.mark.feature("RES-23")),
         pytest.param((), {"singular": ""}, "empty", marks=pytest.mark.feature("RES-23")),
         pytest.param((123,), {}, "a string or EVERYTHING"),
         pytest.param(("apps", lambda _: True), {}, "a string or EVERYTHING"),
-        pytest.param((EVERYTHING, "pods"), {}, "are strings"),
+        pytest.param((EVERYTHING, "pods"), {}, "must be strings"),
         pytest.param(("pods.v1",), {"version": "v2"}, "Conflicting values"),
         pytest.param((), {"name": "pods"}, "cannot be selected by name"),
     ],

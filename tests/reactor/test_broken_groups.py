@@ -63,9 +63,9 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
                 await Kind("late.webop.dev", "lates", "Late").define(client)  # one more scan
                 await objects.create("b")
                 await objects.wait_handled("b")
-                told = [line for line in caplog.messages if "does not answer" in line]
+                told = [line for line in caplog.messages if "does not respond" in line]
                 assert len(told) == 1, told
                 assert "broken.webop.dev/v1" in told[0]
                 await client.delete(APISERVICES, None, NAME)
-                text = "broken.webop.dev/v1 is not broken any more"
+                text = "broken.webop.dev/v1 responds again"
                 await eventually(lambda: text in caplog.text, "the end of it is noticed")

@@ -59,7 +59,7 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
         began = time.monotonic()
         await operator.stop()
         ended = time.monotonic() - began
-    assert "2 daemons or timers have not ended in 5 seconds" in caplog.text
+    assert "2 daemons or timers did not end within 5 s" in caplog.text
     assert timeline.of("polite ended")[0] - began < 1
     assert 4.8 < timeline.of("cancelled")[0] - began < 6.5
     assert 4.8 < ended < 7

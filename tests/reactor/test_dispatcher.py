@@ -247,7 +247,7 @@ async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
     await settle()
     assert len(processor.shown) == 21
     assert processor.shown[0] == ("a", "ADDED")
-    assert caplog.text.count("Events of name-a come faster than they are handled") == 1
+    assert caplog.text.count("Events of name-a arrive faster than its handlers run") == 1
 
 
 async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(

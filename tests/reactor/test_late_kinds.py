@@ -92,7 +92,7 @@ async def test_handlers_are_attached_when_the_ambiguity_of_their_name_goes(
         await geese.create("before")
         await geese.wait_handled("before")
         await twin.undefine(client)
-        await eventually(lambda: "it is listed anew" in caplog.text, "the ambiguity goes")
+        await eventually(lambda: "Listing it again" in caplog.text, "the ambiguity goes")
         await geese.create("after")
         await geese.wait_handled("after")
     assert calls.handlers("before") == ["exact"]
@@ -124,7 +124,7 @@ async def test_a_kind_is_served_on_when_its_group_prefers_a_version_that_it_does
         await geese.create("before")
         await geese.wait_handled("before")
         await client.create(CRDS, None, crd)
-        served = f"{newer.plural}.v2.{newer.group}: in the cluster now"
+        served = f"in the cluster and served: {newer.plural}.v2.{newer.group}"
         await eventually(lambda: served in caplog.text, "the newer kind is served")
         await geese.create("after")
         await geese.wait_handled("after")
@@ -183,7 +183,7 @@ async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
         await geese.kind.define(client)
         await geese.create("one")
         await geese.wait_handled("one")
-    assert any("customresourcedefinitions go unnoticed" in m for m in caplog.messages)
+    assert any("not notice changes of customresourcedefinitions" in m for m in caplog.messages)
 
 
 async def grant_everything(objects: Objects, user: str) -> None:

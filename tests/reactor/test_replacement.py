@@ -82,7 +82,7 @@ async def replace_watch(
     """Change a kind, and wait until the operator replaces its watch."""
     with caplog.at_level("INFO", "webop"):
         await change_kind(objects, change)
-        await eventually(lambda: "it is listed anew" in caplog.text, "the watch is replaced")
+        await eventually(lambda: "Listing it again" in caplog.text, "the watch is replaced")
 
 
 CHANGES = pytest.mark.parametrize("change", [gain_status, prefer_next_version])
@@ -196,7 +196,7 @@ async def test_a_handler_that_swallows_its_cancellation_holds_up_nothing_but_its
             await ducks.patch("one", {"spec": {"a": 2}})
             await eventually(lambda: crowd.present["handler of one"] == 1, "the handler runs")
             await change_kind(ducks)
-            await eventually(lambda: "do not end although they are cancelled" in caplog.text)
+            await eventually(lambda: "were cancelled but have not ended" in caplog.text)
             await ducks.patch("three", {"spec": {"a": 2}})
             await eventually(lambda: crowd.entries["handler of three"] == 1, "others are handled")
             assert crowd.entries["handler of one"] == 1

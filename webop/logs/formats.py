@@ -101,7 +101,7 @@ class JSONFormatter(logging.Formatter):
             line["exc_info"] = self.formatException(record.exc_info)
         if not vars(record).keys() <= _STANDARD:
             line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        return escape(_dump(line))  # DEL, C1 and marks of direction may be as they are in JSON
+        return escape(_dump(line))  # JSON does not escape DEL, C1 and direction marks
 
 
 def _format_exception(exc: Any, frames: Any) -> str:
@@ -124,7 +124,7 @@ def _indent(text: str) -> str:
 
 
 def _dump(line: dict[str, Any]) -> str:
-    """Return the JSON of whatever is logged: a line that is lost says nothing."""
+    """Return the JSON of a line, whatever its values are: no line may be lost."""
     try:
         return orjson.dumps(line, default=_describe, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # long integers, lone surrogates, circles
@@ -147,7 +147,7 @@ def _describe(value: object) -> str:
 
 
 def _build_prefix(record: logging.LogRecord) -> str:
-    """Return the object and the review that a message is about, as far as there are."""
+    """Return the object and the review that a message is about, if there are any."""
     prefix = ""
     reference: Mapping[str, Any] | None = getattr(record, "k8s_ref", None)
     if reference:

@@ -1,6 +1,6 @@
-"""The loggers of Kopf: what operators set on them has its effect on ours.
+"""Apply what operators set on the loggers of Kopf to the loggers of webop.
 
-Our loggers keep their names. Those of Kopf are put between ours and their parents, as in
+The loggers of webop keep their names. Those of Kopf become their parents, as in
 ``webop.objects`` → ``kopf.objects`` → ``webop`` → ``kopf`` → root. So :mod:`logging` itself takes
 levels and handlers from both, first from ours; filters and ``disabled``, which are not inherited,
 are asked by a filter of ours.
@@ -15,7 +15,7 @@ _NAMES = ("", ".objects", ".activities", *(f".activities.{activity}" for activit
 
 
 def join_loggers() -> None:
-    """Put the loggers of Kopf between ours and their parents; once in a process."""
+    """Put the loggers of Kopf between those of webop and their parents; once in a process."""
     for name in _NAMES:
         ours, theirs = logging.getLogger(f"webop{name}"), logging.getLogger(f"kopf{name}")
         if ours.parent is not theirs:
@@ -24,9 +24,9 @@ def join_loggers() -> None:
 
 
 def restore_loggers() -> None:
-    """Undo what ``logging.config`` does to loggers that it is not told of, if it is told of Kopf's.
+    """Enable loggers of webop again that ``logging.config`` disabled, if it names those of Kopf.
 
-    It knows the children of ``kopf`` by their names, and would switch off ours.
+    It finds the children of ``kopf`` by their names, and disables others, such as those of webop.
     """
     if not logging.getLogger("webop").disabled:
         return
@@ -38,7 +38,7 @@ def restore_loggers() -> None:
 
 
 class _Permission(logging.Filter):
-    """Lets a record of ours pass if the logger of Kopf would let it pass."""
+    """Lets a record of webop pass if the logger of Kopf would let it pass."""
 
     def __init__(self, theirs: logging.Logger) -> None:
         super().__init__()
@@ -46,5 +46,5 @@ class _Permission(logging.Filter):
         self._top = logging.getLogger("kopf")  # disabled by logging.config: so are those not named
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the record passes; since Python 3.12, filters may replace it."""
+        """Return whether the record passes; since Python 3.12, filters may replace it."""
         return (not self._theirs.disabled or self._top.disabled) and self._theirs.filter(record)

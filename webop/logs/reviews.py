@@ -1,7 +1,7 @@
-"""Which admission review a log message belongs to.
+"""Find the admission review that a log message belongs to.
 
-The review of the moment follows handlers into their threads and tasks, so that the messages of
-all loggers can be told apart by it, also those of libraries that handlers call.
+The current review follows handlers into their threads and tasks, so that the messages of all
+loggers have it, also those of libraries that handlers call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ review_of_the_moment: ContextVar[Reviewed | None] = ContextVar("review_of_the_mo
 
 
 def find_request(record: logging.LogRecord) -> Mapping[str, Any] | None:
-    """Return the request that a message belongs to: that of the record, or of the moment.
+    """Return the request that a message belongs to: that of the record, or the current one.
 
-    The latter holds for as long as a record is formatted where it was made, as is usual.
+    The current one is right if a record is formatted in the thread or task that made it.
     """
     request: Mapping[str, Any] | None = getattr(record, "k8s_request", None)
     if request is not None:
@@ -37,5 +37,5 @@ def find_request(record: logging.LogRecord) -> Mapping[str, Any] | None:
 
 
 def build_prefix(request: Mapping[str, Any]) -> str:
-    """Return what the lines of a review begin with."""
+    """Return the prefix of the log lines of a review."""
     return f"[{request['uid'][:_SHOWN]}] "

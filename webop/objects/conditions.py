@@ -72,7 +72,7 @@ def find_condition(body: Mapping[str, Any], name: str) -> Any:
 
 
 def is_outdated(body: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
-    """Tell whether a condition is about a former state of the object."""
+    """Return whether a condition is about a former state of the object."""
     generation = resolve(body, ("metadata", "generation")) or 0
     observed = condition.get("observedGeneration")
     return isinstance(observed, int) and observed < generation

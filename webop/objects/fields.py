@@ -23,7 +23,7 @@ _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether the value is a mapping; far cheaper for scalars than ``isinstance``."""
+    """Return whether the value is a mapping; far cheaper for scalars than ``isinstance``."""
     if isinstance(value, dict):
         return True
     return type(value) not in _SCALARS and isinstance(value, Mapping)
@@ -33,7 +33,7 @@ def unwrap_mapping(value: Any) -> dict[str, Any]:
     """Turn the views of objects into what JSON encoders know (their ``default=``)."""
     if is_mapping(value):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be put into JSON: {value!r}")
+    raise TypeError(f"JSON cannot represent {type(value).__name__}: {value!r}")
 
 
 def parse_field(spec: FieldSpec) -> FieldPath:
@@ -50,13 +50,15 @@ def parse_field(spec: FieldSpec) -> FieldPath:
         case list() | tuple():
             return _check_keys(tuple(spec))
         case _:
-            raise ValueError(f"A field is 'a.dotted.string' or a sequence of keys, not {spec!r}.")
+            raise ValueError(
+                f"A field must be 'a.dotted.string' or a sequence of keys, got {spec!r}."
+            )
 
 
 @lru_cache(maxsize=1024)
 def _check_keys(path: FieldPath) -> FieldPath:
     if not all(key and isinstance(key, str) for key in path):
-        raise ValueError(f"A field has an empty key, or one that is not a string: {path!r}.")
+        raise ValueError(f"The keys of a field must be strings that are not empty, got {path!r}.")
     return path
 
 
@@ -85,7 +87,7 @@ def ensure(mutable: MutableMapping[str, Any], path: FieldPath, value: Any) -> No
         ValueError: the path is empty: a document cannot be replaced in place.
     """
     if not path:
-        raise ValueError("The whole document cannot be set; name a field.")
+        raise ValueError("Cannot set the whole document. Name a field.")
     parent: Any = mutable
     for key in path[:-1]:
         child = parent.get(key)
@@ -104,7 +106,7 @@ def remove(mutable: MutableMapping[str, Any], path: FieldPath) -> None:
         ValueError: the path is empty.
     """
     if not path:
-        raise ValueError("The whole document cannot be removed; name a field.")
+        raise ValueError("Cannot remove the whole document. Name a field.")
     parents: list[Any] = [mutable]
     for key in path[:-1]:
         child = parents[-1].get(key)
@@ -156,7 +158,7 @@ def clone(value: Any) -> Any:
 
 
 def is_lossy(text: bytes, value: Any) -> bool:
-    """Tell whether orjson has made null of a NaN or an infinity: a patch would remove the field."""
+    """Say whether orjson has made null of a NaN or an infinity: a patch would remove the field."""
     return b"null" in text and _has_nan(value)
 
 

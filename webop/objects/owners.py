@@ -134,7 +134,7 @@ def harmonize_naming(
     if name is None:
         name = resolve(_find_owner(None), ("metadata", "name"))
     if name is None:
-        raise LookupError("The owner has no name (yet); give a name for the objects.")
+        raise LookupError("The owner has no name yet. Give a name for the objects.")
     for obj in _flatten(objs):
         meta = _access_metadata(obj)
         if forced or not (meta.get("name") or meta.get("generateName")):
@@ -203,14 +203,14 @@ def _find_owner(owner: Any) -> Mapping[str, Any]:
             return owner_of_the_moment.get()
         except LookupError:
             raise LookupError(
-                "No object is being handled here: give the owner, the labels, the name or the "
-                "namespace explicitly, or call this from a handler."
+                "There is no current object outside of handlers. Give the owner, the labels, the "
+                "name or the namespace, or call this from a handler."
             ) from None
     if isinstance(owner, Mapping):
         return owner
     if isinstance(wrapped := getattr(owner, "obj", None), Mapping):
         return wrapped
-    raise TypeError(f"An owner is a body or a dict, not {type(owner).__name__}.")
+    raise TypeError(f"An owner must be a body or a dict, got {type(owner).__name__}.")
 
 
 def _get_uid(reference: OwnerReference) -> str:
@@ -289,7 +289,7 @@ def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata:
         return _ModelMetadata(obj, models)
     raise TypeError(
         f"An object must be a dict, a pykube object, or a model of the kubernetes client, "
-        f"not {type(obj).__name__}."
+        f"got {type(obj).__name__}."
     )
 
 

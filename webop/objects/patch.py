@@ -197,8 +197,8 @@ class Patch(dict[str, Any]):
         """
         if self.writer is None:
             raise LookupError(
-                "patch.apply() is possible only in daemons and timers; the patch of other handlers "
-                "is written when they end."
+                "patch.apply() works only in daemons and timers. The patch of other handlers is "
+                "written when they end."
             )
         return self.writer()
 

@@ -192,14 +192,14 @@ class Selector:
         names = {key: value for key in _NAMES if (value := getattr(self, key)) is not None}
         if not names:
             raise TypeError(
-                "No resource is named: give its name, or kind=, plural=, singular=, shortcut=, "
-                "category=, or EVERYTHING."
+                "A handler must name a resource: by its name, by kind=, plural=, singular=, "
+                "shortcut= or category=, or by EVERYTHING."
             )
         if len(names) > 1:
             listed = ", ".join(f"{key}={value!r}" for key, value in names.items())
-            raise TypeError(f"Only one name of a resource can be given, not {listed}.")
+            raise TypeError(f"A resource must have exactly one name, got {listed}.")
         if "" in names.values():
-            raise TypeError("The name of a resource is empty.")
+            raise TypeError("The name of a resource must not be empty.")
 
     def __repr__(self) -> str:
         pairs = ((key, getattr(self, key)) for key in self.__dataclass_fields__)
@@ -221,7 +221,7 @@ class Selector:
         return self.category is None and self.any_name is not EVERYTHING and self.fn is None
 
     def check(self, resource: Resource) -> bool:
-        """Tell whether the resource is of those asked for.
+        """Return whether the resource is of those asked for.
 
         Events are so only by name: handling makes events, and handling them would never end.
         """
@@ -234,7 +234,7 @@ class Selector:
         return resource.preferred and self._has_name(resource)
 
     def may_be(self, resource: Resource) -> bool:
-        """Tell whether an undiscovered resource may be of those asked for.
+        """Return whether an undiscovered resource may be of those asked for.
 
         Of such a resource, only the group, the version, the plural and the kind are known: it may
         have any singular, any short names and categories.
@@ -293,7 +293,7 @@ class Selector:
         return f" Did you mean the API group {alike[0]}?" if is_other else ""
 
     def is_ambiguous(self, resources: Iterable[Resource]) -> bool:
-        """Tell whether one kind is meant, but several have the name: none is served then."""
+        """Return whether one kind is meant, but several have the name: none is served then."""
         return self.is_specific and len(self.find_candidates(resources)) > 1
 
     def select(self, resources: Iterable[Resource]) -> Collection[Resource]:
@@ -339,19 +339,19 @@ def _parse_positional(args: list[Any]) -> dict[str, Any]:
     if not args:
         return {}
     if len(args) > 3:
-        raise TypeError(f"A resource is group, version and name at most, not {args!r}.")
+        raise TypeError(f"A resource has at most a group, a version and a name, got {args!r}.")
     *api, name = args
     if callable(name) and not api:
         return {"fn": name}
     if not isinstance(name, (str, Marker)):
-        raise TypeError(f"The name of a resource is a string or EVERYTHING, not {name!r}.")
+        raise TypeError(f"The name of a resource must be a string or EVERYTHING, got {name!r}.")
     if isinstance(name, str) and "/" in name:
         raise TypeError(
-            f"The name of a resource has no slash, got {name!r}: name the API group as in "
-            "'deployments.apps', and the subresource of a webhook by subresource=."
+            f"The name of a resource must not have a slash, got {name!r}. Name the API group as in "
+            "'deployments.apps', and the subresource of a webhook with subresource=."
         )
     if not all(isinstance(part, str) or part is None for part in api):
-        raise TypeError(f"The group and the version of a resource are strings, not {api!r}.")
+        raise TypeError(f"The group and the version of a resource must be strings, got {api!r}.")
     if not api:
         return _parse_name(name)
     group, version = (*api, None)[:2]

@@ -1,8 +1,8 @@
-"""The daemons and timers of one object: they start, see the object change, and stop in stages.
+"""The daemons and timers of one object, and the stages in which they stop.
 
-Decided in :mod:`webop.reactor.planning`, run in :mod:`webop.reactor.schedules`. Everything here is
-sync and driven by events and timers of the event loop, without polling (chapter "Daemons",
-"Termination").
+:mod:`webop.reactor.planning` decides which must run, :mod:`webop.reactor.schedules` runs them.
+Functions here are sync, and called by events and timers of the event loop, without polling (chapter
+"Daemons", "Termination").
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """What runs in the background of one object.
+    """The daemons and timers of one object.
 
     Attributes:
         raw: the newest known state of the object.
-        body: the live view of it, shared by all of them.
+        body: the live view of it, which all of them share.
         tasks: those that run or are stopping, by the ids of their handlers.
-        finished: ids of those that have ended on their own and must not start again.
+        finished: ids of those that returned and must not start again.
         postponed: ids of those whose initial delay is over: it applies only once.
         changed_at: when the object was last changed, by the loop's clock.
-        standing: how their calls are doing.
+        standing: the state of their calls.
     """
 
     __slots__ = ("body", "changed_at", "finished", "postponed", "raw", "standing", "tasks")
@@ -48,13 +48,13 @@ class Background:
         self.standing = HandlingStatus()
 
     def show(self, raw: dict[str, Any]) -> None:
-        """Let the daemons and timers see a newer state of the object."""
+        """Show daemons and timers a newer state of the object."""
         self.raw = raw
         self.body.replace(raw)
         self.changed_at = asyncio.get_running_loop().time()
 
     def without_body(self) -> Background | None:
-        """Return what must be kept when none is left; abandoned ones keep their view."""
+        """Return what must be kept when none runs, if anything; abandoned ones keep the body."""
         if not self.finished and not self.postponed:
             return None
         rest = Background({})
@@ -70,7 +70,7 @@ class Background:
         return [item.task for item in running if item.task is not None]
 
     def cancel(self) -> list[str]:
-        """Cancel those that did not stop in time when the operator stops; return them."""
+        """Cancel all that still run when the operator stops; return their names."""
         for item in self.tasks.values():
             item.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
             if item.task is not None:
@@ -81,13 +81,13 @@ class Background:
 class BackgroundTask:
     """One daemon or timer of one object, and the stages of its stopping.
 
-    1. The flag ``stopped`` is set; ``cancellation_backoff`` seconds pass. Without it, a moment
-       passes (``settings.background.instant_exit_…``): a handler that waits for the flag can end.
-    2. If there is a ``cancellation_timeout``: an async daemon is cancelled; so many seconds pass.
-    3. Then it is abandoned, and the object is released. Without the timeout, the operator waits for
-       it, and logs this every ``cancellation_polling`` seconds.
+    1. Set the flag ``stopped`` and wait ``cancellation_backoff`` seconds; without it, wait a moment
+       (``settings.background.instant_exit_…``), in which a handler that checks the flag can end.
+    2. With a ``cancellation_timeout``: cancel an async daemon, and wait that many seconds.
+    3. Then abandon it, and release the object. Without a timeout, wait until it ends, and log this
+       every ``cancellation_polling`` seconds.
 
-    When the object no longer has it, ``on_end`` is called with the reasons and the task.
+    ``on_end`` is called with the reasons and the task when the object no longer has it.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class BackgroundTask:
 
     @property
     def _reference(self) -> dict[str, Any]:
-        """What gives a message the reference of the object."""
+        """The ``extra`` that adds the reference of the object to a log message."""
         return {"k8s_ref": build_object_reference(self._background.body)}
 
     def start(
@@ -150,7 +150,7 @@ class BackgroundTask:
             self._alarm = asyncio.get_running_loop().call_later(delay, self._cancel)
 
     def _linger(self, cycles: int) -> None:
-        """Go on with the next stage after some cycles of the loop."""
+        """Continue with the next stage after some cycles of the event loop."""
         if cycles > 0:
             self._alarm = asyncio.get_running_loop().call_soon(self._linger, cycles - 1)
         else:
@@ -160,16 +160,18 @@ class BackgroundTask:
         timeout = getattr(self.handler, "cancellation_timeout", None)
         loop = asyncio.get_running_loop()
         if timeout is None:
-            self._alarm = loop.call_later(self._find_polling(), self._tell)
+            self._alarm = loop.call_later(self._find_polling(), self._report_waiting)
             return
         if self.task is not None and is_async(self.handler.fn):
             self.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
             self.task.cancel()
         self._alarm = loop.call_later(timeout, self._abandon)
 
-    def _tell(self) -> None:
+    def _report_waiting(self) -> None:
         logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
-        self._alarm = asyncio.get_running_loop().call_later(self._find_polling(), self._tell)
+        self._alarm = asyncio.get_running_loop().call_later(
+            self._find_polling(), self._report_waiting
+        )
 
     def _find_polling(self) -> float:
         polling: float | None = getattr(self.handler, "cancellation_polling", None)
@@ -191,7 +193,7 @@ class BackgroundTask:
         self._leave()
 
     def _leave(self) -> None:
-        """Remove it from the object, and process the object: it may be waiting for this."""
+        """Remove it from the object, and process the object, which can wait for this."""
         if self._background.tasks.get(self.handler.id) is self:
             del self._background.tasks[self.handler.id]
             self._background.standing.failures.pop(self.handler.id, None)

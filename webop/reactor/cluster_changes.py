@@ -1,6 +1,6 @@
-"""Changes of the cluster itself: custom resource definitions, and namespaces.
+"""Watches of CRDs and namespaces, and the permissions for them.
 
-The observer follows them (:mod:`webop.reactor.observer`).
+The observer uses them (:mod:`webop.reactor.observer`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
 
-_LOOKS = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds; whether a permission is granted by now
+_CHECK_PAUSES = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds between checks of a missing permission
 
 DEFINITIONS = Resource(
     group="apiextensions.k8s.io",
@@ -35,27 +35,31 @@ NAMESPACES = Resource(
 
 
 async def may_watch(client: Client, resource: Resource) -> bool:
-    """Tell whether the permissions suffice; if not, log what does not work without them."""
+    """Return whether webop may list a resource; if not, log the consequence."""
     try:
         await _list_one(client, resource)
     except APIForbiddenError as exc:
-        logger.warning("%s Changes of %s go unnoticed.", exc, resource.plural)
+        logger.warning(
+            "%s webop does not notice changes of %s until it may list and watch them.",
+            exc,
+            resource.plural,
+        )
         return False
     except APIError as exc:
-        logger.warning("%s cannot be listed yet: %s", resource.plural, exc)
+        logger.warning("Cannot list %s yet: %s", resource.plural, exc)
     return True
 
 
 async def wait_for_permission(client: Client, resource: Resource) -> None:
-    """Wait until a resource may be watched; it was logged once that it may not."""
-    backoff = Backoff(_LOOKS, jitter=0.2)
+    """Wait until webop may list a resource; :func:`may_watch` has logged that it may not."""
+    backoff = Backoff(_CHECK_PAUSES, jitter=0.2)
     is_permitted = False
     while not is_permitted:
         await asyncio.sleep(backoff.next() or 0)
         with contextlib.suppress(APIError):
             await _list_one(client, resource)
             is_permitted = True
-    logger.info("Changes of %s are noticed from now on.", resource.plural)
+    logger.info("webop may list and watch %s now; it notices their changes.", resource.plural)
 
 
 async def _list_one(client: Client, resource: Resource) -> None:
@@ -63,7 +67,7 @@ async def _list_one(client: Client, resource: Resource) -> None:
         await anext(pages)
 
 
-class _Look(NamedTuple):
+class _ServedVersion(NamedTuple):
     """One served version of a custom resource, as selectors and patches see it."""
 
     version: str
@@ -78,7 +82,7 @@ class Definitions:
     def __init__(self) -> None:
         # By names and uids: while a long list is read, a definition can be created again before the
         # old one is listed. Names stay: the discovery must not show those that are gone.
-        self._looks: dict[str, dict[str, frozenset[_Look]]] = {}
+        self._versions: dict[str, dict[str, frozenset[_ServedVersion]]] = {}
 
     async def follow(
         self, client: Client, options: WatchOptions, on_change: Callable[[], None]
@@ -88,46 +92,48 @@ class Definitions:
         async with contextlib.aclosing(watch(client, DEFINITIONS, None, options)) as items:
             async for item in items:
                 if isinstance(item, ListingStarted):
-                    unseen = {(name, uid) for name, known in self._looks.items() for uid in known}
+                    unseen = {
+                        (name, uid) for name, known in self._versions.items() for uid in known
+                    }
                 elif isinstance(item, ListingFinished):
                     for name, uid in unseen:
-                        del self._looks[name][uid]
+                        del self._versions[name][uid]
                     if unseen:
                         on_change()
                 else:
                     event_type, raw = item
                     name, uid = raw["metadata"]["name"], get_uid(raw)
                     unseen.discard((name, uid))
-                    known = self._looks.setdefault(name, {})
+                    known = self._versions.setdefault(name, {})
                     before = dict(known)
                     if event_type == "DELETED":
                         known.pop(uid, None)
                     else:
-                        known[uid] = _read_looks(raw)
+                        known[uid] = _read_versions(raw)
                     if known != before:
                         on_change()
 
     def are_shown_by(
         self, resources: Iterable[Resource], groups: Collection[str] | None = None
     ) -> bool:
-        """Tell whether the discovery, of some groups maybe, has caught up with the definitions."""
+        """Return whether discovery, maybe of some groups only, shows all definitions."""
         defined = {
-            name: set[_Look]().union(*known.values())
-            for name, known in self._looks.items()
+            name: set[_ServedVersion]().union(*known.values())
+            for name, known in self._versions.items()
             if groups is None or name.partition(".")[2] in groups
         }
-        shown: dict[str, set[_Look]] = {name: set() for name in defined}
+        shown: dict[str, set[_ServedVersion]] = {name: set() for name in defined}
         for resource in resources:
-            if (looks := shown.get(f"{resource.plural}.{resource.group}")) is not None:
+            if (versions := shown.get(f"{resource.plural}.{resource.group}")) is not None:
                 subresources = resource.subresources & {"status", "scale"}
-                look = _Look(
+                version = _ServedVersion(
                     resource.version, resource.shortcuts, resource.categories, subresources
                 )
-                looks.add(look)
+                versions.add(version)
         return shown == defined
 
 
-def _read_looks(definition: dict[str, Any]) -> frozenset[_Look]:
+def _read_versions(definition: dict[str, Any]) -> frozenset[_ServedVersion]:
     """Return what the discovery should show for a definition; nothing before it is established."""
     status = definition.get("status") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
@@ -137,7 +143,9 @@ def _read_looks(definition: dict[str, Any]) -> frozenset[_Look]:
     shortcuts = frozenset(names.get("shortNames") or ())
     categories = frozenset(names.get("categories") or ())
     return frozenset(
-        _Look(version["name"], shortcuts, categories, frozenset(version.get("subresources") or ()))
+        _ServedVersion(
+            version["name"], shortcuts, categories, frozenset(version.get("subresources") or ())
+        )
         for version in definition["spec"]["versions"]
         if version["served"]
     )

@@ -1,8 +1,8 @@
 """One handling cycle of an object: the handlers of a change, and their progress.
 
 Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
-:func:`webop.handling.execute.execute` → the user's function. What the framework must
-store goes into ``cause.own``, what the handlers want changed into ``cause.patch``.
+:func:`webop.handling.execute.execute` → the user's function. webop's own records go into
+``cause.own``, the changes of handlers into ``cause.patch``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         status=cycle.standing,
         may_continue=lambda: not obj.keeper.is_stopped,
     )
-    for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
+    for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
     outcomes = await _call(plan, cycle, progress, options)
     obj.restore(state)
@@ -71,7 +71,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         cycle.detour = seen.restore()
     deliver_results(outcomes, cause.patch)
     commits.subtract_from(cause.patch)
-    body = Body(obj.get_freshest() or cause.body.raw)  # with what was written in between
+    body = Body(obj.get_freshest() or cause.body.raw)  # including what was written meanwhile
     if work.pending is not None:
         body = Body(apply_merge_patch(body.raw, work.pending.own))
     if progress.is_finished:
@@ -103,31 +103,31 @@ async def _call(
     usual = [handler for handler in called if handler.id not in cycle.bases]
     outcomes = await execute(usual, plan.cause, progress, options)
     for handler in called:
-        if handler.id in cycle.bases:  # it is called for the changes that it has missed
+        if handler.id in cycle.bases:  # call it for the changes that it missed
             missed = plan.cause.since(cycle.bases[handler.id])
             outcomes = await execute([handler], missed, progress, options, outcomes)
     return outcomes
 
 
 class _Commits:
-    """The patches that store what is finished while slower handlers run.
+    """The patches that store finished outcomes while slower handlers still run.
 
     Args:
         ctx: the context of the work.
         obj: the object.
-        seen: the state that the handlers are called for; None if it does not matter.
+        seen: the state that the handlers are called for; None if it is not recorded.
     """
 
     def __init__(self, ctx: ResourceContext, obj: Tracked, seen: Snapshot | None) -> None:
         self._ctx = ctx
         self._obj = obj
         self._seen = seen
-        self._written: list[Patch] = []  # or kept, to be written before anything else
+        self._written: list[Patch] = []  # or pending, which is written first
 
     async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
-        """Store what is finished until now; if this fails, it is kept, and stored later."""
+        """Store the outcomes so far; after a failure, they are kept and stored later."""
         ctx, obj = self._ctx, self._obj
-        wanted, own = Patch(wanted), Patch(own)  # what is pending must stay as it is
+        wanted, own = Patch(wanted), Patch(own)  # copies: pending patches must not change
         self.subtract_from(wanted)
         progress = Progress(dict(states))
         self.mark(progress, states)
@@ -137,18 +137,18 @@ class _Commits:
         try:
             await writing.save(ctx, obj, Pending(wanted, own))
         except (APIError, LoginError) as exc:
-            said, extra = "The progress of %s is not written yet: %s", ctx.refer_to(obj)
-            logger.debug(said, obj, exc, extra=extra)
+            text, extra = "Cannot write the progress of %s yet: %s", ctx.refer_to(obj)
+            logger.debug(text, obj, exc, extra=extra)
             return False
         return True
 
     def mark(self, progress: Progress, keys: Iterable[str]) -> None:
-        """Note in the progress of these handlers which state they were called for."""
+        """Record for these handlers which state they were called for."""
         if self._seen is not None:
             progress.set_seen(keys, digest_essence(self._seen.restore()))
 
     def subtract_from(self, patch: Patch) -> None:
-        """Remove from a patch what is written; users may have changed the object since then."""
+        """Remove written values from a patch: users can have changed the object since then."""
         for written in self._written:
             rest, done = subtract_patch(patch, written), list(map(id, written.fns))
             fns = [fn for fn in patch.fns if id(fn) not in done]
@@ -171,7 +171,7 @@ def _conclude(
         title = _TITLES[cause.reason].capitalize()
         cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
     progress.purge(owned, body=body, patch=patch, storage=storage)
-    storage.touch(body=body, patch=patch, value=None)  # Kopf may have left it
+    storage.touch(body=body, patch=patch, value=None)  # Kopf can have written it
     essence = cycle.essence
     if cycle.detour is not None and build_essence(ctx, body) == essence:
         essence = cycle.detour  # the change was undone after handlers have seen it: an update
@@ -200,8 +200,8 @@ def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> C
 def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cycle:
     """Begin a cycle, or continue one of an earlier process if its progress is stored.
 
-    The object may have changed since handlers of that process have finished (D-67). Those of an
-    update are called again, for what has changed since the last-handled state. A creation
+    The object can have changed after handlers of that process finished (D-67). Handlers of an
+    update are then called again, for all changes since the last-handled state. A creation
     continues, and an update for all handlers follows.
     """
     cause, essence = plan.cause, plan.cause.new

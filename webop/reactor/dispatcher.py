@@ -37,11 +37,11 @@ from webop.reactor.tracking import (
 
 logger = logging.getLogger(__name__)
 
-_PRECISION = 0.001  # seconds; of timers of the loop
+_PRECISION = 0.001  # seconds; precision of the event loop's timers
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
-_NAMED = 3  # daemons that hang, in the log
+_NAMED = 3  # daemons in one log line
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
-_BLOCK_POLLING = 0.1  # seconds; for a thread that outlives the stream it was started in
+_BLOCK_POLLING = 0.1  # seconds; between checks for a thread of a former stream
 
 
 class ObjectProcessor(EventProcessor, Protocol):
@@ -53,13 +53,13 @@ class ObjectProcessor(EventProcessor, Protocol):
         """Update the indexes with a state of an object."""
 
     async def index_newest(self, obj: Tracked) -> None:
-        """Have the newest state of an object in the indexes."""
+        """Put the newest state of an object into the indexes."""
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do it; return the seconds until the next work even if nothing changes."""
+        """Carry out a plan; return the seconds until the next work; None for none."""
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Log an error; return the seconds until the next attempt."""
@@ -72,11 +72,11 @@ class ObjectProcessor(EventProcessor, Protocol):
 
 
 class Dispatcher:
-    """The objects of one stream, and the workers on them.
+    """The objects of one stream, and their workers.
 
     Guarantees:
-        One object is never worked on twice at once. A state that comes while its object is being
-        worked on is worked on next; states in between may be skipped, the last one never is.
+        An object has at most one worker. A state that arrives while the worker runs is processed
+        next; states in between can be skipped, but never the last one.
         Event handlers get raw events in order, in parallel to all other work on the object.
         While the operator is paused, no work starts; only the indexes are updated.
 
@@ -84,7 +84,7 @@ class Dispatcher:
         processor: how objects are processed.
         spawn: starts a task in the task group of the stream.
         gate: opens when handlers may run; until then, objects wait.
-        slots: of the kind: how many objects are worked on at once.
+        slots: limits how many objects of the kind are processed at once.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
         is_paused: whether the operator is paused until :meth:`switch` is called.
@@ -92,8 +92,8 @@ class Dispatcher:
     Attributes:
         epoch: counts the listings.
         is_complete: whether the indexes have all objects, maybe from the former stream.
-        former: what :meth:`list_objects` of the former stream of the same objects has returned,
-            without those that were seen again.
+        former: the result of :meth:`list_objects` of the former stream of the same objects, without
+            objects that this stream has already seen.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Dispatcher:
         return len(self._objects)
 
     def list_objects(self) -> dict[str, Carryover]:
-        """Return the uids of all objects, and what the next stream must know of them."""
+        """Return what the next stream must know about each object, by uid."""
         return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
@@ -136,7 +136,7 @@ class Dispatcher:
         return measure_phases(self._objects.values())
 
     def list_busy(self) -> list[Tracked]:
-        """Return the objects that something is being done about, or has failed."""
+        """Return the objects that are being processed, or whose handlers have failed."""
         return [
             obj
             for obj in self._objects.values()
@@ -145,11 +145,11 @@ class Dispatcher:
         ]
 
     def begin_listing(self) -> None:
-        """Begin a listing, which shows all objects that exist."""
+        """Begin a list of all existing objects."""
         self.epoch += 1
 
     def finish_listing(self) -> None:
-        """End a listing: objects that it did not show are gone."""
+        """End a list: treat objects that were not in it as deleted."""
         unseen = [obj for obj in self._objects.values() if obj.seen < self.epoch]
         for obj in unseen:
             if not obj.is_gone:
@@ -162,10 +162,10 @@ class Dispatcher:
         self._release()
 
     def switch(self, reason: DaemonStoppingReason | None) -> None:
-        """Pause, for a reason that daemons get; or, with None, resume.
+        """Pause for a reason, which daemons get; resume if it is None.
 
-        In a pause, running handlers finish. After it, all objects must be listed again, to see what
-        others have done.
+        Running handlers finish during a pause. After it, all objects must be listed again to find
+        what other operators have done.
         """
         self._is_paused = reason is not None
         if reason is not None:
@@ -180,7 +180,7 @@ class Dispatcher:
             obj.version = 0
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Accept a listed object or an event; a listing also fills the indexes."""
+        """Accept a listed object or an event; index it first if the indexes are being filled."""
         if self._is_indexing and event_type != "DELETED":
             await self._processor.index(raw)
         self.feed(event_type, raw)
@@ -192,7 +192,7 @@ class Dispatcher:
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            # Those that change while they are listed come as modified.
+            # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"}
             initial = self._is_paused or (is_old and self._is_resuming)
             obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
@@ -224,7 +224,7 @@ class Dispatcher:
         if obj.timer is not None:
             obj.timer.cancel()
             obj.timer = None
-        if obj.raw is not None and obj.text is not None:  # it stands for an older state
+        if obj.raw is not None and obj.text is not None:  # the text is of an older state
             self._slots.drop(obj.text)
             obj.text = None
         if self._is_paused:
@@ -267,13 +267,13 @@ class Dispatcher:
     async def drain(
         self, timeout: float, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING
     ) -> float:
-        """Start nothing new; wait for running handlers, cancel those that exceed the timeout.
+        """Start no new work; wait for running handlers, cancel those that exceed the timeout.
 
-        Daemons must stop, and have five seconds for it (chapter "Daemons", "Timeouts"). Outcomes
-        that are being written end within the timeout and five seconds, too.
+        Daemons have five seconds to stop (chapter "Daemons", "Timeouts"). Writes of outcomes have
+        the timeout and five more seconds.
 
         Returns:
-            The seconds that are left for what is cancelled.
+            The seconds that remain for cancelled tasks.
         """
         self._is_closing = True
         loop = asyncio.get_running_loop()
@@ -289,7 +289,7 @@ class Dispatcher:
             await asyncio.wait(set(self._workers), timeout=timeout)
         stopping = self._stop_daemons(reason)  # also those that workers have just started
         late, since = dict(self._workers), loop.time()
-        for worker, obj in late.items():  # mostly, those that write are done with their handlers
+        for worker, obj in late.items():  # most of those that write have finished their handlers
             if worker.cancelling() or not (obj.work or NOTHING).writing.locked():
                 worker.cancel()
         if ending := {*stopping, *late}:
@@ -297,8 +297,8 @@ class Dispatcher:
             await asyncio.wait(ending, timeout=rest)
         if hung := [name for found in self._list_backgrounds() for name in found.cancel()]:
             logger.warning(
-                "%d daemons or timers have not ended in %g seconds, and are cancelled: %s. Those "
-                "in threads cannot be: the process ends when they do.",
+                "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
+                "cannot be cancelled: the process ends when they end.",
                 len(hung),
                 _HUNG_TIMEOUT,
                 _join(hung),
@@ -306,7 +306,7 @@ class Dispatcher:
         return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
     def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
-        """Leave objects alone, in later streams, too, until what does not end has ended."""
+        """Block the objects of tasks that do not end, also in later streams, until they end."""
         owners = dict(self._workers)
         for obj in self._objects.values():
             if obj.background is not None:
@@ -316,8 +316,8 @@ class Dispatcher:
             self._slots.block(owner.uid, task)
         if owned:
             logger.error(
-                "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
-                "done about these objects until they end. Handlers must not swallow "
+                "%d handlers or daemons were cancelled but have not ended: of %s. webop does not "
+                "process these objects until they end. Handlers must not swallow "
                 "asyncio.CancelledError.",
                 len(owned),
                 _join([*owned.values()]),
@@ -344,7 +344,7 @@ class Dispatcher:
 
     @property
     def _is_holding(self) -> bool:
-        """Whether it is too early for handlers."""
+        """Whether handlers must still wait for the indexes."""
         return not self._gate.is_open or (self.has_indexes and not self.is_complete)
 
     @property
@@ -353,7 +353,7 @@ class Dispatcher:
         return self._is_closing or self._is_paused
 
     def _release(self) -> None:
-        """Start with the objects that waited for the gate, with breaks for other tasks."""
+        """Start work on the objects that waited for the gate, with breaks for other tasks."""
         if self._is_holding or self._is_closing:
             return
         end = time.monotonic() + _TURN
@@ -365,10 +365,10 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._release)
 
     def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
-        """Tell whether a state is newer than what is known; own patches come back as events.
+        """Return whether a state is newer than the known one; own patches come back as events.
 
-        A listing is accepted even if it goes back in time, as after a restored backup, unless
-        the object was patched since the listing began.
+        A listed state is accepted even if it is older, as after a restored backup, unless webop
+        has patched the object since the list began.
         """
         if not version or version > obj.version:
             return True
@@ -381,7 +381,7 @@ class Dispatcher:
             obj.text, obj.raw = self._slots.pack(obj.raw), None
 
     def _begin_waiting(self, obj: Tracked) -> None:
-        """Start with an object that has got its place, unless it no longer waits."""
+        """Start work on an object that got a slot, unless it no longer waits."""
         if obj.phase is Phase.WAITING:
             if self.is_stopped:
                 obj.phase = Phase.IDLE
@@ -423,14 +423,14 @@ class Dispatcher:
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Work on an object until nothing is left; return when to continue."""
+        """Process an object until nothing is left to do; return the seconds until the next time."""
         delay: float | None = 0
         while (obj.is_dirty or delay == 0) and not self.is_stopped:
             try:
-                if obj.text is not None:  # the state had to be dropped from memory
+                if obj.text is not None:  # the state was dropped from memory
                     raw = await self._processor.read(obj)
                     obj.text = None
-                    if raw is not None and obj.raw is None:  # else something newer has come
+                    if raw is not None and obj.raw is None:  # else a newer state has arrived
                         obj.accept(obj.event_type, raw)
                 if obj.is_being_indexed:
                     await self._index(obj)
@@ -448,7 +448,7 @@ class Dispatcher:
     def _finish(
         self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]
     ) -> None:
-        """Decide what comes after the work."""
+        """Decide what happens after the work."""
         leave()
         obj.phase = Phase.IDLE
         obj.since = 0.0
@@ -466,7 +466,7 @@ class Dispatcher:
             self._come_back(obj, delay)
 
     def _come_back(self, obj: Tracked, delay: float) -> None:
-        """Process the object after a while, even if nothing happens."""
+        """Process the object again after a delay, even if it does not change."""
         obj.phase = Phase.RESTING
         obj.since = 0.0
         obj.timer = asyncio.get_running_loop().call_later(delay, self._wake, obj)
@@ -480,7 +480,7 @@ class Dispatcher:
         self.check(obj)
 
     def _settle(self, obj: Tracked) -> None:
-        """Free what an object holds when there is nothing to do; forget it if all of it is gone."""
+        """Free the memory of an object without work; forget it if it is deleted."""
         obj.phase = Phase.IDLE
         obj.since = 0.0
         obj.raw = obj.indexing = None
@@ -492,7 +492,7 @@ class Dispatcher:
             obj.work = None
         if obj.background is not None and not obj.background.tasks:
             obj.background = obj.background.without_body()
-        if obj.is_gone and not obj.has_background and not obj.events and obj.spying is None:
+        if obj.is_gone and not obj.has_background and not obj.events and obj.event_task is None:
             self._objects.pop(obj.uid, None)
             self._processor.forget(obj.uid)
 

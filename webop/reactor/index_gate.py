@@ -1,4 +1,4 @@
-"""When handlers may start: not before the indexes hold all objects that existed at the start."""
+"""The gate that holds handlers back until indexes have all objects that existed at the start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ K = TypeVar("K")
 
 
 class IndexGate(Generic[K]):
-    """Closed until all listings that fill indexes have ended; then open for ever (IDX-22).
+    """A gate that opens once, when all lists that fill indexes are complete (IDX-22).
 
-    A stream that starts later delays only its own objects, until they are listed.
+    It never closes again: a stream that starts later delays only its own objects.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class IndexGate(Generic[K]):
         return self._opened.is_set()
 
     def expect(self, keys: Iterable[K]) -> None:
-        """Replace the listings that must end; once open, the gate stays open."""
+        """Replace the keys of the lists that must end first; an open gate stays open."""
         self.pending = set(keys)
         self._open_if_complete()
 
     def arrive(self, key: K) -> None:
-        """Record the end of a listing."""
+        """Record that a list is complete."""
         self.pending.discard(key)
         self._open_if_complete()
 

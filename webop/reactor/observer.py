@@ -1,7 +1,7 @@
-"""What to watch: the kinds and the namespaces of the cluster, as they appear and disappear.
+"""The observer: finds the kinds and namespaces to watch, as they appear and disappear.
 
-The observer discovers the resources that handlers are declared for, and keeps one stream running
-for each of them in each served namespace (chapters "Resource specification" and "Scopes").
+It discovers the resources that handlers are declared for, and keeps one stream running for each of
+them in each served namespace (chapters "Resource specification" and "Scopes").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from webop.reactor.supervision import keep_running
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5  # names in one line of the log
-_SETTLING = 0.2  # seconds; definitions and namespaces often come in groups
+_SETTLING = 0.2  # seconds; CRDs and namespaces often change in groups
 _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
 _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group does not answer
@@ -49,7 +49,7 @@ _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where to look: the whole cluster at once, or namespaces by patterns."""
+    """What is served: the whole cluster, or namespaces by patterns."""
 
     clusterwide: bool
     patterns: tuple[NamespacePattern, ...] = ()
@@ -92,7 +92,7 @@ class Observer:
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
-        """Observe for ever: discover, adjust the streams, wait for new kinds or namespaces."""
+        """Run until cancelled: discover, adjust the streams, wait for new kinds or namespaces."""
         is_scanning = not self._operator.settings.scanning.disabled
         if is_scanning:
             self._spawn(self._follow_definitions, "watch of definitions")
@@ -122,7 +122,7 @@ class Observer:
                 self._adjust()
 
     def _is_up_to_date(self) -> bool:
-        """Tell whether all known definitions are among the discovered resources."""
+        """Return whether all known definitions are among the discovered resources."""
         resources = self._operator.cluster_view.resources
         return self._definitions.are_shown_by(resources, self._collect_groups())
 
@@ -138,7 +138,7 @@ class Observer:
         return [str(stream) for key, stream in self._streams.items() if key in self._gate.pending]
 
     def list_troubles(self) -> list[str]:
-        """Return the watches that do not work, and why; those that are just starting are fine."""
+        """Return the watches that do not work, and why; watches that are starting do not count."""
         is_active = self._operator.pausing.is_active
         waiting = [
             stream
@@ -153,7 +153,7 @@ class Observer:
         ]
 
     async def _rescan(self) -> bool:
-        """Discover and adjust; tell whether the API server has answered."""
+        """Discover and adjust; return whether the API server has answered."""
         self._is_outdated = False
         try:
             found = await discover(self._client, self._collect_groups())
@@ -162,7 +162,7 @@ class Observer:
             logger.log(level, "Cannot discover the resources of the cluster: %s", exc)
             return False
         if self._reports.forget("discovery"):
-            logger.info("The resources of the cluster are discovered now.")
+            logger.info("Discovered the resources of the cluster.")
         known = self._operator.cluster_view.resources
         kept = {
             resource for resource in known if (resource.group, resource.version) in found.broken
@@ -176,10 +176,10 @@ class Observer:
         return True
 
     def _report_start(self) -> None:
-        """Log once what is served: a silent operator looks as if it hung."""
+        """Log once what is served: a silent operator would seem to hang."""
         kinds = _enumerate({resource.name for resource, _ in self._streams})
         if not self._operator.registry.select_resource_handlers():
-            return  # it has been logged which webhooks there are
+            return  # the webhooks were logged already
         if self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
@@ -187,21 +187,21 @@ class Observer:
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _report_broken(self, broken: dict[tuple[str, str], str]) -> None:
-        """Log which API groups do not answer, and when they do again."""
+        """Log which API groups do not respond, and when they respond again."""
         for version in sorted(broken.keys() - self._broken):
             name, reason = "/".join(version), broken[version]
             logger.warning(
-                "The API group %s does not answer; resources of it that are not known yet are "
-                "not served until it does: %s",
+                "The API group %s does not respond. Until it does, webop does not serve kinds of "
+                "it that were not discovered before: %s",
                 name,
                 reason,
             )
         for version in sorted(self._broken - broken.keys()):
-            logger.info("The API group %s is not broken any more.", "/".join(version))
+            logger.info("The API group %s responds again.", "/".join(version))
         self._broken = frozenset(broken)
 
     def _collect_groups(self) -> frozenset[str] | None:
-        """Return the API groups to be scanned; None for all (RES-19)."""
+        """Return the API groups to discover; None for all (RES-19)."""
         groups = {selector.group for selector in self._operator.registry.collect_selectors()}
         if None in groups:
             return None
@@ -219,11 +219,11 @@ class Observer:
         }
         for key, stream in list(self._streams.items()):
             if key not in wanted:
-                logger.info("%s is not served any more.", stream)
+                logger.info("Stopped serving %s.", stream)
             elif stream.fits(*wanted[key]):
                 continue
             else:
-                logger.info("%s has changed in the cluster; it is listed anew.", stream)
+                logger.info("%s has changed in the cluster. Listing it again.", stream)
             del self._streams[key]
             if not stream.is_resuming:
                 self._resumed.add(key)
@@ -251,14 +251,17 @@ class Observer:
             found = selector.select(resources)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                self._report(selector, f"{selector} is ambiguous and is not served: {names}.")
+                self._report(
+                    selector,
+                    f"{selector} is ambiguous: {names}. Name the API group to serve one of them.",
+                )
             elif not found and selector.is_specific:
                 self._missing.add(selector)
-                text = f"{selector} is not in the cluster yet; it is served as soon as it is."
+                text = f"{selector} is not in the cluster yet. webop waits for it."
                 self._report(selector, text + selector.suggest(resources, groups))
             elif self._reports.forget(selector) and found:
                 logger.info(
-                    "%s: in the cluster now, and served.",
+                    "Now in the cluster and served: %s.",
                     _enumerate({resource.name for resource in found}),
                 )
             for resource in found:
@@ -273,7 +276,7 @@ class Observer:
     def _start(
         self, resource: Resource, namespace: str | None, selectors: frozenset[Selector]
     ) -> None:
-        """Start a stream; it begins when all former ones of the same objects have ended."""
+        """Start a stream; it waits until all former streams of the same objects have ended."""
         handlers = self._operator.registry.handlers_of(selectors)
         former = [
             stream
@@ -295,7 +298,7 @@ class Observer:
             is_resuming=(resource, namespace) not in self._resumed
             and all(stream.is_resuming for stream in former),
         )
-        logger.debug("%s is served now.", stream)
+        logger.debug("Started serving %s.", stream)
         if stream.feeds:
             indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
             indexed.feeds |= stream.feeds
@@ -327,9 +330,9 @@ class Observer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Remove objects from the indexes and from memory that no stream updates any more.
+        """Remove objects that no stream updates any more from the indexes and from memory.
 
-        They can be from streams of a former observer, whose credentials were lost.
+        They can be from streams of a former observer, before credentials were lost.
         """
         feeds: dict[Origin, set[Feed]] = {}
         for stream in (*self._streams.values(), *self._ending):
@@ -353,7 +356,7 @@ class Observer:
         self._group.create_task(keep_running(fn, name=name), name=name)
 
     async def _report_waiting(self) -> None:
-        """Log what handlers wait for if it takes long."""
+        """Log what handlers wait for, if they wait for long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._gate.wait()
@@ -401,7 +404,7 @@ class Observer:
 
 
 def _enumerate(names: Collection[str]) -> str:
-    """Return the names for a line of the log; not all of them if there are many."""
+    """Return names for a log line, shortened if there are many."""
     shown = sorted(names)[:_SHOWN]
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join([*shown, *more]) or "nothing yet"

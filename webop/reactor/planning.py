@@ -1,7 +1,7 @@
-"""Decides what must be done about the present state of an object: sync code, cheap.
+"""Decide what must be done about the newest state of an object. Sync and cheap.
 
-A :class:`Plan` is made of the newest state, the stored essence and the declared handlers; most
-states need none. :mod:`webop.reactor.process` carries it out.
+A :class:`Plan` is made from the newest state, the stored essence and the declared handlers; most
+states need no plan. :mod:`webop.reactor.process` carries it out.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class ResourceContext:
 
     @property
     def has_status(self) -> bool:
-        """Whether the status has an endpoint of its own (the status subresource)."""
+        """Whether the status has its own endpoint (the status subresource)."""
         return "status" in self.resource.subresources
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
-        """Return the ``extra`` that gives a message of the framework the reference of an object."""
+        """Return the ``extra`` that adds the reference of an object to a log message."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
         kind, version = self.resource.kind, self.resource.api_version
         body = {"apiVersion": version, "kind": kind, "metadata": metadata}
@@ -66,17 +66,17 @@ class Plan:
     """What must be done about an object.
 
     Attributes:
-        cause: what has happened; with the patch that all handlers add to.
+        cause: what happened, with the patch that all handlers share.
         handlers: the handlers to call.
-        finalizers: the new list of finalizers; None if the present one is right. Ours is added
-            before any handler is called; if it is removed, there is nothing else to do.
+        finalizers: the new list of finalizers; None if it need not change. webop adds its finalizer
+            before it calls any handler; after removing it, there is nothing else to do.
         cycle: the handling cycle to continue; None to begin one.
-        missed: ids of handlers that must be called for what has changed since the cycle began,
-            even if they have finished.
-        late: those of them for which nothing has changed since the last-handled state.
+        missed: ids of handlers that must be called for changes since the cycle began, even if they
+            have finished.
+        late: those of them without a change since the last-handled state.
         spawned: daemons and timers to start.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
-        why: which of these reasons.
+        why: the reason for stopping them.
         has_changes: whether the change must be handled, or at least stored as handled.
     """
 
@@ -105,10 +105,10 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
     if plan.finalizers is None and obj.is_view:
-        plan.has_changes = work.is_released  # a daemon has ended: nothing else is new
+        plan.has_changes = work.is_released  # a daemon ended: nothing else has changed
     elif plan.finalizers is None:
         if work.cycle is not None and work.cycle.is_left:
-            # It is still ours if its change was taken back before somebody has ended it.
+            # It is still ours if its change was undone before another operator ended it.
             is_undone = plan.cause.reason in _UNCHANGED and _has_records(ctx, plan.cause.body)
             work.cycle = work.cycle if is_undone else None
         plan.has_changes = _plan_changes(ctx, work.cycle, plan)
@@ -116,7 +116,7 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
 
 
 def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool:
-    """Find the handlers of the change; tell whether there is anything to do about it."""
+    """Find the handlers of the change; return whether there is anything to do about it."""
     cause = plan.cause
     if cycle is not None and cycle.reason is Reason.UPDATE and cause.reason in _UNCHANGED:
         plan.cycle = cycle  # the change was undone, but handlers have seen it
@@ -137,7 +137,7 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
 
 
 def _has_records(ctx: ResourceContext, body: Body) -> bool:
-    """Tell whether there is progress of handlers on an object."""
+    """Return whether there is progress of handlers on an object."""
     storage = ctx.operator.settings.persistence.progress_storage
     return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
 

@@ -1,4 +1,4 @@
-"""The processing of one object when it has changed: the whole story on one screen.
+"""Process one object after a change.
 
 Flow: :meth:`Processor.process` → :func:`webop.reactor.cycles.handle_change` →
 :func:`webop.handling.execute.execute` → the user's function.
@@ -33,7 +33,7 @@ from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
     Failure,
-    judge,
+    classify,
     postpone,
     put_finalizers,
     read,
@@ -46,8 +46,8 @@ from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
-_HEAD_START = 0.05  # seconds; for handlers of an event, before the change is handled
-_STATES_INDEXED = 3  # in a row, before the handlers of an object are called
+_HEAD_START = 0.05  # seconds; for event handlers, before the change is handled
+_STATES_INDEXED = 3  # at most, before the handlers of an object are called
 
 
 class Processor:
@@ -81,7 +81,7 @@ class Processor:
         return plan
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if the object is gone.
+        """Read a state that was dropped from memory; None if the object is gone.
 
         Raises:
             APIError: it cannot be read.
@@ -106,8 +106,8 @@ class Processor:
     async def index_newest(self, obj: Tracked) -> None:
         """Put the newest state of an object into the indexes.
 
-        If states come faster than they can be indexed, handlers do not wait for ever: they may see
-        a newer state than the indexes.
+        If states arrive faster than they can be indexed, handlers stop waiting: they can see a
+        newer state than the indexes.
         """
         obj.indexing = obj.indexing or asyncio.Lock()
         async with obj.indexing:
@@ -128,7 +128,7 @@ class Processor:
         self.ctx.operator.memos.forget(uid)
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Do what must be done about the newest state of an object, as planned already or not.
+        """Process the newest state of an object; make a plan if there is none for it.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.
@@ -137,8 +137,8 @@ class Processor:
             Exception: of the API server, a filter, or the framework; see :meth:`rest`.
         """
         ctx, work, delay = self.ctx, obj.open_work(), None
-        if obj.spying is not None:
-            await asyncio.wait({obj.spying}, timeout=_HEAD_START)
+        if obj.event_task is not None:
+            await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
             if rest := obj.find_rest():
@@ -165,7 +165,7 @@ class Processor:
         return delay
 
     async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
-        """Call the handlers that are due, and write what they have done."""
+        """Call the handlers that are due, and write their outcomes and patches."""
         with open_span(_describe, plan) or NOT_TRACED as span:
             with self.ctx.slots.running_handlers():
                 delay = await handle_change(self.ctx, obj, work, plan)
@@ -177,7 +177,7 @@ class Processor:
         return delay
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
-        """Stop and start daemons and timers; none starts before the finalizer is there."""
+        """Stop and start daemons and timers; they start only after the finalizer was added."""
         running = {} if obj.background is None else obj.background.tasks
         for key in plan.stopped:
             if key in running:
@@ -206,7 +206,7 @@ class Processor:
         handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
         progress = Progress.start(handlers)
         options = self._event_options
-        if event_type == "DELETED":  # nobody sees it again
+        if event_type == "DELETED":  # there is no later event
             options = replace(options, may_continue=lambda: True)
         deliver_results(await execute(handlers, cause, progress, options), cause.patch)
         if not cause.patch or event_type == "DELETED":
@@ -216,20 +216,19 @@ class Processor:
             pending = Pending(cause.patch, Patch())
             await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except (APIError, LoginError) as exc:
-            said = "The patch of event handlers is not written yet: %s"
-            cause.logger.log(level("events"), said, exc)
+            text = "Cannot write the patch of event handlers yet: %s"
+            cause.logger.log(level("events"), text, exc)
             write_later(self.ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
-        """Choose the pause of an object after an error that is not of its handlers; log it once.
+        """Choose the pause of an object after an error outside of its handlers; log the error once.
 
-        Work on the object continues after the pause; until then, only the handlers of raw events
-        are called.
+        During the pause, only the handlers of raw events are called.
         """
         delay, work = postpone(self.ctx, obj, exc), obj.open_work()
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
         is_expected = isinstance(exc, (APIError, LoginError))
-        is_away = is_expected and judge(exc) is not Failure.DENIED
+        is_away = is_expected and classify(exc) is not Failure.DENIED
         known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
@@ -244,7 +243,7 @@ class Processor:
 
 
 def _describe(plan: Plan) -> Description:
-    """Say what a handling cycle is about, or a part of it, for traces."""
+    """Return the description of a handling cycle for traces."""
     cause = plan.cause
     reason = cause.reason.value
     attributes = {**cause.identify(), "webop.reason": reason}

@@ -1,4 +1,4 @@
-"""Raw events on their way to event handlers: in order, apart from all other work on the object."""
+"""Queues of raw events for event handlers: in order, separate from other work on the object."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class EventProcessor(Protocol):
         """Call the handlers of raw events."""
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Return a state that had to be dropped from memory; None if the object is gone."""
+        """Read a state that was dropped from memory; None if the object is gone."""
 
 
 class RawEvents:
-    """The events of the objects of one stream; of too many that wait, the oldest are skipped."""
+    """The queued events of the objects of one stream; if too many wait, the oldest are skipped."""
 
     def __init__(self, processor: EventProcessor) -> None:
         self._processor = processor
@@ -49,8 +49,8 @@ class RawEvents:
             self._slots.drop(obj.events.popleft()[1])
             if self._once.is_new("skipped"):
                 logger.warning(
-                    "Events of %s come faster than they are handled: of more than %d, the oldest "
-                    "are skipped. It is not logged again for this kind.",
+                    "Events of %s arrive faster than its handlers run. More than %d wait: the "
+                    "oldest are skipped. This is logged once per kind.",
                     obj,
                     _LIMIT,
                 )
@@ -64,7 +64,7 @@ class RawEvents:
 
     def begin(self, obj: Tracked) -> None:
         """Call the handlers as soon as a slot is free, unless they already run."""
-        if not obj.events or obj.spying is not None:
+        if not obj.events or obj.event_task is not None:
             return
         if self._slots.is_free:
             self._start(obj)
@@ -72,9 +72,9 @@ class RawEvents:
             self._slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
 
     def _start(self, obj: Tracked) -> None:
-        if obj.events and obj.spying is None and not obj.keeper.is_stopped:
+        if obj.events and obj.event_task is None and not obj.keeper.is_stopped:
             self._slots.enter()
-            obj.spying = obj.keeper.run(obj, self._show(obj), self._finish)
+            obj.event_task = obj.keeper.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
         """Call the handlers for the events of an object, one after another."""
@@ -86,11 +86,11 @@ class RawEvents:
                     with self._slots.running_handlers():
                         await self._processor.show_event(obj, event_type, raw)
             except WebopError as exc:
-                logger.warning("An event of %s is skipped: %s", obj, exc)
+                logger.warning("Skipped an event of %s: %s", obj, exc)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
         self._slots.leave()
-        obj.spying = None
+        obj.event_task = None
         if obj.events and not task.cancelled():
             self.begin(obj)
             return

@@ -1,4 +1,4 @@
-"""When daemons and timers call their functions: delays, intervals, idling, retries.
+"""Run daemons and timers: delays, intervals, idle times, retries.
 
 Flow: :func:`run_in_background` → :func:`webop.handling.execute.attempt` → the user's function;
 then its result and its patch are written. Chapters "Timers" and "Daemons".
@@ -35,7 +35,7 @@ from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
-_GLANCE = 0.1  # seconds; between checks for a change if the idle time is 0
+_CHANGE_POLLING = 0.1  # seconds; between checks for a change if the idle time is 0
 
 
 @dataclass(slots=True)
@@ -52,21 +52,22 @@ class Run:
     trouble: str = ""
 
     def deliver(self, outcome: Outcome) -> None:
-        """Put the result into the patch, unless the object has it already."""
+        """Add the result to the patch, unless the object already has it."""
         if outcome.result is None:
             return
         patch = Patch({"status": {self.handler.id: outcome.result}})
         try:
             is_news = bool(patch.as_json_patch(self.cause.body))
-        except RecursionError:  # it contains itself; it is dropped with a warning when written
+        except RecursionError:  # it contains itself; the write drops it with a warning
             is_news = True
         if is_news:
             deliver_results({self.handler.id: outcome}, self.cause.patch)
 
     async def save(self, attempts: int = writing.ATTEMPTS) -> None:
-        """Write the patch and clear it; keep functions that came too late (PAT-06, PAT-07).
+        """Write the patch and clear it; keep functions that could not be applied (PAT-06, PAT-07).
 
-        Functions are called again for a newer state, unless the next call has them anyway.
+        Args:
+            attempts: how often functions are called again if the object changes meanwhile.
         """
         patch, obj = self.cause.patch, self.obj
         known, self.trouble = self.trouble, ""
@@ -78,7 +79,7 @@ class Run:
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
         try:
-            if merged:  # together with what is kept, so that neither is lost
+            if merged:  # together with pending patches, so that neither is lost
                 pending = Pending(merged, Patch())
                 await writing.save(self.ctx, obj, pending, choose_level=choose_level)
             elif not (obj.work or NOTHING).is_denied:
@@ -90,15 +91,15 @@ class Run:
             self.cause.logger.debug("%s", exc)
         except (APIError, LoginError) as exc:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
-            if writing.judge(exc) is not writing.Failure.DENIED:
+            if writing.classify(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
                 level = self.ctx.slots.choose_level("background")
             self.trouble = str(exc)
-            self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
+            self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
             writing.write_later(self.ctx, obj, exc)
 
     def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do the same for a sync function, which waits for it."""
+        """Call :meth:`save` for a sync function, and wait for it."""
         asyncio.run_coroutine_threadsafe(self.save(), loop).result()
 
 
@@ -155,9 +156,7 @@ def start_in_background(
 async def run_in_background(run: Run) -> None:
     """Run a daemon or a timer until it ends or is stopped.
 
-    One loop for both, with few frames: there is one for each object.
-
-    Guarantees: errors of the framework end only this one; they are logged.
+    Guarantees: an error in webop ends only this daemon or timer; it is logged.
     """
     state: HandlerState | None = None
     try:
@@ -179,18 +178,18 @@ async def run_in_background(run: Run) -> None:
             else:
                 return
     except Exception:
-        run.cause.logger.exception("%s has ended by an error of the framework.", run.handler)
+        run.cause.logger.exception("%s ended because of an error in webop.", run.handler)
 
 
 def _is_recurring(handler: BackgroundHandler, outcome: Outcome) -> bool:
-    """Tell whether a new cycle follows: not after a failure (D-51), not without a schedule."""
+    """Return whether a new cycle follows: not after a failure (D-51), not without a schedule."""
     if not isinstance(handler, TimerHandler) or outcome.exception is not None:
         return False
     return handler.interval is not None or handler.idle is not None
 
 
 async def _is_due(run: Run, *, is_new: bool) -> bool:
-    """Wait until the object is idle enough for a new cycle; tell whether to continue at all."""
+    """Wait until the object is idle for long enough; return whether to continue."""
     idle = run.handler.idle if is_new and isinstance(run.handler, TimerHandler) else None
     if idle is not None:
         loop = asyncio.get_running_loop()
@@ -203,7 +202,7 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
     """Sleep until the next regular call; without an interval, until the object changes."""
     if handler.interval is None:
         while run.background.changed_at == seen and not run.stopper:
-            await run.stopper.sleep(handler.idle or _GLANCE)
+            await run.stopper.sleep(handler.idle or _CHANGE_POLLING)
     elif handler.sharp and handler.interval:
         elapsed = asyncio.get_running_loop().time() - began
         await run.stopper.sleep(handler.interval - elapsed % handler.interval)
@@ -212,7 +211,7 @@ async def _await_next(run: Run, handler: TimerHandler, *, began: float, seen: fl
 
 
 async def _postpone(run: Run) -> None:
-    """Let the initial delay pass, once in the life of the object with this operator (TMR-10)."""
+    """Wait for the initial delay, once per object and process (TMR-10)."""
     name = run.handler.id
     if run.handler.initial_delay is None or name in run.background.postponed:
         return
@@ -231,5 +230,7 @@ def _find_initial_delay(run: Run) -> float:
     try:
         return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
     except Exception:
-        run.cause.logger.exception("The initial delay of %s cannot be found out.", run.handler)
+        run.cause.logger.exception(
+            "Cannot compute the initial delay of %s. Using 0 s.", run.handler
+        )
         return 0

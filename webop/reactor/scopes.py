@@ -10,12 +10,12 @@ NamespacePattern = str | re.Pattern[str]
 
 
 def is_exact(pattern: NamespacePattern) -> bool:
-    """Tell whether a pattern is just the name of one namespace."""
+    """Return whether a pattern is just the name of one namespace."""
     return isinstance(pattern, str) and not set(pattern) & set("*?!,")
 
 
 def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
-    """Tell whether a pattern matches a namespace (SCP-02 to SCP-08).
+    """Return whether a pattern matches a namespace (SCP-02 to SCP-08).
 
     A pattern is a comma-separated list of globs, where ``!`` negates: the rightmost glob that
     matches decides, but the name must also match the first one. A regular expression must match
@@ -26,14 +26,14 @@ def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
     globs = [glob.strip() for glob in pattern.split(",")]
     if globs[0].startswith("!"):
         globs.insert(0, "*")
-    verdict = False
+    is_match = False
     for position, glob in enumerate(globs):
         is_hit = fnmatch.fnmatchcase(name, glob.lstrip("!"))
         if position == 0 and not is_hit:
             return False
         if is_hit:
-            verdict = not glob.startswith("!")
-    return verdict
+            is_match = not glob.startswith("!")
+    return is_match
 
 
 def select_namespaces(

@@ -1,4 +1,4 @@
-"""One stream: the objects of one resource in one namespace, listed, watched and worked on.
+"""A stream lists, watches and processes the objects of one resource in one namespace.
 
 The observer (:mod:`webop.reactor.observer`) starts, replaces and stops the streams.
 """
@@ -21,7 +21,7 @@ from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 
-_HUNG_TIMEOUT = 5.0  # seconds; for what was cancelled
+_HUNG_TIMEOUT = 5.0  # seconds; for cancelled tasks
 
 StreamKey = tuple[Resource, str | None]
 
@@ -29,21 +29,19 @@ StreamKey = tuple[Resource, str | None]
 class Stream:
     """Feeds the objects of one resource in one namespace to their workers.
 
-    When a stream ends, its entries stay in the indexes: the next stream of the same objects
-    replaces them one by one, and removes the rest at the end of its listing. So an index never
-    has gaps.
-
-    Handlers wait for the gate.
+    When a stream ends, its entries stay in the indexes. The next stream of the same objects
+    replaces them one by one, and removes the rest at the end of its list. So an index never has
+    gaps. Handlers wait for the gate.
 
     Attributes:
         origin: the kind and the namespace: streams of equal origin have the same objects.
-        status: how the watch is doing.
+        status: the state of the watch.
         is_resuming: whether the objects are older than the operator, until they are listed.
         is_stopped: whether the observer has stopped it while the operator continues.
-        is_alone: whether no other version of its objects is served: then it continues the stream of
-            whatever version there was before.
+        is_alone: whether no other version of its objects is served: then it continues the former
+            stream, of any version.
         task: where it runs.
-        dispatcher: its objects; None before it begins.
+        dispatcher: has its objects; None before it begins.
     """
 
     task: asyncio.Task[None]
@@ -75,17 +73,17 @@ class Stream:
         return f"{name} in {self.namespace}" if self.namespace else name
 
     def fits(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
-        """Tell whether it still fits the resource and the matching selectors."""
+        """Return whether it still fits the resource and the matching selectors."""
         return (
             self.ctx.resource.subresources == resource.subresources and self.selectors == selectors
         )
 
     async def run(self) -> None:
-        """List and watch in each turn; during a pause, only for the indexes."""
+        """List and watch while the operator is active; during a pause, only for the indexes."""
         settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
         left = self.ctx.operator.cluster_view.left.setdefault(self.origin, {})
         if not self.feeds:
-            await self._gate.wait()  # rather than hold all of its objects in memory
+            await self._gate.wait()  # so that its objects need not wait in memory
         group = WorkerGroup()
         spawn = partial(pausing.spawn, group, contextvars.copy_context())
         self.dispatcher = dispatcher = Dispatcher(
@@ -119,7 +117,7 @@ class Stream:
             finally:
                 try:
                     dispatcher.abandon(await group.end(rest))
-                finally:  # now, what could not be written is known
+                finally:  # now it is known which patches could not be written
                     if (objects := dispatcher.list_objects()) or not self.is_resuming:
                         left[version] = objects
 
@@ -141,7 +139,9 @@ class Stream:
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
-                        operator.indices.discard(get_uid(raw))  # the former stream may have had it
+                        operator.indices.discard(
+                            get_uid(raw)
+                        )  # the former stream can have added it
                         indexed.discard(get_uid(raw))
                     elif self.feeds:
                         indexed.add(get_uid(raw))

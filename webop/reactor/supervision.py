@@ -1,4 +1,4 @@
-"""Keeping the reactor's long-running tasks alive: an error is logged, and the task runs again."""
+"""Restart long-running tasks of the reactor after an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEALTHY = 60.0  # seconds; after such a run, the delays start over
 
 
 async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Run a function; after an error, wait and run it again until it returns.
+    """Run a function until it returns; after an error, log it, wait and run it again.
 
     Raises:
         LoginError: there are no credentials; running it again would not help.
@@ -32,12 +32,12 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
             raise
         except Exception:
             if is_being_cancelled():
-                logger.exception("The %s has failed on the way out.", name)
+                logger.exception("The %s failed while the operator stops.", name)
                 return
             if loop.time() - started > _HEALTHY:
                 backoff.reset()
             pause = backoff.next() or 0
-            logger.exception("The %s has failed; it is started again in %.1f s.", name, pause)
+            logger.exception("The %s failed. Restarting it in %.1f s.", name, pause)
             await asyncio.sleep(pause)
         else:
             return

@@ -1,11 +1,9 @@
-"""What the reactor remembers of each object it has seen.
+"""The state that the reactor keeps in memory for each object.
 
-Bodies are dropped as soon as there is nothing to do, so that an idle object costs a few hundred
-bytes.
+An object without work has no body in memory, and costs a few hundred bytes.
 
-Who changes what: :class:`Tracked` itself and its :class:`Phase` are changed by the dispatcher, and
-by the answers to own patches; ``work`` by the worker of the object; ``background`` by its daemons
-and timers.
+The dispatcher and the responses to own patches change :class:`Tracked` and its :class:`Phase`. The
+worker of the object changes ``work``, its daemons and timers change ``background``.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
 
 
 class ObjectKeeper(Protocol):
-    """What keeps the object, and starts its worker."""
+    """The owner of tracked objects: it starts their workers."""
 
     epoch: int
     has_indexes: bool
@@ -53,10 +51,10 @@ class ObjectKeeper(Protocol):
 
 
 class Phase(enum.Enum):
-    """What happens to an object at the moment."""
+    """What currently happens to an object."""
 
     IDLE = enum.auto()
-    """Nothing; there is no body in memory."""
+    """Nothing: there is no body in memory."""
     HELD = enum.auto()
     """It waits until the indexes are filled."""
     WAITING = enum.auto()
@@ -64,17 +62,17 @@ class Phase(enum.Enum):
     WORKING = enum.auto()
     """One task works on it."""
     RESTING = enum.auto()
-    """It is processed again at a certain time, or when it changes."""
+    """It is processed again when a timer ends, or when it changes."""
 
 
 class Pending(NamedTuple):
-    """What is not written yet.
+    """Patches that are not written yet.
 
     Attributes:
-        wanted: what handlers want changed.
-        own: what the framework keeps.
-        is_denied: whether the API server has refused it, and would refuse it again. Then newer
-            states are handled as if it were written.
+        wanted: the changes of handlers.
+        own: webop's own records.
+        is_denied: whether the API server rejected them for good. Then newer states are handled as
+            if they were written.
     """
 
     wanted: Patch
@@ -82,7 +80,7 @@ class Pending(NamedTuple):
     is_denied: bool = False
 
     def followed_by(self, other: Pending) -> Pending:
-        """Return both as one."""
+        """Merge with later patches."""
         fns: list[PatchFn] = [*self.wanted.fns, *other.wanted.fns]
         wanted = Patch(merge_patches(self.wanted, other.wanted), fns=fns)
         return Pending(wanted, Patch(merge_patches(self.own, other.own)), other.is_denied)
@@ -90,20 +88,20 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class Cycle:
-    """A running handling cycle: no handler misses a change that comes meanwhile (D-67).
+    """A running handling cycle. No handler misses a change that arrives meanwhile (D-67).
 
     Attributes:
         reason: why the handlers are called.
         essence: the newest state of the object that the cycle is about; it is stored as handled
-            when the cycle ends. A creation keeps the state at its start: a change that comes
+            when the cycle ends. A creation keeps the state at its start: a change that arrives
             meanwhile is an update, which is handled after it.
-        detour: another state, for which handlers of a creation were called.
-        standing: how the handlers are doing.
+        detour: another state that handlers of a creation were called for.
+        standing: the state of the handlers' calls.
         handler_ids: the handlers at the start.
-        trace: the span of the beginning, if there is one; the rest of the cycle continues it.
-        bases: the states that handlers have seen last, if they must be called again for what
-            has changed since then; others see what has changed since the last-handled state.
-        is_left: whether others may have continued or ended it, after a pause or in another stream.
+        trace: the span of the first calls, if there is one; later calls continue it.
+        bases: the last states that handlers have seen, if they must be called again for later
+            changes; other handlers get the changes since the last-handled state.
+        is_left: whether another operator or stream may have continued or ended it.
     """
 
     reason: Reason
@@ -122,17 +120,17 @@ class Work:
 
     Attributes:
         cycle: the running handling cycle.
-        cleanup: what is removed together with the finalizer; None until all deletion handlers
-            have finished.
-        pending: what could not be written.
-        writing: held by whoever writes, so that nothing older is written after something newer.
-        tries: counts the attempts to write what is pending.
-        failure: the error of the last one; None if there was none.
-        is_recording: whether somebody is writing what the framework keeps, such as outcomes of
-            handlers: nobody must call them again meanwhile.
-        backoff: the pauses after errors that are not of handlers; None if the last one is over.
-        paused_until: by the loop's clock, the end of such a pause.
-        trouble: the type and the text of the last of these errors: it is logged once.
+        cleanup: the patch to write together with the removal of the finalizer; None until all
+            deletion handlers have finished.
+        pending: patches that could not be written.
+        writing: the lock of all writes, so that an older value never follows a newer one.
+        tries: number of attempts to write pending patches.
+        failure: the error of the last attempt; None if there was none.
+        is_recording: whether webop's own records, such as outcomes, are being written: until then,
+            their handlers must not be called again.
+        backoff: the pauses after errors outside of handlers; None if there is no such error.
+        paused_until: the end of such a pause, by the clock of the event loop.
+        trouble: the type and the text of the last of these errors, to log it once.
     """
 
     cycle: Cycle | None = None
@@ -148,16 +146,16 @@ class Work:
 
     @property
     def is_released(self) -> bool:
-        """Whether all deletion handlers have finished, so that the object may go."""
+        """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.cleanup is not None
 
     @property
     def is_denied(self) -> bool:
-        """Whether the API server has refused what is pending, and would refuse it again."""
+        """Whether the API server rejected the pending patches for good."""
         return self.pending is not None and self.pending.is_denied
 
     def leave_cycle(self) -> Cycle | None:
-        """Return the cycle if it is of an update, which can be undone; records keep the rest."""
+        """Return the cycle of an update, which can be undone; records restore other cycles."""
         if self.cycle is None or self.cycle.reason is not Reason.UPDATE:
             return None
         self.cycle.is_left = True
@@ -171,16 +169,16 @@ class Work:
 
 
 NOTHING = Work()
-"""The work on objects that have none; it must not be changed."""
+"""The work of objects without work; do not modify it."""
 
 
 class Carryover(NamedTuple):
-    """What the next stream of the same objects must know of one.
+    """The state of an object that the next stream of the same objects must know.
 
     Attributes:
         initial: whether it must still be resumed.
-        work: what could not be written, and whether its deletion was handled.
-        background: which daemons and timers have ended.
+        work: pending patches, and whether the deletion was handled.
+        background: which daemons and timers have returned.
     """
 
     initial: bool
@@ -192,8 +190,8 @@ class Tracked:
     """One object of one watched resource.
 
     Attributes:
-        phase: what happens to it at the moment.
-        since: since when it waits or is worked on, by the monotonic clock; 0 if neither.
+        phase: what currently happens to it.
+        since: since when it waits or is processed, by the monotonic clock; 0 if neither.
         raw: the newest known state; None when there is nothing to do.
         text: kept instead of ``raw`` while the object waits; empty if it must be read again.
         event_type: the type of the event that brought the newest state.
@@ -201,16 +199,16 @@ class Tracked:
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
-        is_dirty: whether a newer state has come since the work on it began.
+        is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
-        indexing: held while it is put there.
-        was_indexed: whether a state was put there since the last work. Then the object is worked on
-            first: its states may come faster than they can be indexed.
-        is_provided: whether the daemons that the newest state asks for were started; those that
-            end later are not started again before there is another event.
-        work: the state of the work, while there is some.
-        events: the events that wait for event handlers.
-        spying: the task that calls these.
+        indexing: the lock that is held while the indexes are updated.
+        was_indexed: whether a state was indexed since the last work. Then the work comes first:
+            states can arrive faster than they can be indexed.
+        is_provided: whether the daemons for the newest state were started; daemons that end later
+            are started again only after another event.
+        work: the state of the work, if there is any.
+        events: queued raw events for event handlers.
+        event_task: the task that calls these.
         background: its daemons and timers, if it has any.
         timer: when it is processed again.
     """
@@ -218,6 +216,7 @@ class Tracked:
     __slots__ = (
         "background",
         "epoch",
+        "event_task",
         "event_type",
         "events",
         "indexing",
@@ -232,7 +231,6 @@ class Tracked:
         "raw",
         "seen",
         "since",
-        "spying",
         "text",
         "timer",
         "uid",
@@ -264,7 +262,7 @@ class Tracked:
         self.is_provided = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
-        self.spying: asyncio.Task[None] | None = None
+        self.event_task: asyncio.Task[None] | None = None
         self.background: Background | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -272,7 +270,7 @@ class Tracked:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def leave(self) -> Carryover:
-        """Return what the next stream must know."""
+        """Return the state that the next stream must know."""
         work, background = self.work, self.background
         if work is not None:
             work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
@@ -283,7 +281,7 @@ class Tracked:
         )
 
     def inherit(self, left: Carryover) -> None:
-        """Continue where the former stream has ended."""
+        """Continue from the state of the former stream."""
         self.initial, self.work, self.background = left
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
@@ -300,7 +298,7 @@ class Tracked:
             self.background.show(clone(raw))  # a copy that handlers may modify
 
     def accept_own(self, raw: dict[str, Any]) -> None:
-        """Accept the answer to a patch of ours, unless something newer is known already."""
+        """Accept the response to an own patch, unless a newer state is already known."""
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
@@ -309,7 +307,7 @@ class Tracked:
             self.keeper.check(self)
 
     def wake(self) -> None:
-        """Process the object as it is: one of its daemons or timers has ended."""
+        """Process the object again, after one of its daemons or timers ended."""
         if not self.is_gone:
             if self.background is not None and self.raw is None and self.text is None:
                 self.raw = self.background.raw
@@ -318,22 +316,22 @@ class Tracked:
 
     @property
     def is_being_indexed(self) -> bool:
-        """Whether the newest state is not in the indexes, or on its way there."""
+        """Whether the newest state is not in the indexes yet, or is being indexed."""
         return self.is_unindexed or (self.indexing is not None and self.indexing.locked())
 
     @property
     def is_view(self) -> bool:
-        """Whether ``raw`` is what daemons have been shown, and may have changed in place."""
+        """Whether ``raw`` is the body of its daemons, which these can have modified."""
         return self.background is not None and self.raw is self.background.raw
 
     @property
     def has_background(self) -> bool:
-        """Whether daemons or timers run for it, or have not ended yet."""
+        """Whether it has daemons or timers that have not ended."""
         return self.background is not None and bool(self.background.tasks)
 
     @property
     def standings(self) -> Iterator[HandlingStatus]:
-        """How its handlers are doing; what webop itself fails with has no id."""
+        """The states of its handlers; errors of webop itself have an empty id."""
         if self.work is not None:
             if self.work.cycle is not None:
                 yield self.work.cycle.standing
@@ -345,16 +343,16 @@ class Tracked:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something of it could not be written."""
+        """Whether it has patches that could not be written."""
         return self.work is not None and self.work.pending is not None
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to be deleted, so that nothing is written for it."""
+        """Whether it is known to be deleted; then nothing is written for it."""
         return self.event_type == "DELETED"
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Undo what handlers have changed in place in the newest known state, if it still is."""
+        """Undo changes that handlers made in place, if the state is still the newest one."""
         if self.raw is snapshot.document:
             self.raw = snapshot.restore()
 
@@ -367,7 +365,7 @@ class Tracked:
         return self.raw
 
     def build_tombstone(self) -> dict[str, Any]:
-        """Return what is known of it when its deletion was not watched."""
+        """Return a minimal body, for a deletion that no event showed."""
         metadata = {"name": self.name, "uid": self.uid}
         if self.namespace:
             metadata["namespace"] = self.namespace
@@ -380,21 +378,21 @@ class Tracked:
         return self.work
 
     def keep_pending(self, pending: Pending) -> None:
-        """Keep what could not be written, before what has been kept meanwhile."""
+        """Keep patches that could not be written, before those kept meanwhile."""
         work = self.open_work()
         work.pending = pending if work.pending is None else pending.followed_by(work.pending)
         if pending.is_denied and self.raw is not None:
             self.raw = apply_merge_patch(self.raw, pending.own)
 
     def find_rest(self) -> float:
-        """Return the seconds that are left of the pause after an error; 0 if there is none."""
+        """Return the remaining seconds of the pause after an error; 0 if there is none."""
         if self.work is None or not self.work.paused_until:
             return 0
         return max(0, self.work.paused_until - asyncio.get_running_loop().time())
 
 
 def measure_phases(objects: Collection[Tracked]) -> dict[Phase, tuple[int, float]]:
-    """Return how many objects are in each phase, and for how many seconds the first of them is."""
+    """Return the number of objects in each phase, and the longest time of one there (seconds)."""
     busy: dict[Phase, list[float]] = {phase: [] for phase in Phase}
     for obj in [obj for obj in objects if obj.phase is not Phase.IDLE]:  # quick if most are idle
         busy[obj.phase].append(obj.since)

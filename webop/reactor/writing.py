@@ -1,14 +1,14 @@
-"""Writing to objects: one policy for what handlers want changed and what the framework keeps.
+"""Write to objects: one policy for the changes of handlers and webop's own records.
 
 Flow: handling cycles, events, daemons, timers, finalizers → :func:`save` or :func:`patch` → the
-API server. What a failed write means is decided in :func:`judge`, and nowhere else:
+API server. :func:`classify` alone decides what a failed write means:
 
 - The object is gone, or another one has its name now: nothing is written.
-- The API server denies the patch: this is logged with the reason, what handlers want is dropped,
-  what the framework keeps is written alone. If even that is denied, handling continues as if it
-  were written; it is written with the next change, or after a pause.
-- The object has changed meanwhile: its newest state is read, and the patch is made for that.
-- The API server is away: the patch is kept, and written before anything else.
+- The API server rejects the patch for good: the reason is logged, the changes of handlers are
+  dropped, the records are written alone. If even these are rejected, handling continues as if they
+  were written; they are written with the next change, or after a pause.
+- The object has changed meanwhile: its newest state is read, and the patch is made for it.
+- The API server is not available: the patch is kept, and written before anything else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 10  # to patch an object that changes all the time; then there is a pause
+ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
 _TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
@@ -46,8 +46,8 @@ class Failure(enum.Enum):
     AWAY = enum.auto()
 
 
-def judge(exc: BaseException) -> Failure:
-    """Tell what a failed write means."""
+def classify(exc: BaseException) -> Failure:
+    """Return what a failed write means."""
     if not isinstance(exc, APIStatusError):
         return Failure.AWAY
     causes = exc.details.get("causes")
@@ -71,13 +71,13 @@ async def save(
     *,
     choose_level: Callable[[str], int] = lambda _: logging.ERROR,
 ) -> None:
-    """Write what handlers want and what the framework keeps, in as few requests as possible.
+    """Write the changes of handlers and the records, in as few requests as possible.
 
-    Workers, daemons and timers of an object write one after another: of two values of a field,
-    the newer one stays.
+    The worker, the daemons and the timers of an object write one after the other, so that an older
+    value never replaces a newer one.
 
-    The level of a denial is chosen by its reason: what is called again and again would log the same
-    each time.
+    ``choose_level`` returns the log level of a rejection for its reason, so that repeated calls do
+    not log the same each time.
 
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
@@ -88,9 +88,9 @@ async def save(
     work.pending = pending if work.pending is None else work.pending.followed_by(pending)
     tries = work.tries
     async with work.writing:
-        if not obj.has_pending:  # whoever came before has written it, too
+        if not obj.has_pending:  # the former writer has written it, too
             return
-        if work.tries > tries and work.failure is not None:  # or has tried that
+        if work.tries > tries and work.failure is not None:  # or has tried it
             raise work.failure
         work.tries, work.failure = work.tries + 1, None
         (wanted, own, _), work.pending = work.pending, None
@@ -101,11 +101,11 @@ async def save(
                 try:
                     await patch(ctx, obj, merged)
                 except APIError as exc:
-                    if judge(exc) is not Failure.DENIED:
+                    if classify(exc) is not Failure.DENIED:
                         raise
                     logger.log(
                         choose_level(str(exc)),
-                        "The patch of %s is denied and dropped; handlers are not called again: %s",
+                        "The API server rejected the patch of %s; dropped it without a retry: %s",
                         obj,
                         exc,
                         extra=ctx.refer_to(obj),
@@ -116,7 +116,7 @@ async def save(
             if own:
                 await patch(ctx, obj, own)
         except (APIError, LoginError, asyncio.CancelledError) as exc:
-            obj.keep_pending(Pending(wanted, own, judge(exc) is Failure.DENIED))
+            obj.keep_pending(Pending(wanted, own, classify(exc) is Failure.DENIED))
             work.failure = None if isinstance(exc, asyncio.CancelledError) else exc
             raise
         finally:
@@ -124,9 +124,9 @@ async def save(
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
-    """Write what could not be written before, unless the object rests; errors as in :func:`save`.
+    """Write pending patches, unless the object pauses; errors as in :func:`save`.
 
-    Whoever writes already comes first; if that fails, the object can have to rest.
+    A write in progress comes first; if it fails, the object can have to pause.
     """
     work = obj.work or NOTHING
     if obj.has_pending or work.is_recording:
@@ -141,13 +141,13 @@ async def patch(
 ) -> bool:
     """Write a patch: the status where it has its own endpoint, then the rest, then functions.
 
-    The status goes first: the rest says that it is handled. Values that JSON cannot represent are
-    dropped with a warning.
+    The status goes first, because the rest records that the change was handled. Values that JSON
+    cannot represent are dropped with a warning.
 
-    If the object changes meanwhile, functions are applied again, as often as the attempts say.
+    If the object changes meanwhile, functions are applied again, up to the number of attempts.
 
     Returns:
-        Whether the object is still there.
+        Whether the object still exists.
 
     Raises:
         APIConflictError: the object has changed at each of the attempts.
@@ -165,7 +165,10 @@ async def patch(
         merged = _prune(changes, "", dropped)
         what, extra = "; ".join(dropped), ctx.refer_to(obj)
         logger.warning(
-            "JSON cannot hold this in the patch of %s, so it is dropped: %s", obj, what, extra=extra
+            "Dropped values from the patch of %s that JSON cannot represent: %s",
+            obj,
+            what,
+            extra=extra,
         )
         return await _patch(ctx, obj, merged, changes.fns, attempts)
 
@@ -176,7 +179,7 @@ async def _patch(
     has_endpoint = ctx.has_status
     if has_endpoint and "status" in merged:
         status = merged.pop("status")
-        # This endpoint checks the version, but not the uid.
+        # This endpoint checks the resource version, but not the uid.
         if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
             return False
     if merged:
@@ -209,20 +212,23 @@ async def put_finalizers(
     """
     metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
     try:
-        answer = await _request(ctx, obj, {"metadata": metadata}, None)
+        response = await _request(ctx, obj, {"metadata": metadata}, None)
     except APIStatusError as exc:
-        failure = judge(exc)
+        failure = classify(exc)
         if failure not in (Failure.OUTDATED, Failure.GONE):
             raise
-        answer = await read(ctx, obj) if failure is Failure.OUTDATED else None
-        if answer is not None and Body(answer).meta.resource_version == body.meta.resource_version:
+        response = await read(ctx, obj) if failure is Failure.OUTDATED else None
+        if (
+            response is not None
+            and Body(response).meta.resource_version == body.meta.resource_version
+        ):
             raise  # the conflict has another reason than a newer object
-    if answer is not None:
-        obj.accept_own(answer)
+    if response is not None:
+        obj.accept_own(response)
 
 
 async def release(ctx: ResourceContext, obj: Tracked) -> None:
-    """Remove the finalizer from a deleted object, whatever else changes in it meanwhile.
+    """Remove the finalizer from a deleted object, even if others change it meanwhile.
 
     The deletion handlers have run and must not run again: a conflict is resolved here, and their
     records go together with the finalizer.
@@ -232,7 +238,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
             pending.
         LoginError: the same, as there are no credentials.
     """
-    if obj.has_background:  # it is looked at again when the last of them has ended
+    if obj.has_background:  # it is processed again when the last of them ends
         return
     finalizer = ctx.operator.settings.persistence.finalizer
     has_endpoint = ctx.has_status
@@ -251,9 +257,9 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     try:
         await _send(ctx, obj, build, needs_state=True)
     except APIStatusError as exc:
-        if judge(exc) is not Failure.DENIED or not cleanup:
+        if classify(exc) is not Failure.DENIED or not cleanup:
             raise
-        cleanup = {}  # it must not block the deletion
+        cleanup = {}  # records must not block the deletion
         await _send(ctx, obj, build, needs_state=True)
     if status and Body(obj.get_freshest() or {}).meta.finalizers:  # it stays, for others
         await save(ctx, obj, Pending(Patch(), Patch({"status": status})))
@@ -281,7 +287,7 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
 
 
 def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
-    """Pause the work on an object after an error that is not of its handlers.
+    """Pause the work on an object after an error outside of its handlers.
 
     The pauses of ``settings.networking`` come first, as for all requests, then those of
     ``settings.batching``, of which the last one repeats.
@@ -292,7 +298,9 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
     networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
     work = obj.open_work()
     if work.backoff is None:
-        is_about_api = isinstance(exc, (APIError, LoginError)) and judge(exc) is not Failure.DENIED
+        is_about_api = (
+            isinstance(exc, (APIError, LoginError)) and classify(exc) is not Failure.DENIED
+        )
         first = networking.error_backoffs if is_about_api else ()
         phases = Backoff(first, is_endless=False), Backoff(batching.error_delays)
         pauses = chain.from_iterable(iter(phase.next, None) for phase in phases)
@@ -304,9 +312,9 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
 
 
 def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
-    """Let the worker of an object write what could not be written beside it, after a pause."""
-    if judge(exc) is not Failure.DENIED and obj.has_pending:
-        if obj.find_rest():  # it was asked for again
+    """Let the worker of an object write what daemons or event handlers could not write."""
+    if classify(exc) is not Failure.DENIED and obj.has_pending:
+        if obj.find_rest():  # it is pausing already
             until = asyncio.get_running_loop().time() + (choose_pause(Backoff((0.0,)), exc) or 0.0)
             obj.open_work().paused_until = max(obj.open_work().paused_until, until)
         else:
@@ -325,9 +333,9 @@ async def _send(
 ) -> bool:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
-    For a state, ``build`` makes a list of operations (a JSON patch), a mapping (a merge patch), or
-    nothing if there is nothing to write. If it needs the state, that is read unless it is in
-    memory. For newer states, it is called again, as often as the attempts say.
+    For a state, ``build`` returns operations (a JSON patch), a mapping (a merge patch), or nothing
+    if there is nothing to write. If it needs a state and none is in memory, the state is read. For
+    newer states, it is called again, up to the number of attempts.
 
     Returns:
         Whether the object is still there.
@@ -339,30 +347,30 @@ async def _send(
             return raw is not None
         version = parse_version(raw) if raw else obj.version
         try:
-            answer = await _request(ctx, obj, content, subresource)
+            response = await _request(ctx, obj, content, subresource)
         except APIStatusError as exc:
             # The refusal of a JSON patch has causes, except if the patch expects an older object.
             is_newer = isinstance(content, list) and exc.status == 422
             is_newer = is_newer and not exc.details.get("causes")
-            is_outdated = is_newer or judge(exc) is Failure.OUTDATED
-            if not is_outdated and judge(exc) is not Failure.GONE:
+            is_outdated = is_newer or classify(exc) is Failure.OUTDATED
+            if not is_outdated and classify(exc) is not Failure.GONE:
                 raise
-            answer = await read(ctx, obj) if is_outdated else None
-            if answer is not None:
-                obj.accept_own(answer)
+            response = await read(ctx, obj) if is_outdated else None
+            if response is not None:
+                obj.accept_own(response)
                 attempts -= 1
-                if version and version == parse_version(answer):
+                if version and version == parse_version(response):
                     raise  # the conflict has another reason than a newer object
                 if not attempts:
                     raise APIConflictError(str(exc), status=409) from exc
                 continue
-        if answer is None and subresource and await read(ctx, obj) is not None:
+        if response is None and subresource and await read(ctx, obj) is not None:
             what = f"{ctx.resource.plural}/{subresource}"
-            raise APINotFoundError(f"The API server does not serve {what} any more.", status=404)
-        if answer is None:
+            raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
+        if response is None:
             return False
-        _warn_of_pruning(ctx, obj, content, answer)
-        obj.accept_own(answer)
+        _warn_of_pruning(ctx, obj, content, response)
+        obj.accept_own(response)
         return True
     return False
 
@@ -377,7 +385,7 @@ async def _request(
     loop, slots = asyncio.get_running_loop(), ctx.slots
     began = loop.time()
     try:
-        answer = await ctx.client.patch(
+        response = await ctx.client.patch(
             ctx.resource,
             obj.namespace,
             obj.name,
@@ -388,13 +396,13 @@ async def _request(
             keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
         )
     except (APIError, LoginError) as exc:
-        if judge(exc) is Failure.AWAY:
+        if classify(exc) is Failure.AWAY:
             slots.note_failure(str(exc))
         else:
             slots.note_write(loop.time() - began)
         raise
     slots.note_write(loop.time() - began)
-    return answer
+    return response
 
 
 def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
@@ -415,8 +423,8 @@ def _build_operations(
             try:
                 operations = _try_functions([*working, fn], raw)
             except Exception:
-                said = "A function in the patch of %s has failed, and is skipped."
-                logger.exception(said, obj, extra=ctx.refer_to(obj))
+                text = "A function in the patch of %s failed and is skipped."
+                logger.exception(text, obj, extra=ctx.refer_to(obj))
             else:
                 working.append(fn)
     chosen = [
@@ -472,16 +480,16 @@ def _list_written(content: object) -> list[str]:
 
 
 def _warn_of_pruning(
-    ctx: ResourceContext, obj: Tracked, content: object, answer: dict[str, Any]
+    ctx: ResourceContext, obj: Tracked, content: object, response: dict[str, Any]
 ) -> None:
-    """Warn if the API server has dropped the status: the schema does not know it."""
-    kept = answer.get("status") or {}
+    """Warn if the API server dropped fields of the status that are not in the schema."""
+    kept = response.get("status") or {}
     lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
             ctx.slots.choose_level(f"lost {lost}"),
-            "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
-            "x-kubernetes-preserve-unknown-fields in the schema of the status?",
+            "Patching of %s failed with inconsistencies: status.%s is not stored. Add the field "
+            "or x-kubernetes-preserve-unknown-fields to the schema of the status.",
             obj,
             ", status.".join(lost),
             extra=ctx.refer_to(obj),

@@ -60,7 +60,7 @@ class EssenceDigest:
         return cls(hashlib.sha256(encode(essence, is_sorted=True).encode()).hexdigest())
 
     def matches(self, essence: Mapping[str, Any]) -> bool:
-        """Tell whether a state is the one that was handled."""
+        """Return whether a state is the one that was handled."""
         return EssenceDigest.of(essence) == self
 
     def restore(self, essence: BodyEssence) -> BodyEssence:
@@ -171,7 +171,7 @@ def _decompress(packed: object) -> BodyEssence:
     except zlib.error as exc:
         raise ValueError(str(exc)) from exc
     if not expanding.eof:
-        raise ValueError("It is cut, or larger than any object.")
+        raise ValueError("It is truncated, or larger than any object.")
     essence = _load(text)
     if not isinstance(essence, dict):
         raise ValueError("It is not a mapping.")  # noqa: TRY004  documented: unreadable
