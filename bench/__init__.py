@@ -1,6 +1,6 @@
-"""webop beside kopf and a Go controller on one real API server: CPU, memory, latency, requests.
+"""Compare webop with kopf and a Go controller on one real API server: CPU, memory, latency.
 
-``python -m bench --help`` shows the use, ``docs/bench.md`` says what each figure means. The flow:
+``python -m bench --help`` shows the usage, ``docs/bench.md`` defines each figure. The flow:
 ``__main__`` → a scenario (one file each in ``bench/scenarios``) → ``operators`` (one process of one
-side) and ``api`` (the load, and what the server saw) → ``report``.
+side) and ``api`` (the load, and the server's metrics) → ``report``.
 """

@@ -1,4 +1,4 @@
-"""The command ``python -m bench``: takes the samples in turns, side by side, and reports."""
+"""The command ``python -m bench``: takes samples of all sides in turns, and prints tables."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from bench.turns import say, take_turns
 from webop.errors import WebopError
 from webop.testing import LocalCluster
 
-_NOTE = """Ratios are of medians, to the side named first: above 1 is more than that side takes.
-Machines are noisy, CPU time too: quote the ratios of one run, not figures of two runs."""
+_NOTE = """Ratios are medians divided by that of the side named first: above 1, the side takes more.
+Measurements are noisy, CPU time too: quote the ratios of one run, not figures of two runs."""
 _NAMED = ", ".join(item.name for item in SCENARIOS.values() if item.by_name_only)
 _EPILOG = f"""scenarios:
 {chr(10).join(f"  {item.name:<9}{item.summary}" for item in SCENARIOS.values())}
 
 sides, which take turns (A B A B):
-  webop    the package of this Python, or of the one that {sides.OWN_VARIABLE} names
-  kopf     {sides.PEER} from PyPI, in a virtual environment that is made when absent, under
-           WEBOP_CACHE or the platform's cache folder; {sides.PEER_VARIABLE}
-           names another Python that has it
-  go       {sides.get_go_peer()}, built into the same cache when absent; skipped without Go
+  webop    the package of this Python, or of the Python in {sides.OWN_VARIABLE}
+  kopf     {sides.PEER} from PyPI, in a virtual environment under WEBOP_CACHE or the
+           platform's cache folder, created if necessary; {sides.PEER_VARIABLE}
+           names another Python that has kopf
+  go       {sides.get_go_peer()}, built into the same cache if necessary; skipped without Go
 
 examples:
-  python -m bench                                  all but {_NAMED}: some forty minutes
+  python -m bench                                  all but {_NAMED}: about forty minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
-  python -m bench first --objects 2000,6000        one table for each number
+  python -m bench first --objects 2000,6000        one table per number
 """
 
 
 def main() -> int:
-    """Run the command line; return 0, or 1 when a side failed, or 130 after Ctrl-C."""
+    """Run the command line; return 0, 1 if a side failed, or 130 after Ctrl-C."""
     options = _parse()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         chosen = sides.build_sides(options.sides)
-        say("starting a local API server")
+        say("Starting a local API server.")
         with tempfile.TemporaryDirectory(prefix="webop-bench-") as workdir, LocalCluster() as local:
             document = asyncio.run(_run(options, chosen, Path(workdir), local))
     except (BenchError, WebopError) as exc:
         say(str(exc))
         return 1
     except KeyboardInterrupt:
-        say("interrupted; everything is stopped")
+        say("Interrupted. Everything is stopped.")
         return 130
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")
@@ -68,7 +68,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Compare webop with its peers on one real API server: CPU, memory, latency.",
+        description="Compare webop with kopf and Go on one real API server: CPU, memory, latency.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,9 +77,11 @@ def _parse() -> argparse.Namespace:
     add("--sides", type=_split, default=[*sides.NAMES], metavar="A,B", help="default: all")
     add("--repeat", type=int, metavar="N", help="samples per side (default: 1 to 7)")
     add("--objects", type=_parse_sizes, metavar="N[,N]", help="default: see docs/bench.md")
-    add("--status", action="store_true", help="give the resources the status subresource")
-    add("--timeout", type=float, metavar="S", help="for one sample (default: 180 s and more)")
-    add("--json", type=Path, metavar="FILE", help="write all samples and the summary there, too")
+    add("--status", action="store_true", help="use resources with the status subresource")
+    add("--timeout", type=float, metavar="S", help="limit for one sample (default: at least 180 s)")
+    add(
+        "--json", type=Path, metavar="FILE", help="also write all samples and the summary to a file"
+    )
     options = parser.parse_args()
     for known, given in ((SCENARIOS, options.scenarios), (sides.NAMES, options.sides)):
         if unknown := set(given) - {*known}:
@@ -90,7 +92,7 @@ def _parse() -> argparse.Namespace:
 async def _run(
     options: argparse.Namespace, chosen: tuple[Side, ...], workdir: Path, local: LocalCluster
 ) -> dict[str, Any]:
-    """Print a table for each scenario as soon as it is complete; return all as one document."""
+    """Print the table of each scenario when it is complete; return all results."""
     facts = {
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",

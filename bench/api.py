@@ -1,4 +1,4 @@
-"""The API server from the bench's side: the load, who has been handled, what the server saw."""
+"""Requests of the bench to the API server: the load, the handled objects, the metrics."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ HANDLED = "kopf.zalando.org/last-handled-configuration"
 _CONCURRENCY = 50
 _PAGE = 1000
 _SPEC = {"replicas": 3, "image": "registry.example/app:1.0", "ports": [80, 443]}
-# The server counts server-side apply apart from the other patches.
+# The server counts server-side apply separately from other patches.
 _WRITES = re.compile(
     r'^apiserver_request_total\{(.*verb="(?:PATCH|APPLY|PUT)".*)\} (\S+)$', re.MULTILINE
 )
 
 
 def open_session(server: str, token: str, ca_data: str) -> aiohttp.ClientSession:
-    """Open a session without timeouts, the turns have theirs. The CA is base64 of PEM."""
+    """Open a session without timeouts (turns have theirs); ``ca_data`` is base64 of PEM."""
     tls = ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
     return aiohttp.ClientSession(
         server,
@@ -47,7 +47,7 @@ class Collection:
         self.plural = plural
 
     async def define(self, *, has_status: bool) -> None:
-        """Create the resource's definition and wait until it is served."""
+        """Create the CRD and wait until the resource is served."""
         url = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await self._call("POST", url, _build_definition(self.plural, has_status=has_status))
         while True:
@@ -56,33 +56,33 @@ class Collection:
                     return
             await asyncio.sleep(0.1)
 
-    async def create(self, name: str, spec: dict[str, Any], mark: str | None = None) -> None:
-        """Create one object, with the mark of a handling that nobody has done, if asked to."""
+    async def create(self, name: str, spec: dict[str, Any], handled: str | None = None) -> None:
+        """Create one object, optionally with the annotation of a finished handling."""
         head = {"apiVersion": f"{GROUP}/v1", "kind": self.plural.capitalize()}
-        meta = {"name": name, "annotations": {HANDLED: mark} if mark else {}}
+        meta = {"name": name, "annotations": {HANDLED: handled} if handled else {}}
         await self._call("POST", self._url, {**head, "metadata": meta, "spec": spec})
 
     async def change(self, name: str, spec: dict[str, Any]) -> None:
         """Change fields of the spec of one object."""
         await self._call("PATCH", f"{self._url}/{name}", {"spec": spec})
 
-    async def fill(self, count: int, mark: str | None = None) -> None:
-        """Create objects as fast as the server takes them."""
-        await self._concurrently(lambda name: self.create(name, _SPEC, mark), build_names(count))
+    async def fill(self, count: int, handled: str | None = None) -> None:
+        """Create objects as fast as the server accepts them."""
+        await self._concurrently(lambda name: self.create(name, _SPEC, handled), build_names(count))
 
     async def load(self, count: int) -> None:
-        """Create objects as fast as the server takes them; return when all have been handled."""
+        """Create objects as fast as the server accepts them; return when all are handled."""
         await self.fill(count)
         await self.wait_handled(build_names(count))
 
-    async def make_mark(self) -> str:
-        """Return the mark that the running operator puts on an object such as `fill` creates."""
+    async def make_annotation(self) -> str:
+        """Return the operator's annotation of a handled object like those of :meth:`fill`."""
         await self.load(1)
         meta = (await self._call("GET", f"{self._url}/{build_names(1)[0]}"))["metadata"]
         return str(meta["annotations"][HANDLED])
 
     async def count_handled(self) -> int:
-        """Count the objects that bear the mark of a finished handling."""
+        """Return the number of objects with the annotation of a finished handling."""
         query, total = {"limit": str(_PAGE)}, 0
         while True:
             page = await self._call("GET", self._url, query=query)
@@ -94,31 +94,33 @@ class Collection:
             query["continue"] = following
 
     async def prove(self) -> None:
-        """Return when one more object has been handled and removed again."""
+        """Create one more object, wait until it is handled, and delete it."""
         await self.create("canary", _SPEC)
         try:
             await self.wait_handled(["canary"], fieldSelector="metadata.name=canary")
-        finally:  # the next side must not find it
+        finally:  # do not leave it for the next side
             await self._call("DELETE", f"{self._url}/canary")
 
     async def clear(self) -> None:
-        """Delete all objects, whatever finalizers operators have left, and wait for their end."""
+        """Delete all objects, also those with finalizers, and wait until they are gone."""
         query = {"limit": str(_PAGE)}
         while left := (await self._call("GET", self._url, query=query))["items"]:
             await self._concurrently(self._remove, [item["metadata"]["name"] for item in left])
 
     async def count_writes(self) -> float:
-        """Read from the server's metrics how many updates of these objects it has served."""
+        """Return how many updates of these objects the server has counted in its metrics."""
         async with self._session.get("/metrics", raise_for_status=True) as response:
             found = _WRITES.findall(await response.text())
-        marks = f'group="{GROUP}"', f'resource="{self.plural}"'
-        return sum(float(number) for labels, number in found if all(m in labels for m in marks))
+        ours = f'group="{GROUP}"', f'resource="{self.plural}"'
+        return sum(
+            float(number) for labels, number in found if all(each in labels for each in ours)
+        )
 
     async def wait_handled(self, names: Iterable[str], **query: str) -> None:
-        """Follow the collection until the named objects bear the mark of a finished handling.
+        """Watch the collection until the named objects have the annotation of a finished handling.
 
-        Without a resourceVersion, a watch begins with all objects that exist. The server ends
-        those watches whose readers are too slow for it.
+        Without a resourceVersion, a watch begins with all existing objects. The server ends
+        watches with slow readers.
         """
         pending, query = set(names), {"watch": "1", **query}
         while pending:
@@ -141,8 +143,8 @@ class Collection:
 
     async def _remove(self, name: str) -> None:
         url = f"{self._url}/{name}"
-        answer = await self._call("DELETE", url, may_be_gone=True)
-        if answer["kind"] != "Status":  # it still exists, for its finalizers
+        response = await self._call("DELETE", url, may_be_gone=True)
+        if response["kind"] != "Status":  # it still exists, because of its finalizers
             await self._call("PATCH", url, {"metadata": {"finalizers": None}}, may_be_gone=True)
 
     async def _call(
@@ -165,7 +167,7 @@ class Collection:
 
 
 def build_names(count: int) -> list[str]:
-    """Return the names of the objects that are created when so many are wanted."""
+    """Return the names of that many objects."""
     return [f"thing-{number}" for number in range(count)]
 
 

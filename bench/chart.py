@@ -1,4 +1,4 @@
-"""Draws what ``scale`` has measured: ``python -m bench.chart scale.json docs/scale.svg``."""
+"""Draw the results of ``scale``: ``python -m bench.chart scale.json docs/scale.svg``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PANELS = {
     "change_to_called_max_ms": "slowest live change, ms",
 }
 _COLORS = {"webop": "#1f6feb", "kopf": "#bf5700"}
-_WIDTH, _HEIGHT = 300, 170  # of what is drawn in a panel
+_WIDTH, _HEIGHT = 300, 170  # of the plot in a panel
 _LEFT, _TOP = 50, 70
 _STEP_X, _STEP_Y = _WIDTH + 80, _HEIGHT + 60
 _STYLE = "text{font:12px sans-serif;fill:#333}.title{font-size:14px;font-weight:bold}"
 
 
 def main() -> None:
-    """Read the document of a run (``--json``), write the picture."""
+    """Read the results of a run (``--json``), write the picture."""
     parser = argparse.ArgumentParser(prog="python -m bench.chart", description=__doc__)
     parser.add_argument("document", type=Path)
     parser.add_argument("picture", type=Path)
@@ -36,7 +36,7 @@ def build_chart(document: dict[str, Any]) -> str:
     results = [result for name, result in scenarios if name.startswith("scale ")]
     results.sort(key=lambda result: result["objects"])
     if not results:
-        raise SystemExit("There are no results of the scenario scale.")
+        raise SystemExit("The file has no results of the scenario scale.")
     facts = document["facts"]
     about = (
         f"Restart with handled objects, {facts['machine'].split(', ')[-1]}, {facts['date'][:10]}"
@@ -58,7 +58,7 @@ def build_chart(document: dict[str, Any]) -> str:
 
 
 def _draw_panel(title: str, rows: list[tuple[int, dict[str, dict[str, float]]]]) -> str:
-    """Draw axes that begin at zero, and the value at each point."""
+    """Draw axes that begin at zero, and a label at each point."""
     right = rows[-1][0]
     top = 1.15 * max(cell["median"] for _, cells in rows for cell in cells.values()) or 1
     parts = [_write(0, -8, title, "title")]

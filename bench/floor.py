@@ -1,4 +1,4 @@
-"""The floor of the comparison: an endpoint that does nothing, in Starlette under uvicorn."""
+"""The lower bound of the comparison: an endpoint that allows all, in Starlette under uvicorn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 
-async def answer(request: Request) -> Response:
-    review = orjson.loads(await request.body())
-    response = {"uid": review["request"]["uid"], "allowed": True}
-    content = {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
+async def review(request: Request) -> Response:
+    request_body = orjson.loads(await request.body())
+    response = {"uid": request_body["request"]["uid"], "allowed": True}
+    content = {
+        "apiVersion": request_body["apiVersion"],
+        "kind": "AdmissionReview",
+        "response": response,
+    }
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-app = Starlette(routes=[Route("/{id}", answer, methods=["POST"])])
+app = Starlette(routes=[Route("/{id}", review, methods=["POST"])])

@@ -1,6 +1,6 @@
 """The operator of the comparison: one file for webop and for kopf, chosen by BENCH_SIDE.
 
-It runs in the environment of its side, so it imports nothing else that is not in Python itself.
+It runs in the environment of its side, so it imports only the standard library otherwise.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ else:
 
 _WORKDIR = Path(os.environ["BENCH_WORKDIR"])
 _EXTRA, _, _ARGUMENT = os.environ["BENCH_EXTRA"].partition(":")
-_RECORD_BYTES = 20  # a line of the record of calls: a name, filled up with spaces
-_TICKS_AT_ONCE = 500  # so many between two notes of their number
+_RECORD_BYTES = 20  # a line of the record of calls: a name, padded with spaces
+_TICKS_AT_ONCE = 500  # the file is written after that many
 _latency = (_WORKDIR / "latency.txt").open("w", buffering=1)
 _record = os.open(_WORKDIR / "record.txt", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 _calls = 0
@@ -29,16 +29,16 @@ _ticks = 0
 @kopf.on.startup()
 async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.posting.enabled = False
-    tell_calls()
+    write_calls()
 
 
 @kopf.on.create("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
 async def handle(name: str | None, spec: kopf.Spec, **_: Any) -> None:
-    global _calls  # noqa: PLW0603 - the cheapest counter there is
+    global _calls  # noqa: PLW0603 - the cheapest counter
     _calls += 1
     if "sent" in spec:
         _latency.write(f"{spec['sent']} {time.time_ns()}\n")
-    if _EXTRA == "record":  # at once, and outside of the process, so that a kill loses no call
+    if _EXTRA == "record":  # at once, to a file, so that a kill loses no call
         os.write(_record, f"{name:<{_RECORD_BYTES - 1}}\n".encode())
         last = int(_ARGUMENT) * _RECORD_BYTES
         if last and os.fstat(_record).st_size >= last:
@@ -56,7 +56,7 @@ if _EXTRA == "timer":
 
     @kopf.timer("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"], interval=1)
     async def tick(**_: Any) -> None:
-        global _ticks  # noqa: PLW0603 - the cheapest counter there is
+        global _ticks  # noqa: PLW0603 - the cheapest counter
         _ticks += 1
         if _ticks % _TICKS_AT_ONCE == 0:
             (_WORKDIR / "ticks.txt").write_text(str(_ticks))
@@ -93,8 +93,8 @@ if _EXTRA == "review":
 
 @kopf.on.cleanup()
 async def conclude(**_: Any) -> None:
-    tell_calls()
+    write_calls()
 
 
-def tell_calls() -> None:
+def write_calls() -> None:
     (_WORKDIR / "calls.txt").write_text(str(_calls))

@@ -16,12 +16,12 @@ Sample = dict[str, float]
 
 
 class BenchError(Exception):
-    """A measurement that says nothing, with the reason."""
+    """An invalid measurement, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """One contestant: ``argv`` runs it as an operator, ``python`` is its interpreter, if any."""
+    """One side: ``argv`` runs it as an operator, ``python`` is its interpreter, if any."""
 
     name: str
     argv: tuple[str, ...]
@@ -30,7 +30,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bench:
-    """What a scenario measures with: a server with two collections, one is for its objects."""
+    """The environment of a scenario: a server with two collections, one of them stays empty."""
 
     workdir: Path
     kubeconfig: Path
@@ -42,11 +42,11 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """One thing to measure: ``measure`` takes one sample of one side.
+    """One scenario: ``measure`` takes one sample of one side.
 
     ``prepare`` runs once, before the first sample of each size. ``sizes`` (numbers of objects),
     ``repeat`` and ``timeout`` (seconds for one sample) are defaults. ``sides`` are those that can
-    do the work. A scenario with ``by_name_only`` is no part of "everything".
+    do the work. A scenario with ``by_name_only`` runs only if it is named.
     """
 
     name: str

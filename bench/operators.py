@@ -1,4 +1,4 @@
-"""One operator process of one side: started, read through /proc, always stopped (Linux only)."""
+"""Run one operator process of one side, measure it through /proc, stop it (Linux only)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOG = "operator.log"  # in the work folder: the output of the newest operator
 _TICKS = os.sysconf("SC_CLK_TCK")
-# An operator is idle when it has taken less than this share of a CPU for some seconds.
+# An operator is idle if it took less than this share of a CPU for some seconds.
 _QUIET_SHARE = 0.01
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 15.0
@@ -33,16 +33,16 @@ class Process:
         self._proc = Path(f"/proc/{process.pid}")
 
     def read_cpu(self) -> float:
-        """Return ms of user and system time since the start, all threads: proc_pid_stat(5)."""
+        """Return user and system time of all threads since the start in ms: proc_pid_stat(5)."""
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS * 1e3
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it to this process."""
+        """Send a signal to this process."""
         self._process.send_signal(number)
 
     def read_memory(self, field: str = "VmRSS") -> float:
-        """Return MB (10^6 bytes) of VmRSS, now, or of VmHWM, the peak: proc_pid_status(5)."""
+        """Return VmRSS (now) or VmHWM (the peak) in MB (10^6 bytes): proc_pid_status(5)."""
         text = (self._proc / "status").read_text()
         return int(text.partition(f"{field}:")[2].split()[0]) * 1024 / 1e6
 
@@ -56,34 +56,34 @@ class Operator(Process):
         self._ticks = ticks
 
     def read_calls(self) -> int:
-        """Return the number of calls of the handler; it is told when the operator has stopped."""
+        """Return the number of calls of the handler; valid after the operator has stopped."""
         return int(self._calls.read_text())
 
     async def wait_for_ticks(self, count: int) -> int:
-        """Return how many calls of timers there were when they are more than so many."""
+        """Wait until there were more calls of timers than ``count``; return their number."""
         ticks = 0
         while ticks <= count:
             await asyncio.sleep(0.01)
-            with contextlib.suppress(FileNotFoundError, ValueError):  # it is being written
+            with contextlib.suppress(FileNotFoundError, ValueError):  # the operator is writing it
                 ticks = int(self._ticks.read_text())
         return ticks
 
     async def wait_started(self) -> None:
-        """Return when the startup handler has run."""
+        """Wait until the startup handler has run."""
         await self.wait_for(self._calls)
 
     async def wait_for(self, output: Path) -> None:
-        """Return when the operator has written this file."""
-        while not output.exists():  # noqa: ASYNC240 - a look at a local file
+        """Wait until the operator has written this file."""
+        while not output.exists():  # noqa: ASYNC240 - a local file
             await self._pause()
 
     async def settle(self, seconds: float = 2.0) -> float:
-        """Return when the started operator has been idle for so long; say since when.
+        """Wait until the started operator has been idle for that long.
 
-        Six seconds are enough for all sides to do what they put off till an object is quiet.
+        Six seconds are enough for work that the sides delay until an object is quiet.
 
         Returns:
-            The value of ``time.monotonic`` at the beginning of those seconds.
+            The value of ``time.monotonic`` at the beginning of these seconds.
         """
         await self.wait_started()
         window: deque[tuple[float, float]] = deque()
@@ -95,27 +95,27 @@ class Operator(Process):
         return window[0][0]
 
     async def wait_killed(self) -> None:
-        """Return when the operator has killed itself, as "record:COUNT" asks."""
+        """Wait until the operator has killed itself, as with "record:COUNT"."""
         code = await asyncio.to_thread(self._process.wait)
         if code != -signal.SIGKILL:
-            raise BenchError(f"The operator ended with code {code}.")
+            raise BenchError(f"The operator exited with code {code}, not by SIGKILL.")
 
     async def _pause(self) -> None:
         await asyncio.sleep(_POLL_SECONDS)
         if self._process.poll() is not None:
-            raise BenchError(f"The operator ended with code {self._process.returncode}.")
+            raise BenchError(f"The operator exited with code {self._process.returncode}.")
 
 
 @contextlib.contextmanager
 def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iterator[Operator]:
     """Run one side with the handlers of the bench for one of its collections.
 
-    There is always one of creations; ``extra`` asks for more:
+    There is always a creation handler; ``extra`` adds more:
 
-    - "update", "timer", "daemon": such a handler beside it;
-    - "review:PORT": webhooks that are served at a port, with the certificate in the work folder;
-    - "record:COUNT": each call is noted in record.txt; with the last of so many (0: none) in that
-      file, the operator kills itself.
+    - "update", "timer", "daemon": such a handler;
+    - "review:PORT": webhooks on that port, with the certificate in the work folder;
+    - "record:COUNT": each call is recorded in record.txt; after that many calls (0: never), the
+      operator kills itself.
     """
     calls, ticks = bench.workdir / "calls.txt", bench.workdir / "ticks.txt"
     for path in (calls, ticks):
@@ -127,7 +127,7 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
         "EXTRA": extra,
     }
     more = {f"BENCH_{name}": value for name, value in variables.items()}
-    more["WEBOP_ADMISSION__SHUTDOWN_DELAY"] = "0"  # nobody is to be waited for
+    more["WEBOP_ADMISSION__SHUTDOWN_DELAY"] = "0"  # no need to wait for API servers
     with _run(bench, side.argv, more) as process:
         yield Operator(process, calls, ticks)
 
@@ -151,7 +151,7 @@ def _run(
             stdout=log,
             stderr=log,
             cwd=bench.workdir,
-            start_new_session=True,  # Ctrl-C is for the bench, which stops the operator itself
+            start_new_session=True,  # Ctrl-C goes to the bench, which stops the operator
         )
     try:
         yield process

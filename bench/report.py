@@ -1,4 +1,4 @@
-"""From samples to a table that can be pasted, and to the document for ``--json``."""
+"""Build the table and the ``--json`` document from samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bench.model import Sample
 def build_summary(samples: dict[str, list[Sample]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return min, median and ratio by figure and side.
 
-    The ratio is of medians, to the first side; None without it, or if its median is not positive.
+    The ratio is the median divided by that of the first side; None if that is missing or not
+    positive.
     """
     medians = {
         side: {
@@ -35,7 +36,7 @@ def build_summary(samples: dict[str, list[Sample]]) -> dict[str, dict[str, dict[
 
 
 def build_table(title: str, result: dict[str, Any]) -> str:
-    """Build the table of one scenario, a line for each figure and side, and the errors."""
+    """Return the table of one scenario, a line for each figure and side, and the errors."""
     objects = f", {result['objects']} objects" if result["objects"] else ""
     lines = [
         "",

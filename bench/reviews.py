@@ -1,4 +1,4 @@
-"""Admission reviews over TLS: the load on a webhook server, from kept-alive connections."""
+"""Admission reviews over TLS: the load on a webhook server, on keep-alive connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UID = b"00000000-0000-4000-8000-000000000000"
 
 
 def find_free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -31,7 +31,7 @@ def find_free_port() -> int:
 
 
 def make_certificate(folder: Path) -> KeyPair:
-    """Write ``cert.pem`` and ``key.pem`` of a server at this host into a folder."""
+    """Write ``cert.pem`` and ``key.pem`` of a server on this host into a folder."""
     pair = build_certificate_self_signed(["localhost", "127.0.0.1"])
     (folder / "cert.pem").write_bytes(pair.cert)
     (folder / "key.pem").write_bytes(pair.key)
@@ -39,7 +39,7 @@ def make_certificate(folder: Path) -> KeyPair:
 
 
 def build_review(plural: str, spec: object, *, is_update: bool = False) -> bytes:
-    """Return a review as the manual has it, with a place for the uids."""
+    """Return a review as in the manual, with a placeholder for the uid."""
     kind = {"group": GROUP, "version": "v1", "kind": plural.capitalize()}
     resource = {"group": GROUP, "version": "v1", "resource": plural}
     body = {
@@ -71,7 +71,7 @@ def build_review(plural: str, spec: object, *, is_update: bool = False) -> bytes
 
 
 class ReviewLoad:
-    """Connections to a webhook server, each of which sends the next review after the answer."""
+    """Connections to a webhook server; each sends the next review after the response."""
 
     def __init__(self, port: int, certificate: KeyPair) -> None:
         self._port = port
@@ -79,7 +79,7 @@ class ReviewLoad:
         self._numbers = itertools.count(1)
 
     async def wait_until_served(self, path: str, review: bytes, expected: bytes) -> None:
-        """Return when a review is answered as expected: then its handler has been called."""
+        """Wait until the response to a review is the expected one of its handler."""
         is_served = False
         while not is_served:
             try:
@@ -97,7 +97,7 @@ class ReviewLoad:
         count: int,
         connections: int = CONNECTIONS,
     ) -> None:
-        """Send reviews with distinct uids; each answer must have the expected words in it."""
+        """Send reviews with distinct uids; each response must contain the expected text."""
         left = iter(range(count))
         head = (
             f"POST {path} HTTP/1.1\r\nHost: localhost:{self._port}\r\n"
@@ -114,16 +114,16 @@ class ReviewLoad:
             for _ in left:
                 uid = b"%08x-0000-4000-8000-000000000000" % next(self._numbers)
                 writer.write(request.replace(_UID, uid))
-                answer = (await _read_answer(reader)).replace(b'": ', b'":')
-                if expected not in answer or uid not in answer:
-                    raise BenchError(f"Not the expected answer: {answer[:300]!r}")
+                response = (await _read_response(reader)).replace(b'": ', b'":')
+                if expected not in response or uid not in response:
+                    raise BenchError(f"Expected {expected!r} in the response: {response[:300]!r}")
         finally:
             writer.transport.abort()
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> bytes:
+async def _read_response(reader: asyncio.StreamReader) -> bytes:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, found, rest = head.partition(b"content-length:")
     if not found:
-        raise BenchError(f"An answer of unknown length: {head[:300]!r}")
+        raise BenchError(f"A response without Content-Length: {head[:300]!r}")
     return await reader.readexactly(int(rest.split(b"\r\n", 1)[0]))

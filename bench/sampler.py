@@ -1,8 +1,8 @@
-"""Runs a Python module under a sampling profiler: ``python sampler.py OUTPUT MODULE [ARGUMENT…]``.
+"""Run a Python module under a sampling profiler: ``python sampler.py OUTPUT MODULE [ARGUMENT…]``.
 
-Samples are taken by the CPU time of the process, at the ticks of the kernel: from SIGUSR1 on, until
-SIGUSR2, which writes them to the output as JSON: each stack with the number of its samples, a stack
-being "module:function" of its frames, innermost first. Imports nothing that is not in Python.
+It samples by the CPU time of the process, at the ticks of the kernel, from SIGUSR1 until SIGUSR2.
+Then it writes JSON to the output: each stack with the number of its samples; a stack is the list of
+"module:function" of its frames, innermost first. It imports only the standard library.
 """
 
 from __future__ import annotations

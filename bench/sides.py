@@ -1,4 +1,4 @@
-"""The sides of the comparison: which interpreter, or which binary, runs what."""
+"""The sides of the comparison, with the interpreter or the binary of each."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CACHE = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop
 
 
 def build_sides(names: list[str]) -> tuple[Side, ...]:
-    """Make these sides ready to run; the Go peer is skipped, with a line, if it cannot be built."""
+    """Return the sides, installed or built; skip Go with a message if it cannot be built."""
     chosen = tuple(side for name in names if (side := _build_side(name)))
     if not chosen:
-        raise BenchError("There is no side to measure.")
+        raise BenchError("No side is available to measure.")
     return chosen
 
 
@@ -44,49 +44,52 @@ def _build_side(name: str) -> Side | None:
 
 
 def get_go_peer() -> str:
-    """Return what the Go peer is made with: the version of controller-runtime."""
+    """Return the version of controller-runtime of the Go side."""
     found = re.search(r"/(controller-runtime \S+)", (_GO_SOURCES / "go.mod").read_text())
     return found[1] if found else "unknown"
 
 
 def _build_go_peer() -> str | None:
-    """Return the binary, built from these sources once; a failure leaves the others to compete."""
+    """Return the binary, built once from these sources; None if it cannot be built."""
     sources = [(path.name, path.read_bytes()) for path in sorted(_GO_SOURCES.iterdir())]
     digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
     binary = CACHE / f"go-{digest}" / "peer"
     if binary.exists():
         return str(binary)
     if not (go := shutil.which("go")):
-        print("bench: no Go on PATH: the side go is skipped", file=sys.stderr)
+        print("bench: Go is not on PATH. Skipping the side go.", file=sys.stderr)
         return None
-    print(f"bench: building {get_go_peer()} into {binary.parent}, some minutes", file=sys.stderr)
+    print(
+        f"bench: Building {get_go_peer()} into {binary.parent}. This takes some minutes.",
+        file=sys.stderr,
+    )
     binary.parent.mkdir(parents=True, exist_ok=True)
     command = [go, "build", "-trimpath", "-buildvcs=false", "-o", f"{binary}.part", "."]
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
     if subprocess.run(command, cwd=_GO_SOURCES, env=env, check=False, timeout=1200).returncode:
-        print("bench: the build has failed: the side go is skipped", file=sys.stderr)
+        print("bench: The build failed. Skipping the side go.", file=sys.stderr)
         return None
     Path(f"{binary}.part").replace(binary)
     return str(binary)
 
 
 def _find_peer() -> str:
-    """Return a Python with the pinned kopf: the user's own, or one made from PyPI once."""
+    """Return a Python with the pinned kopf: the user's own, or one installed once from PyPI."""
     given = os.environ.get(PEER_VARIABLE)
     folder = CACHE / f"kopf-{PEER}-python-{_LINE}"
     python = given or str(folder / "bin" / "python")
     if not given and not _has_peer(python):
-        print(f"bench: installing kopf {PEER} from PyPI into {folder}", file=sys.stderr)
+        print(f"bench: Installing kopf {PEER} from PyPI into {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         pip = [python, "-m", "pip", "install", "--quiet", f"kopf=={PEER}"]
         subprocess.run(pip, check=False, timeout=600)
     if not _has_peer(python):
-        raise BenchError(f"{python} is not Python {_LINE} with kopf {PEER}; see {PEER_VARIABLE}.")
+        raise BenchError(f"{python} must be Python {_LINE} with kopf {PEER}. Set {PEER_VARIABLE}.")
     return python
 
 
 def _has_peer(python: str) -> bool:
-    """Tell whether it is the peer of the right version, in the same release line of Python."""
+    """Return whether this Python has the pinned kopf and the same minor version."""
     code = "import sys, importlib.metadata as m; print(*sys.version_info[:2], m.version('kopf'))"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)

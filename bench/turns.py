@@ -1,4 +1,4 @@
-"""Takes the samples of a scenario, side by side in turns, within bounded time."""
+"""Take the samples of a scenario, the sides in turns, within bounded time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LOG_LINES = 12
 async def take_turns(
     scenario: Scenario, bench: Bench, repeat: int, timeout: float
 ) -> dict[str, Any]:
-    """Return samples, summary and errors by side; after an error a side takes no further turn."""
+    """Return samples, summary and errors by side; a side that failed takes no further turns."""
     samples: dict[str, list[Sample]] = {side.name: [] for side in bench.sides}
     if not samples:
-        say(f"{scenario.name}: skipped, it is for {', '.join(scenario.sides)} only")
+        say(f"{scenario.name}: skipped, because it supports only {', '.join(scenario.sides)}")
     errors: dict[str, str] = {}
     if scenario.prepare and samples:
         say(f"{scenario.name}: preparing")
@@ -51,18 +51,18 @@ async def take_turns(
 
 
 async def _bound(work: Awaitable[T], bench: Bench, timeout: float) -> T:
-    """Await the work; whatever goes wrong becomes one error, with the end of the log."""
+    """Await the work; turn all failures into one error, with the end of the log."""
     log = bench.workdir / LOG
     log.unlink(missing_ok=True)
     try:
         async with asyncio.timeout(timeout):
             return await work
     except* _FAILURES as group:
-        reasons = [str(exc) or f"not done in {timeout:g} s" for exc in group.exceptions]
+        reasons = [str(exc) or f"not finished in {timeout:g} s" for exc in group.exceptions]
     tail = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
     raise BenchError("\n    ".join([*reasons, *tail]))
 
 
 def say(text: str) -> None:
-    """Tell progress, which stays apart from the tables."""
+    """Print progress to the standard error, separate from the tables."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

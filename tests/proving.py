@@ -1,4 +1,4 @@
-"""Proofs at length: a story on an API server of its own, told as it goes on."""
+"""Long runs of the tests: each on its own API server, with progress on the standard output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Say = Callable[[str], object]
 def prove(
     name: str, times: object, run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]]
 ) -> int:
-    """Run a story with a folder for its files; return what it returns, an exit code; 130 at Ctrl-C.
+    """Run a coroutine on a new cluster; return its exit code, or 130 after Ctrl-C.
 
     Args:
-        name: for the folder.
-        times: its pace, to be told at the beginning.
-        run: the story; what it says is shown with the seconds since the beginning.
+        name: a part of the name of the folder.
+        times: the options, printed at the start.
+        run: gets the cluster, a folder for files, and a function that prints a line with the
+            seconds since the start.
     """
     started = time.monotonic()
 
@@ -33,9 +34,9 @@ def prove(
 
     folder = tempfile.TemporaryDirectory(prefix=f"webop-{name}-")
     try:
-        say(f"starting a local API server; {times}")
+        say(f"Starting a local API server. {times}")
         with folder as path, LocalCluster() as cluster:
             return asyncio.run(run(cluster, Path(path), say))
     except KeyboardInterrupt:
-        say("interrupted")
+        say("Interrupted.")
         return 130

@@ -287,7 +287,7 @@ async def yield_http(fn: webop.WebhookFn) -> Any:
     [
         (yield_text, None, r"WebhookClientConfig, got 'https:"),
         (yield_nothing, None, r"must be an asynchronous generator: .* with `yield`"),
-        (yield_http, "x.dev", r"do not call webhooks at http:.* they need HTTPS. Remove insecure"),
+        (yield_http, "x.dev", r"by HTTPS only, not at http:.* Remove insecure"),
     ],
 )
 async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(

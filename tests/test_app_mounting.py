@@ -143,7 +143,7 @@ async def test_what_fails_in_the_block_of_the_lifespan_is_not_covered_up(
 
 async def test_one_operator_is_run_in_one_place_at_a_time(operator: OperatorApp) -> None:
     async with operator.lifespan():
-        with pytest.raises(webop.ConfigurationError, match="runs already"):
+        with pytest.raises(webop.ConfigurationError, match="already running"):
             async with operator.lifespan():
                 pass
     async with operator.lifespan():

@@ -216,7 +216,7 @@ def check(**_): ...
 """
     kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("As settings.admission.managed is not set, they are called only if")
+        await command.wait_for("settings.admission.managed is not set: write the webhook")
 
 
 @pytest.mark.feature("PRB-01", "CLI-18")

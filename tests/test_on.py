@@ -262,13 +262,13 @@ def test_all_wrong_options_are_told_at_once() -> None:
         (webop.on.update, {"field": "spec", "value": 1, "old": 2}, "value= and old= exclude"),
         (webop.on.update, {"field": "spec", "value": 1, "new": 2}, "value= and new= exclude"),
         (webop.on.field, {"field": "spec", "value": 1, "new": 2}, "value= and new= exclude"),
-        (webop.on.update, {"old": 1}, "old= needs to know the field"),
-        (webop.on.update, {"new": 1}, "new= needs to know the field"),
-        (webop.on.create, {"value": 1}, "value= needs to know the field"),
-        (webop.on.event, {"value": ABSENT}, "value= needs to know the field"),
-        (webop.on.field, {}, "needs to know the field"),
-        (webop.on.field, {"field": ""}, "needs to know the field"),
-        (webop.on.field, {"field": None}, "needs to know the field"),
+        (webop.on.update, {"old": 1}, "old= requires field="),
+        (webop.on.update, {"new": 1}, "new= requires field="),
+        (webop.on.create, {"value": 1}, "value= requires field="),
+        (webop.on.event, {"value": ABSENT}, "value= requires field="),
+        (webop.on.field, {}, "requires field="),
+        (webop.on.field, {"field": ""}, "requires field="),
+        (webop.on.field, {"field": None}, "requires field="),
         (webop.on.create, {"timeout": "5"}, "timeout= must be a number"),
         (webop.on.create, {"retries": True}, "retries= must be a whole number, got True"),
         (webop.on.create, {"backoff": "x"}, "backoff= must be a number"),
@@ -418,7 +418,7 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
 
 @pytest.mark.parametrize("decorator", ACTIVITIES)
 def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decorator) -> None:
-    with pytest.raises(TypeError, match=r"handlers need parentheses"):
+    with pytest.raises(TypeError, match=r"handlers require parentheses"):
         decorator(fn)
 
 

@@ -172,7 +172,7 @@ def test_a_runner_that_has_run_is_refused_and_changes_nothing(
     runner = OperatorRunner(["run", "--help"], registry=registry)
     with runner:
         pass
-    with pytest.raises(webop.WebopError, match="make a new one"), runner:
+    with pytest.raises(webop.WebopError, match="Create a new one"), runner:
         pass
     assert webop.get_default_registry() is before
 

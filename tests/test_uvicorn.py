@@ -319,7 +319,7 @@ def test_a_plain_webhook_server_is_ignored_with_one_line_and_others_serve_beside
     app = start(WEBOP_MODULES="handlers.py")
     assert app.post(build_review()).json()["response"]["allowed"]
     if not is_ignored:
-        app.wait_for(f"Webhooks are served at https://localhost:{port}")
+        app.wait_for(f"Serving webhooks at https://localhost:{port}")
     with socket.socket() as sock:
         assert (sock.connect_ex(("127.0.0.1", port)) != 0) is is_ignored
     app.stop()

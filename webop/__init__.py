@@ -1,16 +1,15 @@
 """webop: Kubernetes operators in Python, admission webhooks first, as one ASGI app.
 
-The model in short. **Handlers** are functions declared by the decorators of :mod:`webop.on` for
-**resources**. *Changes* of objects (``on.create``, ``on.update``, ``on.delete``, ``on.resume``,
-``on.field``) call them until they succeed, with progress kept on the objects themselves;
-*raw events* call ``on.event``; *reviews* of the API server call ``on.validate`` and
-``on.mutate`` before an object gets into the cluster. What a handler wants changed goes into its
-``patch``; what it returns goes into the status. ``import webop as kopf`` works for operators
-written for Kopf.
+The decorators of :mod:`webop.on` register functions as **handlers** of **resources**. webop calls
+them for *changes* of objects (``on.create``, ``on.update``, ``on.delete``, ``on.resume``,
+``on.field``) until they succeed, and stores their progress on the objects. It calls ``on.event``
+for *raw events* of watches, and ``on.validate`` and ``on.mutate`` for *admission reviews*, before
+the API server stores an object. A handler puts its changes into ``patch``; webop stores its result
+in the status. ``import webop as kopf`` works for operators written for Kopf.
 
 Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
-:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. What needs the network is imported
-when it is used first, so that files with handlers import fast.
+:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. Modules that need the network are
+imported at first use, so that files with handlers import fast.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ if TYPE_CHECKING:
     from webop.servers.service import WebhookServiceServer
     from webop.servers.tunnel import WebhookTunnel
 
-# Names that bring more with them than handlers need to be declared, and where they are.
+# Names whose modules import more than a file with handlers needs.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
     "SyncClient": "webop.client.sync",
@@ -157,7 +156,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import at first use what is slow to import (PEP 562)."""
+    """Import slow modules at first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)
@@ -165,7 +164,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# The names of before; both kinds of flags are annotated as ``webop.DaemonStopped``.
+# Older names; new code uses ``webop.DaemonStopped`` for both.
 AsyncDaemonStopperChecker = AsyncDaemonStopped
 SyncDaemonStopperChecker = SyncDaemonStopped
 

@@ -4,11 +4,10 @@
 ``WEBOP_ALL_NAMESPACES=1`` or ``WEBOP_NAMESPACES=…``, ``WEBOP_ALIASED=1``, and each setting as
 ``WEBOP_<GROUP>__<NAME>``. Reviews are POSTs to ``/`` (all handlers that match) and to
 ``/<handler-id>``; probes are GETs of ``/healthz``, ``/livez``, ``/readyz``; ``GET /metrics`` is for
-Prometheus; ``GET /`` says what is served. The status page is not served here, only on the port of
-the probes.
+Prometheus; ``GET /`` lists what is served. The status page is on the port of the probes only.
 
-In an app of the user's own, :class:`OperatorApp` is mounted as any other ASGI app. Frameworks do
-not run the lifespans of what is mounted, so the outer app runs :meth:`OperatorApp.lifespan`.
+Users can mount :class:`OperatorApp` into an app of theirs. Frameworks do not run the lifespans of
+mounted apps, so the outer app must run :meth:`OperatorApp.lifespan`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# After a scrape, as a multiple of its time: whoever scrapes all the time gets a tenth of the CPU.
+# After a scrape, as a multiple of its time: constant scraping takes at most a tenth of the CPU.
 _SCRAPE_PAUSE = 9
 
 _ADVICE = (
@@ -62,27 +61,27 @@ _ADVICE = (
     "WEBOP_MODULES=handlers.py,package.module, and restart."
 )
 _NO_LIFESPAN = (
-    "nobody has run the lifespan of its app. If it is mounted into another app, that one has to: "
-    "Starlette(lifespan=operator.lifespan) or FastAPI(lifespan=…), where "
-    "operator is what webop.create_app() has returned; and the server must not run without "
-    "lifespans (--lifespan off)."
+    "the lifespan of its app was not run. If the app is mounted into another app, the outer app "
+    "must run it: Starlette(lifespan=operator.lifespan) or FastAPI(lifespan=…), where operator is "
+    "the result of webop.create_app(). The server must not disable lifespans (--lifespan off)."
 )
 
 
 class AppOptions(TypedDict, total=False):
-    """The options of :func:`create_app`; the environment says what is not given.
+    """The options of :func:`create_app`; the defaults come from the environment.
 
     Attributes:
-        modules: what to import first, as ``handlers.py`` and ``a.module``; or ``WEBOP_MODULES``.
-        registry: where the handlers are; by default the default registry.
+        modules: files and modules to import first, such as ``handlers.py`` and ``a.module``; by
+            default ``WEBOP_MODULES``.
+        registry: the handlers; by default the default registry.
         settings: the settings; by default those of ``WEBOP_<GROUP>__<NAME>``.
         memo: the operator's memo.
         lifecycle: the order of handlers.
         vault: credentials from outside.
         identity: the name of this process in peering.
-        clusterwide: whether all namespaces are served; by default ``WEBOP_ALL_NAMESPACES``.
-        namespaces: the namespaces to serve, by names or patterns; by default those of
-            ``WEBOP_NAMESPACES``; if that is empty, too, all of them are served.
+        clusterwide: whether to serve all namespaces; by default ``WEBOP_ALL_NAMESPACES``.
+        namespaces: the namespaces to serve, by names or patterns; by default
+            ``WEBOP_NAMESPACES``; if that is empty, all namespaces are served.
     """
 
     modules: str | Iterable[str] | None
@@ -102,12 +101,12 @@ class OperatorApp:
     Reviews go straight to their endpoint, everything else through Starlette.
 
     Args:
-        build: makes the options of the operator, which is run as the lifespan of the app.
-        operator: an operator that is run by someone else: then the app has no lifespan of its
-            own, and serves no reviews, only the probes.
-        health_path: where the results of the probe handlers are.
-        metrics_path: where the metrics are; None for nowhere.
-        page: where the status page is; None for nowhere.
+        build: makes the options of the operator, which runs as the lifespan of the app.
+        operator: an operator that runs elsewhere. The app then has no lifespan, and serves only
+            the probes, no reviews.
+        health_path: the path of the probe handlers' results.
+        metrics_path: the path of the metrics; None to disable them.
+        page: the status page; None to disable it.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class OperatorApp:
             self._starlette.add_route(path, self._show_page, methods=["GET"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or live through the lifespan (ASGI 3)."""
+        """Serve a request, or run the lifespan (ASGI 3)."""
         if self._build is not None and scope["type"] == "http" and scope["method"] == "POST":
             if self._endpoint is None or self.operator is None or not self.operator.is_started:
                 reason = self._explain_absence() or " and ".join(self._list_obstacles())
@@ -147,7 +146,7 @@ class OperatorApp:
             else:
                 await self._endpoint(scope, receive, send)
         elif self._build is not None and scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif self.operator is not None and self.operator.webhooks.hosting.is_stopping:
             await self._starlette(scope, receive, _closing(send))
         else:
@@ -160,27 +159,27 @@ class OperatorApp:
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002
-        """Run the operator as long as the block lasts, which begins after the startup handlers.
+        """Run the operator during a block, which begins after the startup handlers.
 
-        For an app that this one is mounted into, as its lifespan or as a part of it, and for code
-        that shares its loop with the operator. Logging is left to them::
+        Use it as the lifespan of an app that mounts this one, or in code that shares its event
+        loop with the operator. It does not configure logging::
 
             operator = webop.create_app(modules=["handlers.py"])
             app = Starlette(routes=[Mount("/webop", operator)], lifespan=operator.lifespan)
 
-        In the main thread, SIGTERM is delayed: webhooks are served on for
-        ``settings.admission.shutdown_delay``, then the signal goes to the server.
+        In the main thread, SIGTERM is delayed: webhooks are served for another
+        ``settings.admission.shutdown_delay``, then the server gets the signal.
 
         Args:
-            outer: the app that it is the lifespan of; not used.
+            outer: the app whose lifespan this is; not used.
 
         Raises:
-            ConfigurationError: it runs already; or the options, a module, a setting do not fit.
-            WebopError: the startup has failed; on leaving the block, the operator or the cleanup.
+            ConfigurationError: it is already running; or an option, a module or a setting is wrong.
+            WebopError: the startup failed; on leaving the block, the operator or the cleanup.
         """
         if self._build is None or self._is_alive:
             raise ConfigurationError(
-                "The operator of this app runs already: its lifespan is to be run in one place."
+                "The operator of this app is already running: run its lifespan in one place only."
             )
         self._is_alive = True
         try:
@@ -196,7 +195,7 @@ class OperatorApp:
         try:
             await decided.wait()
             if task.done():
-                raise _get_failure(task) or WebopError("The operator has ended at once.")
+                raise _get_failure(task) or WebopError("The operator ended right after its start.")
             task.add_done_callback(_report_end)
             with retiring_at_signals(self._retire):
                 yield
@@ -206,27 +205,29 @@ class OperatorApp:
         if failure is not None:
             raise failure
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         """Start the operator with the server, stop it with the server (ASGI lifespan).
 
         Raises:
-            Exception: why the startup or the shutdown has failed; the server is told, too.
+            Exception: why the startup or the shutdown failed; also reported to the server.
         """
         async with AsyncExitStack() as stack:
             await receive()
             if not logging.getLogger().handlers:
-                configure(log_prefix=True)  # as the command line does; the server logs on its own
+                configure(
+                    log_prefix=True
+                )  # as the command line does; the server has its own loggers
             try:
                 await stack.enter_async_context(self.lifespan())
             except Exception as exc:
-                await _tell_failure("startup", exc, send)
+                await _report_failure("startup", exc, send)
                 raise
             await send({"type": "lifespan.startup.complete"})
             await receive()
             try:
                 await stack.aclose()
             except Exception as exc:
-                await _tell_failure("shutdown", exc, send)
+                await _report_failure("shutdown", exc, send)
                 raise
             await send({"type": "lifespan.shutdown.complete"})
 
@@ -237,13 +238,13 @@ class OperatorApp:
         return self.operator.list_obstacles()
 
     def _explain_absence(self) -> str:
-        """Say why there is nobody to judge reviews, if this is so for good."""
+        """Return why there is no operator, if there will be none; else an empty text."""
         if self._build is None or self._is_alive:
             return ""
         return _NO_LIFESPAN if self.operator is None else "it has stopped"
 
     def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
-        """Start the operator; the event is set as soon as it is known what has come of it."""
+        """Start the operator; set the event when it is ready or has ended."""
         operator = Operator(options, on_ready=decided.set)
         if not len(operator.context.registry):
             logger.warning(_ADVICE)
@@ -255,16 +256,16 @@ class OperatorApp:
         return task
 
     async def _retire(self) -> None:
-        """Serve on for a while after the signal to stop, but be not ready; then be unknown.
+        """After the signal to stop, serve for a while without being ready; then withdraw.
 
-        The server closes its port before it tells the app of its end.
+        This must happen before the server gets the signal, as it closes its port first.
         """
         if self.operator is not None and self.operator.is_started:
             await self.operator.retire()
             await self.operator.webhooks.withdraw()
 
     async def _describe(self, _: Request) -> Response:
-        """Say what is served, and what is missing."""
+        """Describe what is served, and what is not ready."""
         operator = self.operator
         count = len(operator.context.registry) if operator else 0
         return _respond(
@@ -279,7 +280,7 @@ class OperatorApp:
         )
 
     async def _report_health(self, _: Request) -> Response:
-        """Run the probe handlers, or take their recent results (chapter "Health-checks")."""
+        """Run the probe handlers, or return their recent results (manual, "Health-checks")."""
         if self.operator is None or not self.operator.is_started:
             return _respond({"error": "The operator is not running."}, 503)
         try:
@@ -287,11 +288,13 @@ class OperatorApp:
         except ActivityError as exc:
             return _respond({"error": exc.kind}, 500)
         except TypeError:
-            return _respond({"error": "The results of the probes are not for JSON."}, 500)
+            return _respond(
+                {"error": "JSON cannot represent the results of the probe handlers."}, 500
+            )
 
     async def _report_metrics(self, request: Request) -> Response:
-        """Expose what is known of the operator; also before it starts, and after its end."""
-        from webop.metrics.exposition import expose  # noqa: PLC0415 - not everybody asks for it
+        """Return the metrics of the operator, also before its start and after its end."""
+        from webop.metrics.exposition import expose  # noqa: PLC0415 - rarely used
 
         accept = ", ".join(request.headers.getlist("accept"))
         content, kind = await self._take_turn(lambda: expose(self.operator, accept))
@@ -311,7 +314,7 @@ class OperatorApp:
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
     async def _take_turn(self, build: Callable[[], T]) -> T:
-        """Build what takes time when it is due: whoever asks for it all the time must wait."""
+        """Build an expensive response; wait if the last one was built just before."""
         while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
             await asyncio.sleep(pause)
         began = time.monotonic()
@@ -321,26 +324,26 @@ class OperatorApp:
         return built
 
     async def _report_liveness(self, _: Request) -> Response:
-        """Tell whether the operator runs: it does also when the API server is away."""
+        """Report whether the operator runs, with or without the API server."""
         is_alive = self.operator is not None and self.operator.is_started
         return _respond({"alive": is_alive}, 200 if is_alive else 503)
 
     async def _report_readiness(self, _: Request) -> Response:
-        """Tell whether reviews and objects are served, and if not, why."""
+        """Report whether reviews and objects are served, and if not, why."""
         obstacles = self._list_obstacles()
         return _respond({"not ready": obstacles}, 503 if obstacles else 200)
 
 
 @spell_out()
 def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
-    """Make an ASGI app around an operator, to be run by any ASGI server with a lifespan.
+    """Make an ASGI app with an operator, for any ASGI server that runs lifespans.
 
     Args:
         options: see :class:`AppOptions`.
 
     Raises:
         TypeError: there is no such option.
-        ConfigurationError: both all namespaces and some are asked for.
+        ConfigurationError: both ``clusterwide`` and ``namespaces`` are given.
     """
     check_names("create_app()", options, AppOptions)
     given: Any = {name: value for name, value in options.items() if value is not None}
@@ -357,13 +360,14 @@ def build_options(
     """Import the modules, and return the options of the operator.
 
     Args:
-        options: as they are given in code; they win.
-        loaded: what has the handlers of the modules by now, lest they be doubled in the next life.
+        options: the options of :func:`create_app`; they win over the environment.
+        loaded: the registries that already have the handlers of the modules, so that a second
+            lifespan does not register them twice.
         environment: the environment variables.
 
     Raises:
-        ConfigurationError: a module cannot be imported, a variable does not fit, or both all
-            namespaces and some are asked for.
+        ConfigurationError: a module cannot be imported, a variable is invalid, or both all
+            namespaces and some are requested.
     """
     if (target := get_default_registry()) not in loaded:
         if _is_on(environment, "WEBOP_ALIASED"):
@@ -404,7 +408,7 @@ def _split(text: str, separator: str | None = None) -> list[str]:
 
 
 def _respond(content: object, status: int = 200) -> Response:
-    """Return a response with JSON: of whatever probe handlers may have returned."""
+    """Return a response with JSON of any results of probe handlers."""
     text = orjson.dumps(content, default=_encode, option=orjson.OPT_NON_STR_KEYS)
     return Response(text, status, media_type="application/json")
 
@@ -413,9 +417,9 @@ def _encode(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-async def _tell_failure(phase: str, exc: Exception, send: Send) -> None:
-    """Tell the server why the startup or the shutdown has failed."""
-    why = str(exc) if isinstance(exc, WebopError) else f"The {phase} has failed: {exc!r}"
+async def _report_failure(phase: str, exc: Exception, send: Send) -> None:
+    """Report to the server why the startup or the shutdown failed."""
+    why = str(exc) if isinstance(exc, WebopError) else f"The {phase} failed: {exc!r}"
     await send({"type": f"lifespan.{phase}.failed", "message": why})
 
 
@@ -429,7 +433,7 @@ def _report_end(task: asyncio.Task[Any]) -> None:
 
 
 def _closing(send: Send) -> Send:
-    """Tell clients that their connection is closed after the answer."""
+    """Close each connection after its response."""
 
     async def send_closing(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -440,14 +444,11 @@ def _closing(send: Send) -> Send:
 
 
 def _refuse(reason: str) -> Response:
-    """Return a Status as the refusals of the endpoint: API servers show its message (meta/v1).
-
-    They try again while they have time.
-    """
-    # It closes, as the next attempt may find another replica.
-    answer = build_refusal(503, reason, headers=RETRY, closes=True)
-    headers = {name.decode(): value.decode() for name, value in answer.list_headers()}
-    return Response(answer.body, answer.status, headers)
+    """Return a refusal (meta/v1 Status); API servers retry while they have time."""
+    # Close the connection, so that the retry can reach another replica.
+    refusal = build_refusal(503, reason, headers=RETRY, closes=True)
+    headers = {name.decode(): value.decode() for name, value in refusal.list_headers()}
+    return Response(refusal.body, refusal.status, headers)
 
 
 app = create_app()

@@ -1,6 +1,6 @@
-"""How often: the pauses between attempts that fail, and messages that are logged once.
+"""Pauses between failed attempts (:class:`Backoff`), and messages that are logged once.
 
-Everything that retries uses :class:`Backoff`; everything that would repeat a message uses
+All code that retries uses :class:`Backoff`; all code that could repeat a message uses
 :class:`Once`. No I/O.
 """
 
@@ -13,17 +13,17 @@ from collections.abc import Hashable, Iterable, Iterator
 
 
 class Backoff:
-    """The pauses between attempts that fail in a row.
+    """The pauses between consecutive failed attempts.
 
     Args:
-        delays: seconds; one number, or an iterable of numbers, which is read from its beginning
+        delays: seconds; one number, or an iterable of numbers that is read from its beginning
             after each :meth:`reset`.
-        is_endless: whether the last delay repeats for ever; if not, :meth:`next` returns None
-            when there are no more.
-        jitter: the share by which a delay varies at random: 0.2 is 20 % up or down.
+        is_endless: whether to repeat the last delay without end; if not, :meth:`next` returns None
+            after the last delay.
+        jitter: the fraction by which a delay varies at random: 0.2 is 20 % up or down.
 
     Attributes:
-        failures: how many attempts have failed since the last success.
+        failures: the number of failed attempts since the last success.
     """
 
     __slots__ = ("_delays", "_is_endless", "_iterator", "_jitter", "_last", "failures")
@@ -39,7 +39,7 @@ class Backoff:
         self.failures = 0
 
     def next(self, at_least: float | None = None) -> float | None:
-        """Count a failure; return the pause before the next attempt, None for no more attempts.
+        """Count a failure; return the pause before the next attempt, or None to give up.
 
         Args:
             at_least: the shortest pause, such as the ``Retry-After`` of a server.
@@ -56,14 +56,14 @@ class Backoff:
         return max(delay, at_least or 0)
 
     def reset(self) -> None:
-        """Start over with the first delay: an attempt has succeeded."""
+        """Restart with the first delay, after a successful attempt."""
         self._iterator = None
         self._last = None
         self.failures = 0
 
 
 class Once:
-    """Remembers what was logged about each topic, so that nothing is logged twice in a row."""
+    """Remembers the last message about each topic, so that it is not repeated."""
 
     __slots__ = ("_logged",)
 
@@ -71,17 +71,17 @@ class Once:
         self._logged: dict[Hashable, object] = {}
 
     def is_new(self, topic: Hashable, content: object = "logged") -> bool:
-        """Tell whether this differs from what was last logged about the topic; remember it."""
+        """Return whether this differs from the last message about the topic; remember it."""
         if self._logged.get(topic) == content:
             return False
         self._logged[topic] = content
         return True
 
     def choose_level(self, topic: Hashable) -> int:
-        """Return the level of a message that can repeat: a warning once a minute, else debug."""
+        """Return the level of a message that can repeat: WARNING once a minute, otherwise DEBUG."""
         is_new = self.is_new(topic, int(time.monotonic() // 60))
         return logging.WARNING if is_new else logging.DEBUG
 
     def forget(self, topic: Hashable) -> bool:
-        """Tell whether anything was logged about the topic, and forget it: the trouble is over."""
+        """Return whether anything was logged about the topic, and forget it."""
         return self._logged.pop(topic, None) is not None

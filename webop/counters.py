@@ -1,8 +1,8 @@
-"""What is counted while the operator runs, for whoever asks later: metrics and the status page.
+"""Counters of calls, reviews and requests, for metrics and the status page.
 
-The counters are plain values of one event loop, without locks: they are on the way of each call,
-request and review. A duration costs 0.3 µs here, and 2.5 µs with the histograms of
-prometheus-client (labels included).
+They are plain values of one event loop, without locks, because each call, request and review
+updates them. To record a duration takes 0.3 µs here, and 2.5 µs with the histograms of
+prometheus-client (including labels).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 
 class Timings:
-    """Durations in buckets, by labels: what a histogram is made of.
+    """Durations in buckets, by labels: the data of a histogram.
 
     Attributes:
-        rows: by labels: the numbers of durations in each bucket, and the sum of all of them.
+        rows: by labels: the number of durations in each bucket, then the sum of the durations.
     """
 
     __slots__ = ("rows",)
@@ -31,7 +31,7 @@ class Timings:
         self.rows: dict[Labels, Row] = {}
 
     def find(self, *labels: str) -> Row:
-        """Return the row of these labels, to add durations to it."""
+        """Return the row of these labels; create it if needed."""
         return self.rows.get(labels) or self.rows.setdefault(labels, [0.0] * (len(BOUNDS) + 2))
 
     def add(self, seconds: float, *labels: str) -> None:
@@ -40,7 +40,7 @@ class Timings:
 
 
 def add(row: Row, seconds: float) -> None:
-    """Count a duration in its row."""
+    """Count a duration in a row."""
     row[bisect_left(BOUNDS, seconds)] += 1
     row[-1] += seconds
 
@@ -49,10 +49,10 @@ class CallCounters:
     """The calls of handlers.
 
     Attributes:
-        durations: how long they took, by handler and type.
-        rows: the same of those handlers that are called often, by the handlers themselves.
-        failures: how many had no success, by handler, type and outcome.
-        errors: the type of the last error, and when it was, by handler and type.
+        durations: of the calls, by handler and type.
+        rows: a shortcut to the rows of ``durations``, by the handler objects.
+        failures: number of calls without success, by handler, type and outcome.
+        errors: the type and the time of the last error, by handler and type.
     """
 
     __slots__ = ("durations", "errors", "failures", "rows")
@@ -64,11 +64,11 @@ class CallCounters:
         self.errors: dict[Labels, tuple[str, float]] = {}
 
     def note_error(self, handler: str, kind: str, error: str) -> None:
-        """Remember the type of the last error of a handler."""
+        """Record the type of the last error of a handler."""
         self.errors[handler, kind] = error, time.monotonic()
 
     def count_outcomes(self) -> Counter[Labels]:
-        """Return how many calls there were, by handler, type and outcome."""
+        """Return the number of calls, by handler, type and outcome."""
         counts = Counter(self.failures)
         for labels, (*buckets, _) in self.durations.rows.items():
             counts[*labels, "success"] = int(sum(buckets))
@@ -78,11 +78,13 @@ class CallCounters:
 
 
 class ReviewCounters:
-    """The reviews of webhooks. Whoever reaches the port names webhooks: only known ones are labels.
+    """The admission reviews.
+
+    Anybody who reaches the port can send any name of a webhook, so only known names are labels.
 
     Attributes:
-        durations: how long reviews took, by webhook.
-        rejections: how many were not allowed, by webhook and reason.
+        durations: of the reviews, by webhook.
+        rejections: number of reviews that were not allowed, by webhook and reason.
     """
 
     __slots__ = ("_names", "_rows", "durations", "rejections")
@@ -94,11 +96,11 @@ class ReviewCounters:
         self._rows: dict[str | None, Row] = {}
 
     def begin(self, names: dict[str, str]) -> None:
-        """Take over the ids of the handlers, by the ids that reviews can ask for."""
+        """Set the ids of the handlers, by the names of webhooks in requests."""
         self._names, self._rows = names, {}
 
     def find_label(self, webhook: str | None) -> str:
-        """Return what stands for a webhook that was asked for; None is all that match."""
+        """Return the label for a requested webhook; None means all that match."""
         return "(all)" if webhook is None else self._names.get(webhook, "(unknown)")
 
     def add(self, webhook: str | None, seconds: float) -> None:
@@ -111,7 +113,7 @@ class ReviewCounters:
         add(row, seconds)
 
     def reject(self, webhook: str | None, status: int) -> None:
-        """Count a review that is answered by an HTTP status instead of a verdict."""
+        """Count a review that was answered with an HTTP error."""
         self.rejections[self.find_label(webhook), _REASONS.get(status, "malformed")] += 1
 
 
@@ -130,10 +132,10 @@ class RequestCounters:
     """The requests to the API server.
 
     Attributes:
-        codes: how many there were, by method and status.
-        durations: until their answers came, by method.
-        waits: how long those waited that had to wait for a slot, by resource.
-        restarts: how often watches began anew, by resource and reason.
+        codes: number of requests, by method and status.
+        durations: until the response, by method.
+        waits: time that requests waited for a slot, by resource.
+        restarts: number of restarts of watches, by resource and reason.
     """
 
     __slots__ = ("codes", "durations", "restarts", "waits")
@@ -145,6 +147,6 @@ class RequestCounters:
         self.restarts: Counter[Labels] = Counter()
 
     def add(self, method: str, status: int | None, seconds: float) -> None:
-        """Count a request; without a status, there was no answer."""
+        """Count a request; the status is None if there was no response."""
         self.codes[method, "<error>" if status is None else str(status)] += 1
         self.durations.add(seconds, method)

@@ -1,6 +1,6 @@
-"""Running operators from code (chapter "Embedding").
+"""Run operators from code (chapter "Embedding").
 
-All functions take the same options by name, those of :class:`EmbeddingOptions`.
+All functions take the keyword arguments of :class:`EmbeddingOptions`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.futures.Future[Any]
 _FLAGS = (asyncio.Event, threading.Event, asyncio.Future, concurrent.futures.Future)
 
-_HUNG_TIMEOUT = 5.0  # seconds; for tasks that do not end when they are told to
+_HUNG_TIMEOUT = 5.0  # seconds; then remaining tasks are cancelled
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
@@ -70,19 +70,19 @@ class EmbeddingOptions(TypedDict, total=False):
 def run(
     *, loop: asyncio.AbstractEventLoop | None = None, **options: Unpack[EmbeddingOptions]
 ) -> None:
-    """Run an operator until it is stopped; returns when it has stopped gracefully.
+    """Run an operator until it has stopped.
 
     Args:
-        loop: the event loop to run in; by default a new one.
+        loop: the event loop to use; by default a new one.
         options: see :class:`EmbeddingOptions`.
 
     Raises:
-        WebopError: the operator cannot go on; the message says why.
-        RuntimeError: an event loop runs in this thread already.
+        WebopError: the operator failed; the message has the reason.
+        RuntimeError: an event loop already runs in this thread.
     """
     if asyncio._get_running_loop() is not None:  # noqa: SLF001  the public one raises
         raise RuntimeError(
-            "webop.run() cannot be called where an event loop runs: await webop.operator() there."
+            "webop.run() cannot run inside a running event loop. Await webop.operator() instead."
         )
     with contextlib.suppress(asyncio.CancelledError):
         if loop is not None:
@@ -93,7 +93,7 @@ def run(
 
 @spell_out(clusterwide=False, namespaces=())
 async def operator(**options: Unpack[EmbeddingOptions]) -> None:
-    """Run an operator within a running event loop until it is stopped or cancelled."""
+    """Run an operator in the running event loop until it is stopped or cancelled."""
     existing = asyncio.all_tasks()
     tasks = await spawn_tasks(**options)
     await run_tasks(tasks, ignored=existing)
@@ -101,18 +101,18 @@ async def operator(**options: Unpack[EmbeddingOptions]) -> None:
 
 @spell_out(clusterwide=False, namespaces=())
 async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio.Task[None]]:
-    """Start the root tasks of an operator, to be given to :func:`run_tasks`.
+    """Start the root tasks of an operator and return them, for :func:`run_tasks`.
 
     Raises:
         ConfigurationError: the options contradict each other.
-        TypeError: there is no such option, or a flag is none.
+        TypeError: an option does not exist, or a flag has the wrong type.
     """
     for name in ("ready_flag", "stop_flag"):
         flag = options.get(name)
         if flag is not None and not isinstance(flag, _FLAGS):
             raise TypeError(
-                f"{name}={flag!r} is no flag: that is an event of asyncio or threading, or a "
-                "future of asyncio or concurrent.futures."
+                f"{name}= must be an event of asyncio or threading, or a future of asyncio or "
+                f"concurrent.futures, got {flag!r}."
             )
     made = Operator(build_options(options), on_ready=lambda: _raise_flag(options.get("ready_flag")))
     running = _Running(made, options.get("stop_flag"))
@@ -127,13 +127,13 @@ async def run_tasks(
     *,
     ignored: Collection[asyncio.Task[Any]] = frozenset(),
 ) -> None:
-    """Wait for the first of the root tasks to end, then stop them all (EMB-04).
+    """Wait until one of the root tasks ends, then stop all of them (EMB-04).
 
-    Tasks that the operator has left behind get five more seconds before they are cancelled,
-    those that were there before (``ignored``) are left alone.
+    Then wait five seconds for all other tasks of the loop, except for ``ignored``, and cancel
+    those that remain.
 
     Raises:
-        Exception: what one of the root tasks has failed with.
+        Exception: the error of a root task.
     """
     try:
         await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -146,17 +146,17 @@ async def run_tasks(
 
 
 def build_options(options: EmbeddingOptions) -> OperatorOptions:
-    """Turn the documented options into those of the operator.
+    """Return the options of the operator for the documented options.
 
     Raises:
-        TypeError: there is no such option.
-        ConfigurationError: both all namespaces and some are asked for, or an endpoint is not an
-            HTTP URL, or two have the same.
+        TypeError: an option does not exist or has the wrong type.
+        ConfigurationError: both clusterwide and namespaces are set, an endpoint is not an
+            HTTP URL, or two endpoints are equal.
     """
     check_names("operators", options, EmbeddingOptions)
     vault = options.get("vault")
     if not (vault is None or isinstance(vault, Vault)):
-        raise TypeError(f"vault= must be a webop.Vault, as in Vault({{'name': …}}), not {vault!r}.")
+        raise TypeError(f"vault= must be a webop.Vault, as in Vault({{'name': …}}), got {vault!r}.")
     settings = options.get("settings") or OperatorSettings.from_environment()
     if (standalone := options.get("standalone")) is not None:
         settings.peering.standalone = standalone
@@ -182,20 +182,23 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     patterns = (*to_list(options.get("namespaces", ())), *(() if single is None else (single,)))
     clusterwide = options.get("clusterwide", False)
     if clusterwide and patterns:
-        raise ConfigurationError("All namespaces and some namespaces exclude each other.")
+        raise ConfigurationError(
+            "All namespaces (-A, clusterwide=True) and some namespaces (-n, namespaces=[…]) "
+            "exclude each other. Use only one of them."
+        )
     if not clusterwide and not patterns:
         text = (
-            "Neither namespaces nor all namespaces are asked for; serving all of them. "
-            "Say so by -A or clusterwide=True, or name some by -n or namespaces=[…]."
+            "No namespaces are selected; the operator serves all of them. Confirm this with -A or "
+            "clusterwide=True, or select namespaces with -n or namespaces=[…]."
         )
-        warnings.warn_explicit(text, FutureWarning, __name__, 1)  # one line, with no code of ours
+        warnings.warn_explicit(text, FutureWarning, __name__, 1)  # one line, without our code
     return Scope(clusterwide or not patterns, patterns)
 
 
 def _build_services(options: EmbeddingOptions) -> list[Any]:
-    """Return what serves the probes (PRB-01), metrics and the page: a listener for each port.
+    """Return the services of the probes (PRB-01), the metrics and the page, one for each port.
 
-    The page is at any port that only this machine reaches, and where it is asked for.
+    Ports of the loopback interface always serve the page, others only if they are its endpoint.
     """
     endpoints = (
         ("liveness", options.get("liveness_endpoint"), "http://0.0.0.0:8080/healthz", "/"),
@@ -210,7 +213,7 @@ def _build_services(options: EmbeddingOptions) -> list[Any]:
             for other, taken in listeners[address].items():
                 if path == taken:
                     raise ConfigurationError(
-                        f"The {title} endpoint {url!r} must have another path than the {other} one."
+                        f"The {title} endpoint {url!r} is also the {other} endpoint. Change a path."
                     )
             listeners[address][title] = path
     return [_build_service(*address, paths) for address, paths in listeners.items()]
@@ -223,7 +226,7 @@ def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int]
         port = parts.port
     except ValueError as exc:  # a port beyond 65535
         raise ConfigurationError(
-            f"The {title} endpoint {url!r} is not a valid URL, such as {example}: {exc}."
+            f"The {title} endpoint {url!r} must be a valid URL, such as {example}: {exc}."
         ) from None
     if parts.scheme != "http":
         raise ConfigurationError(
@@ -235,7 +238,7 @@ def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int]
 def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
-        from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is what serves it
+        from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is the next one
         from webop.servers.http.listener import Listener  # noqa: PLC0415
 
         page = paths.get("status", "/ui" if is_loopback(host) else None)
@@ -252,7 +255,7 @@ def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
 
 
 class _Running:
-    """An operator, and what stops it: signals if it is in the main thread, and the flag."""
+    """An operator, with the signals (in the main thread) and the flag that stop it."""
 
     def __init__(self, made: Operator, flag: Flag | None) -> None:
         self._made = made
@@ -264,16 +267,19 @@ class _Running:
         """Run the operator."""
         with contextlib.ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
-                stack.enter_context(listening_to_signals(self._take))
+                stack.enter_context(listening_to_signals(self._handle_signal))
             else:
-                logger.debug("Not in the main thread: stop it by the flag, or cancel its task.")
+                logger.debug(
+                    "The operator runs outside of the main thread and gets no signals. To stop it, "
+                    "use stop_flag= or cancel its task."
+                )
             await self._made.run()
 
     async def wait_for_stop(self) -> None:
         """Wait for a signal or for the stop flag; the end of this task stops the operator.
 
-        SIGTERM is what comes in a cluster: webhooks are served on then until nobody sends reviews
-        here any more. Ctrl-C and the flag do not wait for that.
+        SIGTERM is the signal of a cluster: keep serving webhooks until API servers send reviews
+        elsewhere. Ctrl-C and the flag do not wait for that.
         """
         async with asyncio.TaskGroup() as group:
             waiters: set[asyncio.Task[Any]] = {group.create_task(self._stopped.wait())}
@@ -285,14 +291,14 @@ class _Running:
         if signal.SIGTERM in self._received:
             await self._made.retire()
 
-    def _take(self, number: signal.Signals) -> None:
+    def _handle_signal(self, number: signal.Signals) -> None:
         """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
         if self._stopped.is_set():
             os._exit(128 + number)
         logger.info("Signal %s is received. The operator is stopping.", number.name)
         self._received.append(number)
         self._stopped.set()
-        # A startup handler may have changed it.
+        # Read it now: a startup handler may have changed it.
         limit = self._made.context.settings.process.ultimate_exiting_timeout
         if limit is not None:
             killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
@@ -302,7 +308,7 @@ class _Running:
 
 async def _wait_for(flag: Flag) -> None:
     if isinstance(flag, threading.Event):
-        while not flag.is_set():  # noqa: ASYNC110  it is of another thread
+        while not flag.is_set():  # noqa: ASYNC110  another thread sets it
             await asyncio.sleep(_FLAG_POLLING)
     elif isinstance(flag, asyncio.Event):
         await flag.wait()
@@ -310,7 +316,7 @@ async def _wait_for(flag: Flag) -> None:
         future = flag if isinstance(flag, asyncio.Future) else asyncio.wrap_future(flag)
         await asyncio.wait({future})
         if not future.cancelled():
-            future.exception()  # it stops the operator as any result does, and is not missed
+            future.exception()  # retrieve it: it stops the operator like a result
 
 
 def _raise_flag(flag: Flag | None) -> None:
@@ -327,5 +333,5 @@ async def _stop_hung(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in pending:
         task.cancel()
     if pending:
-        logger.warning("Tasks left behind are cancelled: %d.", len(pending))
+        logger.warning("Cancelling %d tasks that still run after the operator's end.", len(pending))
         await asyncio.wait(pending)

@@ -1,24 +1,24 @@
-"""The exceptions of webop: one tree, mapped once at each edge.
+"""The exceptions of webop.
 
 ::
 
     Exception
     ├── PermanentError             a handler gives up: no more retries in this cycle
-    │   ├── AdmissionError         ... and tells the API server why: code, reason, fields
-    │   ├── HandlerTimeoutError    the handler's ``timeout=`` has run out
-    │   └── HandlerRetriesError    the handler's ``retries=`` have run out
+    │   ├── AdmissionError         ... and denies an admission: code, reason, fields
+    │   ├── HandlerTimeoutError    the handler has exceeded its ``timeout=``
+    │   └── HandlerRetriesError    the handler has used all its ``retries=``
     ├── TemporaryError             a handler asks to be called again after a delay
-    └── WebopError                 everything that is not raised by handlers
-        ├── ConfigurationError     the user's mistake: names the thing and the remedy
-        ├── ActivityError          a handler of the operator's own life has failed for good
+    └── WebopError                 webop's own errors
+        ├── ConfigurationError     a wrong option, module or setting; says what to do
+        ├── ActivityError          a startup, login, cleanup or probe handler failed for good
         ├── LoginError             no credentials for the API server, or none that work
-        ├── ClusterError           a local control plane cannot be had, started or reached
-        │   └── SourceError        one source of its binaries cannot give them
-        ├── ReviewError            a request that is not a usable AdmissionReview (4xx)
+        ├── ClusterError           a local control plane is missing, unstartable or unreachable
+        │   └── SourceError        one source of its binaries does not have them
+        ├── ReviewError            a request that webop cannot serve as an AdmissionReview
         └── APIError               a request to the API server failed
-            ├── APIConnectionError     no answer: network, TLS, time-out, cut connection
-            ├── APITimeoutError        an object is not as it should be in time
-            └── APIStatusError         an answer with a status of 400 or above
+            ├── APIConnectionError     no response: network, TLS, timeout, closed connection
+            ├── APITimeoutError        an object did not reach the expected state in time
+            └── APIStatusError         a response with a status of 400 or above
                 ├── APIUnauthorizedError     401
                 ├── APIForbiddenError        403
                 ├── APINotFoundError         404
@@ -28,9 +28,9 @@
                 ├── APITooManyRequestsError  429
                 └── APIServerError           5xx
 
-Handlers raise the first two families (chapter "Error handling" of the manual).
-The command line turns :class:`WebopError` into a message and an exit code, the admission
-endpoint turns :class:`ReviewError` into an HTTP status.
+Handlers raise the first two families (chapter "Error handling" of the manual). The command line
+turns a :class:`WebopError` into a message and an exit code, the admission endpoint turns a
+:class:`ReviewError` into an HTTP status.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from webop.field_errors import AdmissionCause, build_causes, parse_causes, summa
 
 
 class PermanentError(Exception):
-    """A handler has failed for good in this handling cycle; it is not retried."""
+    """A handler has failed for good in this handling cycle; webop does not retry it."""
 
 
 class TemporaryError(Exception):
-    """A handler has failed for now; it is called again after ``delay`` seconds.
+    """A handler has failed for now; webop calls it again after ``delay`` seconds.
 
     Args:
-        msg: what is logged, kept in the progress record, and posted as an event.
+        msg: the message for the log, the progress record and the Event.
         delay: seconds until the next attempt; None or 0 means at once.
     """
 
@@ -59,18 +59,18 @@ class TemporaryError(Exception):
 
 
 class AdmissionError(PermanentError):
-    """An admission handler refuses the request.
+    """An admission handler denies the request.
 
     Args:
-        message: the reason, shown to the one who sent the request (by kubectl, for example).
-        code: the HTTP status in the answer to the API server.
-        reason: the same for programs, one word (Kubernetes API, meta/v1 StatusReason): "Invalid",
+        message: the message for the user; kubectl shows it.
+        code: the HTTP status in the response to the API server.
+        reason: one word for programs (Kubernetes API, meta/v1 StatusReason): "Invalid",
             "Forbidden", "Conflict" and so on; None for none.
-        causes: what is wrong in which fields: :class:`webop.AdmissionCause`, or mappings with
-            ``field``, ``message`` and maybe ``reason``.
+        causes: the invalid fields: :class:`webop.AdmissionCause`, or mappings with ``field``,
+            ``message`` and optionally ``reason``.
 
     Raises:
-        TypeError: the causes are something else.
+        TypeError: the causes are of another type.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class AdmissionError(PermanentError):
 
     @classmethod
     def from_validation(cls, exc: Any, path: str = "") -> Self:
-        """Return a refusal (422, "Invalid") with one cause for each error of a validation.
+        """Return a denial (422, "Invalid") with one cause for each error of a validation.
 
         Args:
-            exc: a ``ValidationError`` of pydantic, or anything whose ``errors()`` are alike.
-            path: where in the object that is, what was validated: "spec" if it was the spec.
+            exc: a ``ValidationError`` of pydantic, or an object with the same ``errors()``.
+            path: the path of the validated part in the object, such as "spec".
         """
         errors = exc.errors()
         causes = build_causes(errors, path)
@@ -101,19 +101,19 @@ class AdmissionError(PermanentError):
 
 
 class HandlerTimeoutError(PermanentError):
-    """A handler has used up its ``timeout=`` over all of its attempts."""
+    """A handler has exceeded its ``timeout=`` over all its attempts."""
 
 
 class HandlerRetriesError(PermanentError):
-    """A handler has used up its ``retries=``."""
+    """A handler has used all its ``retries=``."""
 
 
 class WebopError(Exception):
-    """The root of all errors that webop raises on its own behalf.
+    """The base class of webop's own errors.
 
     Args:
-        message: what has happened, for the log.
-        kind: the same in a sentence that quotes nothing: for probes, which anybody may read.
+        message: what happened, for the log.
+        kind: the same without quoted data: for responses to probes, which anybody can read.
     """
 
     def __init__(self, message: str = "", *, kind: str = "") -> None:
@@ -122,7 +122,7 @@ class WebopError(Exception):
 
 
 class ConfigurationError(WebopError):
-    """The user's mistake: an option, a module, a setting. The message says what to do."""
+    """An option, a module or a setting is wrong. The message says what to do."""
 
 
 class ActivityError(WebopError):
@@ -130,27 +130,27 @@ class ActivityError(WebopError):
 
 
 class LoginError(WebopError):
-    """There are no credentials for the API server, or all of them are refused."""
+    """There are no credentials for the API server, or the API server accepts none of them."""
 
 
 class ClusterError(WebopError):
-    """A local control plane cannot be had, started or reached; the message names the remedy."""
+    """A local control plane is missing, or cannot be started or reached; says what to do."""
 
 
 class SourceError(ClusterError):
-    """One source of the binaries of the control plane cannot give them; the next one is tried."""
+    """A source does not have the binaries of the control plane; webop tries the next source."""
 
 
 class ReviewError(WebopError):
     """A request that cannot be served as an AdmissionReview.
 
     Args:
-        message: the reason; names the offending field where there is one.
-        status: the HTTP status of the answer: 4xx, or 5xx if the request is not to blame.
-        retry_after: seconds after which it may be served; API servers do try again.
+        message: the reason; names the invalid field if there is one.
+        status: the HTTP status of the response: 4xx, or 5xx if the request is correct.
+        retry_after: seconds after which the API server should try again.
 
     Attributes:
-        request: what it is about, for the log; None if it is not known to be a review.
+        request: the ``request`` of the review, for the log; None if it could not be read.
     """
 
     def __init__(self, message: str, *, status: int = 400, retry_after: int | None = None) -> None:
@@ -165,22 +165,22 @@ class APIError(WebopError):
 
 
 class APIConnectionError(APIError):
-    """There was no usable answer: a network or TLS error, a time-out, a cut connection."""
+    """There was no usable response: a network or TLS error, a timeout, a closed connection."""
 
 
 class APITimeoutError(APIError, TimeoutError):
-    """What was waited for has not come true in time; the message says how it was at last."""
+    """An object did not reach the expected state in time; the message says its last state."""
 
 
 class APIStatusError(APIError):
-    """The API server answered with a status of 400 or above.
+    """The API server responded with a status of 400 or above.
 
     Args:
-        message: the text of the answer, with the verb and the path of the request.
+        message: the text of the response, with the verb and the path of the request.
         status: the HTTP status code.
         reason: the machine-readable reason of the ``Status`` object, such as "AlreadyExists".
         details: the ``details`` of the ``Status`` object (Kubernetes API, meta/v1 Status).
-        retry_after: seconds after which the server asks to try again, if it does.
+        retry_after: seconds after which the server asks for a retry; None if it does not.
     """
 
     def __init__(
@@ -200,16 +200,16 @@ class APIStatusError(APIError):
 
     @classmethod
     def of(cls, status: int) -> type[APIStatusError]:
-        """Return the class that stands for an HTTP status."""
+        """Return the class for an HTTP status."""
         return _CLASSES.get(status, APIServerError if status >= 500 else APIStatusError)
 
 
 class APIUnauthorizedError(APIStatusError):
-    """401: the credentials are not accepted (any more)."""
+    """401: the API server does not accept the credentials."""
 
 
 class APIForbiddenError(APIStatusError):
-    """403: the credentials are known, but RBAC does not permit this."""
+    """403: the credentials are valid, but RBAC does not permit the request."""
 
 
 class APINotFoundError(APIStatusError):
@@ -217,7 +217,7 @@ class APINotFoundError(APIStatusError):
 
 
 class APIConflictError(APIStatusError):
-    """409: the object exists already, or has changed meanwhile."""
+    """409: the object already exists, or has changed."""
 
 
 class APIGoneError(APIStatusError):
@@ -225,11 +225,11 @@ class APIGoneError(APIStatusError):
 
 
 class APIUnprocessableError(APIStatusError):
-    """422: the object is not valid, or the ``test`` of a JSON patch did not hold."""
+    """422: the object is invalid, or a ``test`` of a JSON patch failed."""
 
 
 class APITooManyRequestsError(APIStatusError):
-    """429: the API server asks for patience."""
+    """429: the API server is overloaded."""
 
 
 class APIServerError(APIStatusError):

@@ -1,9 +1,8 @@
-"""What is wrong with an object, field by field: causes of refusals, and those that pydantic finds.
+"""Errors of an object's fields: the causes of denials, also built from errors of pydantic.
 
-Pure, and below all else: :class:`webop.errors.AdmissionError` carries the causes,
-:mod:`webop.admission.review` puts them into the response. pydantic itself is not imported: its
-errors are known by their class and asked for ``errors()`` (pydantic documentation, "Error
-handling").
+:class:`webop.errors.AdmissionError` carries the causes, :mod:`webop.admission.review` puts them
+into the response. The module does not import pydantic: it recognises its errors by their class and
+calls ``errors()`` (pydantic documentation, "Error handling"). No I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MAX_PART = 250  # characters of a field's path, or of what is wrong with it
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_OF_KEYS = "[key]"  # pydantic's mark of errors in the keys of a mapping
+_OF_KEYS = "[key]"  # pydantic's name for errors in the keys of a mapping
 
 # By types of pydantic's errors.
 _REASONS = {
@@ -47,10 +46,10 @@ class AdmissionCause:
 
 
 def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[AdmissionCause]:
-    """Return causes that are given as such or as mappings of their attributes.
+    """Return causes that are given as :class:`AdmissionCause` or as mappings.
 
     Raises:
-        TypeError: there is something else among them, or a mapping with other keys.
+        TypeError: an item is of another type, or a mapping with other keys.
     """
     parsed = []
     for cause in causes:
@@ -60,14 +59,14 @@ def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[A
             parsed.append(cause)
         else:
             raise TypeError(
-                f"causes= are webop.AdmissionCause, or mappings with 'field', 'message' and maybe "
-                f"'reason', not {cause!r:.99}."
+                f"causes= must be webop.AdmissionCause, or mappings with 'field', 'message' and "
+                f"optionally 'reason', got {cause!r:.99}."
             )
     return parsed
 
 
 def is_validation_error(exc: object) -> bool:
-    """Tell whether this is a ``ValidationError`` of pydantic, or of a class made from it."""
+    """Return whether this is a ``ValidationError`` of pydantic, or of a subclass."""
     return any(
         family.__name__ == "ValidationError"
         and family.__module__.partition(".")[0] in ("pydantic", "pydantic_core")
@@ -76,11 +75,11 @@ def is_validation_error(exc: object) -> bool:
 
 
 def build_causes(errors: Sequence[Mapping[str, Any]], path: str = "") -> list[AdmissionCause]:
-    """Return one cause per error of a validation; of very many only the first ones.
+    """Return one cause per error of a validation, at most the first 100.
 
     Args:
-        errors: what ``errors()`` of pydantic's errors returns.
-        path: where in the object that is, what was validated, such as "spec".
+        errors: the result of ``errors()`` of pydantic.
+        path: the path of the validated part in the object, such as "spec".
     """
     return [
         AdmissionCause(
@@ -93,7 +92,7 @@ def build_causes(errors: Sequence[Mapping[str, Any]], path: str = "") -> list[Ad
 
 
 def summarize(causes: Iterable[AdmissionCause], total: int) -> str:
-    """Return the causes, which are the first ones of a total, as one text of bounded length."""
+    """Return the causes, the first ones of ``total``, as one text of limited length."""
     parts: list[str] = []
     size = 0
     for cause in causes:
@@ -133,6 +132,6 @@ def _find_reason(kind: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Keep a text short and in one line: names of fields can be whatever a user has sent."""
+    """Make a text short and one line: names of fields are users' input."""
     text = _CONTROL_CHARACTERS.sub(" ", text[: _MAX_PART + 1])
     return text if len(text) <= _MAX_PART else f"{text[: _MAX_PART - 1]}…"

@@ -1,4 +1,4 @@
-"""As whom people, pods and processes act in peering objects, Leases and marks of replicas.
+"""As whom people, pods and processes act in peering objects, Leases and records of replicas.
 
 The identity of a process says which process it is. So one that is started again in the same place
 recognises what a killed one has left, and need not wait until that expires.

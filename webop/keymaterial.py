@@ -1,9 +1,8 @@
-"""Certificates and private keys from memory into a TLS context.
+"""Load certificates and private keys from memory into a TLS context; split PEM bundles.
 
-``ssl.SSLContext.load_cert_chain`` reads files only, while keys come from Kubernetes Secrets,
-kubeconfigs, or were made a moment ago. This module bridges the gap for the webhook servers
-and for the client of the API server alike, and leaves no private key behind on a disk. And it
-takes bundles of certificates apart, for those who do not need to read them.
+``ssl.SSLContext.load_cert_chain`` reads files only, but keys come from Kubernetes Secrets and
+kubeconfigs, or were just made. Webhook servers and the client use this module, which leaves no
+private key on a disk.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 def find_certificates(pem: bytes) -> tuple[bytes, ...]:
-    """Return the certificates in a text of PEM one by one, without repetitions (RFC 7468).
+    """Return the certificates in a PEM text one by one, without repetitions (RFC 7468).
 
-    They are not read. Spaces at the ends of their lines are left out; so is all that is between.
+    They are not parsed. Spaces at the ends of lines and text between certificates are dropped.
     """
     blocks = (block.partition(_END) for block in pem.split(_BEGIN)[1:])
     found = ((_BEGIN + body + _END).split(b"\n") for body, end, _ in blocks if end)
@@ -42,17 +41,16 @@ def load_key_material(
     """Load a certificate and its private key into a TLS context.
 
     Args:
-        context: the context to change; it may be in use by a listener or by a connection pool:
-            new connections take the new certificate.
-        cert: the certificate in PEM, with the intermediate ones after it, if any.
-        key: the private key in PEM; None when it is in the same text as the certificate.
-        password: what decrypts the key, if it is encrypted.
+        context: the context to change. It may be in use: new connections use the certificate.
+        cert: the certificate chain in PEM.
+        key: the private key in PEM; None if it is in the same text as the certificate.
+        password: decrypts the key, if it is encrypted.
 
     Raises:
-        ConfigurationError: the key is encrypted, and there is no password.
-        ssl.SSLError: not PEM, a wrong password, or the key is not the certificate's one.
+        ConfigurationError: the key is encrypted, but there is no password.
+        ssl.SSLError: not PEM, a wrong password, or the key does not belong to the certificate.
     """
-    # OpenSSL would ask for an absent password on the terminal, and wait there.
+    # Without a callback, OpenSSL would ask for the password on the terminal and block.
     secret = _refuse_to_ask if password is None else password
     with _readable_path(cert if key is None else cert + b"\n" + key) as path:
         context.load_cert_chain(path, password=secret)
@@ -64,12 +62,12 @@ def _refuse_to_ask() -> str:
 
 @contextlib.contextmanager
 def _readable_path(data: bytes) -> Iterator[str]:
-    """Give a path to read the data from, which is gone (with the data) afterwards."""
+    """Yield the path of a temporary file with the data."""
     path = None
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("webop-key-material")
         path = f"/proc/self/fd/{fd}"
-    if path is None or not Path(path).exists():  # not Linux, or there is no /proc
+    if path is None or not Path(path).exists():  # not Linux, or no /proc
         fd, path = tempfile.mkstemp(prefix="webop-")  # its mode is 0600
     try:
         with os.fdopen(fd, "wb") as file:

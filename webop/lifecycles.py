@@ -1,8 +1,8 @@
-"""In which order, and how many at a time, the handlers of one cause are called.
+"""Lifecycles: the order in which the handlers of one cause are called.
 
-A lifecycle gets the handlers that are due and returns those to be called now (REF-30). The
-default, :func:`asap`, goes one by one, those with the fewest attempts first; what is left over
-is gone on with at once. Set another one by :func:`set_default_lifecycle` or ``lifecycle=``.
+A lifecycle gets the handlers that are due and returns those to call now (REF-30). webop asks again
+until all are called. The default, :func:`asap`, returns the handler with the fewest attempts. Set
+another one with :func:`set_default_lifecycle` or ``lifecycle=``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def one_by_one(handlers: Sequence[Any], **_: Any) -> Sequence[Any]:
 
 
 def randomized(handlers: Sequence[Any], **_: Any) -> Sequence[Any]:
-    """Call one handler, whichever."""
+    """Call one handler at random."""
     return [random.choice(handlers)] if handlers else []  # noqa: S311  not for secrets
 
 
@@ -43,11 +43,11 @@ _default: LifeCycleFn = asap
 
 
 def get_default_lifecycle() -> LifeCycleFn:
-    """Return the lifecycle of operators that are given none."""
+    """Return the default lifecycle of operators."""
     return _default
 
 
 def set_default_lifecycle(lifecycle: LifeCycleFn | None) -> None:
-    """Set the lifecycle of operators that are given none; None resets it."""
+    """Set the default lifecycle of operators; None restores :func:`asap`."""
     global _default  # noqa: PLW0603  the manual's documented global
     _default = asap if lifecycle is None else lifecycle

@@ -1,8 +1,9 @@
-"""The decorators: options in, frozen handlers out, into a registry.
+"""The decorators that register handlers.
 
-Every decorator takes its options by name, as TypedDicts: a misspelt option is a type error for
-mypy and a clear ``TypeError`` at import. Resources are named as in the chapter "Resource
-specification": by one to three positional arguments or by keywords.
+Each decorator takes its options by name, typed by a TypedDict: a misspelt option is an error for
+type checkers and a ``TypeError`` at import. Name the resource by one to three positional arguments
+or by keywords (chapter "Resource specification"). A decorator builds a frozen handler, adds it to
+the registry, and returns the function unchanged.
 """
 
 from __future__ import annotations
@@ -53,103 +54,103 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @spell_out()
 def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call before anything else: no watching, no request yet (chapter "Startup")."""
+    """Call the function at the start, before any request to the cluster (chapter "Startup")."""
     return _register_activity(Activity.STARTUP, bare, options)
 
 
 @spell_out()
 def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call when the operator stops, for whatever reason but SIGKILL (chapter "Startup")."""
+    """Call the function when the operator stops, except by SIGKILL (chapter "Startup")."""
     return _register_activity(Activity.CLEANUP, bare, options)
 
 
 @spell_out()
 def login(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call to get credentials, a ``ConnectionInfo`` or None (chapter "Authentication")."""
+    """Call the function for credentials: a ``ConnectionInfo`` or None ("Authentication")."""
     return _register_activity(Activity.AUTHENTICATION, bare, options)
 
 
 @spell_out()
 def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call for a value that is reported under the id by the health endpoint ("Health-checks")."""
+    """Call the function for a value for the liveness probe ("Health-checks")."""
     return _register_activity(Activity.PROBE, bare, options)
 
 
 @spell_out()
 def validate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
-    """Call to accept or refuse a request to the API server (chapter "Admission control")."""
+    """Call the function to allow or deny a request to the API server ("Admission control")."""
     return _register_webhook(WebhookType.VALIDATING, resource, options)
 
 
 @spell_out()
 def mutate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
-    """Call to change an object on its way into the cluster (chapter "Admission control")."""
+    """Call the function to change an object before it is stored ("Admission control")."""
     return _register_webhook(WebhookType.MUTATING, resource, options)
 
 
 @spell_out()
 def event(*resource: ResourcePart, **options: Unpack[EventOptions]) -> Callable[[F], F]:
-    """Call for every event of a watch; errors are logged and ignored ("Event-watching")."""
+    """Call the function for each event of a watch, without retries ("Event-watching")."""
     return _register(EventHandler, EventOptions, resource, options)
 
 
 @spell_out()
 def create(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
-    """Call for objects that were never handled before ("State-changing handlers")."""
+    """Call the function for objects that were never handled ("State-changing handlers")."""
     return _register(ChangeHandler, ChangeOptions, resource, options, reason=Reason.CREATE)
 
 
 @spell_out()
 def update(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
-    """Call for objects that differ from their last-handled state ("State-changing handlers")."""
+    """Call the function when an object differs from its last handled state ("State-changing")."""
     fixed: dict[str, Any] = {"reason": Reason.UPDATE, "needs_change": True}
     return _register(ChangeHandler, UpdateOptions, resource, options, **fixed)
 
 
 @spell_out()
 def delete(*resource: ResourcePart, **options: Unpack[DeleteOptions]) -> Callable[[F], F]:
-    """Call for objects being deleted, which wait for it unless it is ``optional``."""
+    """Call the function before an object is deleted; with ``optional``, do not delay that."""
     return _register(ChangeHandler, DeleteOptions, resource, options, reason=Reason.DELETE)
 
 
 @spell_out()
 def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callable[[F], F]:
-    """Call once for each object that is older than the operator ("Resuming handlers")."""
+    """Call the function once for each object that is older than the operator ("Resuming")."""
     return _register(ChangeHandler, ResumeOptions, resource, options, initial=True)
 
 
 @spell_out("field")
 def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
-    """Call when one field changes, appears or vanishes ("Field handlers"); ``field`` is a must."""
+    """Call the function when one field changes; ``field`` is required ("Field handlers")."""
     if not options.get("field"):
-        raise TypeError("@on.field() needs to know the field: field='spec.some.field'.")
+        raise TypeError("@on.field() requires field=, such as field='spec.size'.")
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
 @spell_out()
 def index(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
-    """Call to fill the in-memory index of that name (chapter "In-memory indexing")."""
+    """Call the function to fill the index of its name (chapter "In-memory indexing")."""
     return _register(IndexHandler, ChangeOptions, resource, options)
 
 
 @spell_out()
 def daemon(*resource: ResourcePart, **options: Unpack[DaemonOptions]) -> Callable[[F], F]:
-    """Run alongside each object as long as it exists (chapter "Daemons")."""
+    """Run the function in the background while an object exists (chapter "Daemons")."""
     return _register(DaemonHandler, DaemonOptions, resource, options)
 
 
 @spell_out()
 def timer(*resource: ResourcePart, **options: Unpack[TimerOptions]) -> Callable[[F], F]:
-    """Call at intervals for each object as long as it exists (chapter "Timers")."""
+    """Call the function at intervals while an object exists (chapter "Timers")."""
     return _register(TimerHandler, TimerOptions, resource, options)
 
 
 @spell_out()
 def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
-    """Register a part of the handler of the moment (chapter "Sub-handlers").
+    """Register a sub-handler of the running handler (chapter "Sub-handlers").
 
     Raises:
-        LookupError: not inside of a handler.
+        LookupError: the caller is not inside of a handler.
     """
     parsed = {"id": None, **parse_options("sub-handlers", options, SubhandlerOptions)}
 
@@ -163,7 +164,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
 
 @spell_out()
 def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
-    """Register a part of the handler of the moment, without the decorator's syntax."""
+    """Register a sub-handler of the running handler, like :func:`subhandler`, by a call."""
     check_names("webop.register()", options, RegisterOptions)
     return subhandler(**options)(fn)
 
@@ -173,7 +174,8 @@ def _register_activity(
 ) -> Callable[[F], F]:
     if bare:
         raise TypeError(
-            f"Decorators of {activity.value} handlers need parentheses, and options by name only."
+            f"Decorators of {activity.value} handlers require parentheses, and take options "
+            "by name only."
         )
     parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
@@ -191,7 +193,7 @@ def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
     if options.get("reinvocation_policy") and reason is not WebhookType.MUTATING:
-        raise TypeError("reinvocation_policy= is for @on.mutate only: nothing else is reinvoked.")
+        raise TypeError("reinvocation_policy= is for @on.mutate only.")
     if options.get("failure_policy") == "Fail" and options.get("ignore_failures"):
         raise TypeError("ignore_failures=True and failure_policy='Fail' exclude each other.")
     return _register(WebhookHandler, WebhookOptions, resource, options, reason=reason)
@@ -204,13 +206,13 @@ def _register(
     options: Mapping[str, Any],
     **fixed: Any,
 ) -> Callable[[F], F]:
-    """Check the options at once, build the handler when the function is known."""
+    """Check the options now; build the handler when the decorator gets the function."""
     label = fixed.get("reason") or family.__name__.removesuffix("Handler").lower()
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
         raise TypeError(
-            f"{resource[0].__name__}() is given for a resource. Decorators of {label} handlers "
-            "need one, in parentheses, such as ('kopfexamples')."
+            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require "
+            "one in parentheses, such as ('kopfexamples')."
         )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)

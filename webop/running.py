@@ -48,13 +48,13 @@ from webop.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
 
-_PROBES_VALIDITY = 10.0  # seconds; health endpoints are asked far more often than needed
-_PROBES_TIMEOUT = 10.0  # seconds; a probe that hangs must not hold up the next ones
+_PROBES_VALIDITY = 10.0  # seconds; results are cached, as health endpoints are called often
+_PROBES_TIMEOUT = 10.0  # seconds; so that a probe that hangs does not block the next ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """How an operator is to be run.
+    """The options of an operator.
 
     Attributes:
         registry: the handlers; by default those of the default registry.
@@ -62,11 +62,11 @@ class OperatorOptions:
         memo: the operator's memo.
         lifecycle: the order of handlers.
         vault: credentials from outside.
-        scope: which namespaces are served.
+        scope: the namespaces that the operator serves.
         identity: the name of this process in peering.
-        is_hosted: whether an ASGI server runs the app: then webhooks are served by it, and the
-            operator lives on if there is no cluster.
-        services: what else is to be served while the operator runs, such as its health.
+        is_hosted: whether an ASGI server runs the app: it then serves the webhooks, and the
+            operator keeps running without a cluster.
+        services: context managers around the operator's run, such as its health endpoints.
         transport_factory: makes the connections to the API server, as in :class:`Client`.
     """
 
@@ -83,10 +83,10 @@ class OperatorOptions:
 
 
 class Operator:
-    """An operator: what it is made of, what it does, how it is doing.
+    """An operator: its parts, its run, its state.
 
     Raises:
-        ConfigurationError: a handler cannot be called as it is declared.
+        ConfigurationError: the declaration of a handler is invalid.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Operator:
             client=AsyncClient(
                 self.client,
                 get_manager=lambda: settings.networking.field_manager,
-                on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - it is made below
+                on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - created below
             ),
             indices=Indexes(registry.select_indexers()),
         )
@@ -127,12 +127,12 @@ class Operator:
         self._total = SharedSlots()
 
     async def run(self) -> None:
-        """Run until cancelled, or until something that cannot be gone on without has failed.
+        """Run until cancelled, or until an essential part fails.
 
         Raises:
-            ActivityError: a startup or a cleanup handler has failed for good.
+            ActivityError: a startup or a cleanup handler failed for good.
             LoginError: there are no credentials (unless hosted).
-            ConfigurationError: the settings do not fit the handlers.
+            ConfigurationError: the settings contradict the handlers.
         """
         current_poster.set(self.context.poster)
         try:
@@ -140,30 +140,31 @@ class Operator:
                 async with self.client, asyncio.TaskGroup() as group:
                     keeping = self.login.run(needs_cluster=lambda: self.needs_cluster)
                     group.create_task(keeping, name="login")
-                    await self._live()
+                    await self._run_phases()
         except BaseExceptionGroup as failures:
             failure = _unwrap(failures)
             kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
             self.problem = f"the operator has ended: {kind}"
             raise failure from None
 
-    async def _live(self) -> None:
+    async def _run_phases(self) -> None:
         """Run the startup handlers, serve, run the cleanup handlers."""
-        restore_loggers()  # the modules of the operator may have configured logging,
-        set_up_tracing()  # and tracing,
+        # The operator's modules or its startup handlers may have configured logging and tracing.
+        restore_loggers()
+        set_up_tracing()
         await run_activity(self.context, Activity.STARTUP)
-        restore_loggers()  # or its startup handlers
+        restore_loggers()
         set_up_tracing()
         self.client.options = self.context.settings.networking
         try:
             self.webhooks.begin()
-            if self.has_work:
+            if self.watches_objects:
                 self.coordinator.begin()
             self.context.cluster_view.is_awaited = self.needs_cluster
             self.is_started = True
             if self._on_ready is not None:
                 self._on_ready()
-            if not self.has_work:
+            if not self.watches_objects:
                 webhooks = self.webhooks.describe()
                 logger.info("The operator is running: %s, no watched kinds.", webhooks)
             await self._serve()
@@ -172,10 +173,10 @@ class Operator:
             await run_activity(self.context, Activity.CLEANUP)
 
     async def probe(self) -> dict[str, Any]:
-        """Return what the probe handlers have returned, not older than ten seconds (PRB-05).
+        """Return the results of the probe handlers, at most ten seconds old (PRB-05).
 
         Raises:
-            ActivityError: one of them has failed, or they take too long.
+            ActivityError: a handler failed, or they took too long.
         """
         async with self._probing:
             if self._probed is None or time.monotonic() - self._probed[0] > _PROBES_VALIDITY:
@@ -183,14 +184,14 @@ class Operator:
                     async with asyncio.timeout(_PROBES_TIMEOUT):
                         results = await run_activity(self.context, Activity.PROBE)
                 except TimeoutError:
-                    what = f"The probe has failed: it has not ended within {_PROBES_TIMEOUT:g} s"
+                    what = f"The probe has failed: no result within {_PROBES_TIMEOUT:g} s"
                     raise ActivityError(what, kind=what) from None
-                told = {key: result for key, result in results.items() if result is not None}
-                self._probed = (time.monotonic(), told)
+                report = {key: result for key, result in results.items() if result is not None}
+                self._probed = (time.monotonic(), report)
         return self._probed[1]
 
     def list_obstacles(self) -> list[str]:
-        """Return what keeps the operator from being ready, in words; nothing if it is."""
+        """Return why the operator is not ready, as texts; nothing if it is ready."""
         problems = self.problem, self.login.problem, *self.coordinator.list_obstacles()
         obstacles = [problem for problem in problems if problem]
         if not self.is_started and not obstacles:
@@ -209,31 +210,31 @@ class Operator:
 
     @property
     def needs_cluster(self) -> bool:
-        """Whether there is anything to do for which an API server is needed."""
-        return self.has_work or self.webhooks.is_managing
+        """Whether the operator needs an API server."""
+        return self.watches_objects or self.webhooks.is_managing
 
     @property
-    def has_work(self) -> bool:
-        """Whether there are objects to act on."""
+    def watches_objects(self) -> bool:
+        """Whether there are handlers for objects."""
         return bool(self.context.registry.select_resource_handlers())
 
     def describe_role(self) -> str:
-        """Return whether it acts on objects, and why not, in words; nothing if there are none."""
-        if not self.has_work:
+        """Return the role of this replica and its reason as text; empty without object handlers."""
+        if not self.watches_objects:
             return ""
         why = "; ".join(self.context.pausing.pause_reasons)
         role = self.coordinator.describe() or ("standing by" if why else "acting")
         return f"{role}: {why}" if why else role
 
     async def retire(self) -> None:
-        """Hand over: the work at once, the webhooks when nobody sends reviews here any more."""
+        """Hand over to other replicas: the objects at once, the webhooks after their delay."""
         self._stop_acting()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.coordinator.resign(), name="handover")
             group.create_task(self.webhooks.retire(), name="retirement of webhooks")
 
     def _stop_acting(self) -> None:
-        """Begin nothing any more; what is being done about objects is let finish."""
+        """Call no more handlers for objects; running calls can finish."""
         exiting = DaemonStoppingReason.OPERATOR_EXITING
         self.context.pausing.pause("exit", "the operator is stopping", exiting)
 
@@ -256,15 +257,15 @@ class Operator:
                 group.create_task(measure_lag(self.loop_lag), name="lag of the event loop")
                 if self.needs_cluster:
                     self.login.wanted.set()
-                    group.create_task(self._keep_working(client), name="work with the cluster")
+                    group.create_task(self._run_cluster_tasks(client), name="work with the cluster")
                 try:
                     await asyncio.Event().wait()
                 finally:
                     self._stop_acting()
-                    await self.webhooks.withdraw()  # while the server still answers
+                    await self.webhooks.withdraw()  # while the server still runs
 
-    async def _keep_working(self, client: Client) -> None:
-        """Do all that needs the API server; if hosted, whenever there are credentials for it."""
+    async def _run_cluster_tasks(self, client: Client) -> None:
+        """Run all parts that need the API server; if hosted, whenever there are credentials."""
         while True:
             await self.login.logged_in.wait()
             try:
@@ -274,7 +275,7 @@ class Operator:
                     )
                     group.create_task(self.observer.run(), name="observer")
                     group.create_task(self.context.poster.run(client), name="poster of events")
-                    if self.has_work:
+                    if self.watches_objects:
                         group.create_task(self.coordinator.run(client), name="coordination")
                     if (manager := self.webhooks.manager) is not None:
                         group.create_task(manager.run(), name="webhook configurations")
@@ -286,14 +287,14 @@ class Operator:
 
 
 def _find_only_namespace(scope: Scope) -> str | None:
-    """Return the namespace that is served if it is one, given by its name."""
+    """Return the served namespace, if the scope is exactly one name."""
     patterns = () if scope.clusterwide else scope.patterns
     names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
     return names[0] if len(patterns) == len(names) == 1 else None
 
 
 def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first of the errors that have ended a task group; groups tell users nothing."""
+    """Return the first error of a task group, which is clearer for users than the group."""
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

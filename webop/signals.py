@@ -1,9 +1,8 @@
-"""Signals to stop, for operators on their own and for apps that are run by servers; and the stop.
+"""Stop signals for standalone operators and for apps in servers; the cancellation of tasks.
 
-An operator on its own listens to the signals. Servers have handlers of their own: one such as
-uvicorn closes its port as soon as it is told to stop, while load balancers and kube-proxies still
-send requests to it for seconds. So the app is told first, and the server only when the app has been
-not ready for long enough.
+A standalone operator handles the signals. ASGI servers have their own handlers: uvicorn closes its
+port at once, while load balancers and kube-proxies still send requests for seconds. So the app gets
+the signal first, and the server only after the app has been not ready for long enough.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are ca
 
 @contextlib.contextmanager
 def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Have a function called at SIGINT and SIGTERM; of several ones in a loop, all of them.
+    """Call a function at SIGINT and SIGTERM; several functions in one loop are all called.
 
-    To be used in the main thread. What there was before is put back after the last one. If it was
-    a signal that has ended them, the next signal ends the process at once: something hangs.
+    Use it in the main thread. After the last block, the previous handlers are restored. But if a
+    signal has ended the blocks, the next signal ends the process at once: something hangs.
     """
     loop = asyncio.get_running_loop()
     listening = _loops.get(loop)
@@ -47,22 +46,22 @@ def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator
 
 
 class _Listening:
-    """Those in one loop who listen to signals."""
+    """The functions of one event loop that listen to signals."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Callable[[signal.Signals], None]] = []
         self.is_signaled = False
         self._previous = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._tell, number)
+            loop.add_signal_handler(number, self._notify, number)
 
     def end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Put back what there was before."""
+        """Restore the previous handlers."""
         for number, previous in self._previous.items():
             loop.remove_signal_handler(number)
             signal.signal(number, previous or signal.SIG_DFL)
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _notify(self, number: signal.Signals) -> None:
         self.is_signaled = True
         if not self.listeners:
             os._exit(128 + number)
@@ -77,12 +76,11 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Listening] = (
 
 @contextlib.contextmanager
 def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """Call a function at SIGTERM, and hand the signal on when it has returned.
+    """Call a function at SIGTERM, and pass the signal to the previous handler when it has returned.
 
-    The second SIGTERM is handed on at once. Of several apps in a loop, all functions are called at
-    the same time, and the signal is handed on when all have returned. SIGINT, which is Ctrl-C, is
-    not waited with. Nothing happens outside of the main thread, where no signals come, and where
-    nobody else handles them.
+    A second SIGTERM is passed on at once. The functions of several apps in one loop are called
+    concurrently; the signal is passed on when all have returned. SIGINT (Ctrl-C) is not delayed.
+    Do nothing outside of the main thread, or if there is no previous handler.
     """
     previous = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
@@ -106,8 +104,8 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
 async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for their end.
 
-    Whoever cancels this wait is in a hurry: the tasks are cancelled again, so that their cleanup
-    is cut short, and are not left behind in the loop.
+    If this wait is cancelled, cancel the tasks again, which cuts their cleanup short, so that none
+    remain in the loop.
     """
     for task in tasks:
         task.cancel()
@@ -121,7 +119,7 @@ async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class _Deferral:
-    """A signal on its way from the operating system to the server."""
+    """A signal handler that calls functions before it passes the signal to the server."""
 
     def __init__(
         self,
@@ -135,12 +133,12 @@ class _Deferral:
         self._is_signaled = False
 
     def is_for(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tell whether the functions are called in that loop."""
+        """Return whether the functions run in that loop."""
         return self._loop is loop
 
     @contextlib.contextmanager
     def joined_by(self, retire: Callable[[], Awaitable[None]]) -> Iterator[None]:
-        """Have another function called with the first one, as long as the block lasts."""
+        """Also call another function, during a block."""
         self._retirements.append(retire)
         try:
             yield
@@ -148,7 +146,7 @@ class _Deferral:
             self._retirements.remove(retire)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal: called by Python in between any two steps of whatever is running."""
+        """Handle a signal; Python calls this between any two instructions of the main thread."""
         if self._is_signaled:
             self._previous(number, frame)
         else:
@@ -156,7 +154,7 @@ class _Deferral:
             self._loop.call_soon_threadsafe(self._begin, number)
 
     def close(self) -> None:
-        """Forget about it: the app has ended."""
+        """Cancel pending calls: the app has ended."""
         if self._task is not None:
             self._task.cancel()
 
@@ -167,5 +165,5 @@ class _Deferral:
         retirements = [retire() for retire in self._retirements]
         for result in await asyncio.gather(*retirements, return_exceptions=True):
             if isinstance(result, Exception):
-                logger.error("Stopping without a pause, because of an error.", exc_info=result)
+                logger.error("The shutdown delay was cut short by an error.", exc_info=result)
         self._previous(number, None)

@@ -1,4 +1,4 @@
-"""What can be measured, in the order of the report. A new scenario is a file and a name here."""
+"""All scenarios, in the order of the report. To add one, add a file and its name here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator spends on each created object: one handler that returns nothing."""
+"""The cost of each created object: one handler that returns nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
         await operator.settle()
         idle, cpu, writes = operator.read_memory(), operator.read_cpu(), await things.count_writes()
         await things.load(bench.objects)
-        # The echoes of the last writes, and what is put off, belong to the work, too.
+        # The watch events of the last writes, and delayed work, also count.
         await operator.settle(6)
         sample = {
             "cpu_ms_per_object": (operator.read_cpu() - cpu) / bench.objects,
@@ -25,7 +25,9 @@ async def _measure(bench: Bench, side: Side) -> Sample:
         }
     calls = operator.read_calls()
     if calls != bench.objects + 1:
-        raise BenchError(f"{bench.objects} objects and a canary, but {calls} calls of the handler")
+        raise BenchError(
+            f"The handler was called {calls} times for {bench.objects} objects and a canary"
+        )
     return sample
 
 

@@ -1,4 +1,4 @@
-"""What an object with an idle async daemon keeps in memory."""
+"""The memory of an object with an idle async daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
         bare = operator.read_memory()
     with run_operator(bench, side, things.plural, extra="daemon"):
         await things.load(bench.objects)
-    # Started anew: what was needed only for the creation of the objects is not counted.
+    # Restarted, so that memory for the creation of the objects does not count.
     with run_operator(bench, side, things.plural, extra="daemon") as operator:
         await operator.settle(3)
         full = operator.read_memory()

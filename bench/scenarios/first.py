@@ -29,12 +29,12 @@ async def _measure_start(bench: Bench, side: Side) -> Sample:
             "rss_end_mb": operator.read_memory(),
         }
     if repeated := _count_repeated(bench):
-        raise BenchError(f"{repeated} calls of the handler too many, although nothing was killed")
+        raise BenchError(f"The handler was called {repeated} times too often, without a kill")
     return sample
 
 
 async def _measure_kill(bench: Bench, side: Side) -> Sample:
-    """Let the operator kill itself in the last of its calls, and start it again."""
+    """Let the operator kill itself in its last call, and start it again."""
     things = bench.things
     await _refill(bench)
     with run_operator(bench, side, things.plural, extra=f"record:{bench.objects}") as operator:
@@ -53,7 +53,11 @@ async def _refill(bench: Bench) -> None:
 
 
 def _count_repeated(bench: Bench) -> int:
-    """Return how many calls were repetitions; every object must have been handled."""
+    """Return the number of repeated calls.
+
+    Raises:
+        BenchError: an object was never handled.
+    """
     calls = Counter((bench.workdir / "record.txt").read_text().split())
     if missing := set(build_names(bench.objects)) - calls.keys():
         raise BenchError(f"{len(missing)} objects were never handled")

@@ -1,4 +1,4 @@
-"""What an operator with one handler and no objects keeps in memory."""
+"""The memory of an operator with one handler and no objects."""
 
 from __future__ import annotations
 

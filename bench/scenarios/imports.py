@@ -1,4 +1,4 @@
-"""What the import costs, in a new interpreter each time."""
+"""The cost of the import, in a new interpreter each time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.model import Bench, Sample, Scenario, Side
 
 
 async def _measure(_bench: Bench, side: Side) -> Sample:
-    _run(side, f"import {side.name}")  # compiles what has not been compiled yet
+    _run(side, f"import {side.name}")  # compile first
     bare, full = _run(side, "pass"), _run(side, f"import {side.name}")
     return {"cpu_ms": full, "cpu_ms_above_bare_python": full - bare}
 
 
 def _run(side: Side, code: str) -> float:
-    """Return user and system time in ms; no other child of the bench ends meanwhile."""
+    """Return user and system time in ms; no other child may end at the same time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([side.python, "-c", code], check=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

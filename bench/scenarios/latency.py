@@ -1,4 +1,4 @@
-"""How soon the handler is called after the creation was sent, in an operator with nothing to do."""
+"""The time from sending a creation to the call of the handler, in an idle operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
     lines = (bench.workdir / "latency.txt").read_text().splitlines()
     called = {int(sent): int(now) for sent, now in map(str.split, lines)}
     if called.keys() != answered.keys():
-        raise BenchError(f"{len(answered)} objects, but calls of the handler for {len(called)}")
+        raise BenchError(f"The handler was called for {len(called)} of {len(answered)} objects")
     return {
         **_build_sample("sent_to_called", [called[sent] - sent for sent in called]),
         **_build_sample("answered_to_called", [called[sent] - answered[sent] for sent in called]),

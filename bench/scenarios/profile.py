@@ -1,4 +1,4 @@
-"""What each stage of a creation costs, from samples of the operator's stacks."""
+"""The cost of each stage of a creation, from samples of the operator's stacks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bench.operators import run_operator
 
 _SAMPLER = str(Path(__file__).parents[1] / "sampler.py")
 _OUTSIDE = "event loop, all the rest"
-# A sample belongs to the innermost frame that is named here, by the start of "module:function".
-# The longest name that fits counts; other modules of webop stand for themselves.
+# A sample belongs to the innermost frame whose "module:function" begins with one of these names;
+# the longest name wins. A module of webop that is not listed is its own stage.
 _STAGES = {
     "webop.cli": _OUTSIDE,
     "webop.embedding": _OUTSIDE,
@@ -25,7 +25,7 @@ _STAGES = {
     "logging": "logging",
     "webop.logs": "logging",
     "ssl": "TLS",
-    "webop.client": "client: requests, answers",
+    "webop.client": "client: requests, responses",
     "webop.client.connections": "HTTP",
     "webop.client.http1": "HTTP",
     "webop.client.events": "watch: lines read, parsed",
@@ -37,14 +37,14 @@ _STAGES = {
     "webop.reactor.planning": "planning",
     "webop.handling.execute": "handlers called",
     "webop.handling.invocation": "handlers called",
-    "webop.objects.storage": "states kept on the object",
+    "webop.objects.storage": "state on the object",
     "webop.objects.body": "bodies, fields, diffs",
     "webop.objects.diffs": "bodies, fields, diffs",
     "webop.objects.fields": "bodies, fields, diffs",
     "webop.objects.patch": "patches built",
     "webop.reactor.dispatcher": "dispatching",
 }
-# These are split: what has arrived is read in such a frame.
+# These stages are split: frames like the following receive.
 _BOTH_WAYS = {"HTTP", "TLS"}
 _READING = re.compile(r"asyncio\.selector_events:_read_ready|.*:data_received$")
 
@@ -71,7 +71,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
 
 
 def share_among_stages(stacks: list[tuple[list[str], int]], total: float) -> Sample:
-    """Share the microseconds per object among the stages, the most expensive first."""
+    """Divide the microseconds per object among the stages, the most expensive first."""
     stages: Counter[str] = Counter()
     for stack, count in stacks:
         stage = next(filter(None, map(_find_stage, stack)), _OUTSIDE)
@@ -79,7 +79,7 @@ def share_among_stages(stacks: list[tuple[list[str], int]], total: float) -> Sam
             stage += ", receiving" if any(map(_READING.match, stack)) else ", sending"
         stages[stage] += count
     if not stages.total():
-        raise BenchError("No samples: more --objects.")
+        raise BenchError("No samples. Use more --objects.")
     shares = {stage: total * count / stages.total() for stage, count in stages.most_common()}
     return {"all, us per object": total, **shares}
 

@@ -1,4 +1,4 @@
-"""What a restart costs when all objects have been handled before, and what it costs with none."""
+"""The cost of a restart with handled objects, and with none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def _prepare(bench: Bench) -> None:
-    """Let the first side handle all the objects; its marks are good for every side."""
+    """Let the first side handle all objects; all sides accept its annotations."""
     await bench.things.clear()
     with run_operator(bench, bench.sides[0], bench.things.plural):
         await bench.things.load(bench.objects)
@@ -38,13 +38,15 @@ async def _start(bench: Bench, side: Side, things: Collection) -> tuple[float, f
         await things.prove()
     calls = operator.read_calls()
     if writes or calls != 1:
-        raise BenchError(f"nothing to do but a canary: {writes:g} writes before it, {calls} calls")
+        raise BenchError(
+            f"Expected no writes and one call for a canary, got {writes:g} writes, {calls} calls"
+        )
     return cpu, peak
 
 
 SCENARIO = Scenario(
     name="restart",
-    summary="from the start of the process to idle, with objects that need nothing",
+    summary="from the start of the process to idle, with objects that are handled",
     measure=_measure,
     prepare=_prepare,
     sizes=(5000,),

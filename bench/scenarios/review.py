@@ -1,4 +1,4 @@
-"""What an admission review costs: over TLS, on connections that are kept, with distinct uids."""
+"""The cost of an admission review: over TLS, on keep-alive connections, with distinct uids."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ async def _measure_floor(bench: Bench, side: Side, pair: KeyPair) -> float:
 async def _time(
     process: Process, load: ReviewLoad, path: str, review: bytes, expected: bytes, bench: Bench
 ) -> float:
-    """Return microseconds of CPU per review, after some to warm up."""
+    """Return microseconds of CPU per review, after a warm-up."""
     await load.send(path, review, expected, count=bench.objects // 10)
     before = process.read_cpu()
     await load.send(path, review, expected, count=bench.objects)
     spent = process.read_cpu() - before
     if not spent:
-        raise BenchError("Too few reviews for the clock of processes: more --objects.")
+        raise BenchError("Too few reviews to measure CPU time. Use more --objects.")
     return spent * 1e3 / bench.objects
 
 

@@ -11,16 +11,16 @@ from bench.api import Collection, build_names
 from bench.model import Bench, BenchError, Sample, Scenario, Side
 from bench.operators import Operator, run_operator
 
-_STRIDE = 7919  # a prime, so that the changed objects lie all over the list
+_STRIDE = 7919  # a prime, so that the changed objects are spread over the list
 
 
 async def _prepare(bench: Bench) -> None:
-    """Create the objects with the mark of a handling: to handle them all would take too long."""
+    """Create the objects with the annotation of a handling; real handling would take too long."""
     with run_operator(bench, bench.sides[0], bench.empties.plural):
-        mark = await bench.empties.make_mark()
+        handled = await bench.empties.make_annotation()
     await bench.empties.clear()
     await bench.things.clear()
-    await bench.things.fill(bench.objects, mark)
+    await bench.things.fill(bench.objects, handled)
 
 
 async def _measure(bench: Bench, side: Side) -> Sample:
@@ -35,10 +35,10 @@ async def _measure(bench: Bench, side: Side) -> Sample:
     lines = (bench.workdir / "latency.txt").read_text().splitlines()
     called = {int(stamp): int(now) for stamp, now in map(str.split, lines)}
     if operator.read_calls() or sent.keys() - called.keys():
-        raise BenchError("Objects were handled as new ones, or changes were not handled.")
+        raise BenchError("Objects were handled as new, or changes were not handled.")
     waits = [called[stamp] - stamp for stamp, moment in sent.items() if moment < idle]
     if not waits:
-        raise BenchError("The operator was idle before the first change: more --objects.")
+        raise BenchError("The operator was idle before the first change. Use more --objects.")
     return {
         "cpu_ms_per_object": cpu / bench.objects,
         "rss_peak_mb": peak,
@@ -51,7 +51,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
 async def _change(
     operator: Operator, things: Collection, objects: int, sent: dict[int, float]
 ) -> None:
-    """Change another object each second; ``sent`` gets the stamp of each, and its moment."""
+    """Change another object each second; put the timestamp and time of each into ``sent``."""
     await operator.wait_started()
     names = build_names(objects)
     for number in itertools.count():

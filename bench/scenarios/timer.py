@@ -1,4 +1,4 @@
-"""What a call of a timer costs: one async timer for each object, once a second."""
+"""The cost of a call of a timer: one async timer per object, once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``python -m bench.wild``: plays operators on both sides, and tells what differs."""
+"""The command ``python -m bench.wild``: plays operators on both sides, and prints differences."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _HEAD = """| operator | step | objects | differences | Events: kopf, webop | sec
 |---|---|---|---|---|---|"""
 _EPILOG = f"""operators: {", ".join(NAMES)}
 
-Each is fetched when it is asked for: from PyPI, or from GitHub's archive of a fixed commit. Its
-steps are played on two fresh clusters at once, by kopf {PEER} and by webop. The table and the
-differences go to the standard output as Markdown. The exit code is 1 if there is a difference
-without an explanation in the file of the operator.
+The bench fetches each operator from PyPI, or from GitHub's archive of a fixed commit. It plays
+the steps on two new clusters at the same time, with kopf {PEER} and with webop. It prints the
+table and the differences as Markdown. The exit code is 1 if there is a difference without an
+explanation in the file of the operator.
 """
 
 
 def main() -> int:
-    """Run the command line; return 0, 1 when a side failed or differs, or 130 after Ctrl-C."""
+    """Run the command line; return 0, 1 if a side failed or differs, or 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.wild",
         description="Play public operators under kopf and under webop, and compare the objects.",
@@ -42,13 +42,17 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="default: all")
-    parser.add_argument("--sources", type=Path, metavar="FOLDER", help="has checkouts by name")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where the operators' logs go")
+    parser.add_argument(
+        "--sources", type=Path, metavar="FOLDER", help="use checkouts in this folder"
+    )
+    parser.add_argument(
+        "--logs", type=Path, metavar="FOLDER", help="write the operators' logs there"
+    )
     options = parser.parse_args()
     if unknown := {*options.operators} - {*NAMES}:
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(NAMES)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    failed, told = False, []
+    failed, all_differences = False, []
     print(_HEAD, flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="webop-wild-") as made:
@@ -64,18 +68,18 @@ def main() -> int:
                     continue
                 for line in _tabulate(wild, *outcomes):
                     print(line, flush=True)
-                differences, is_fine = _tell(wild, *outcomes)
-                told += differences
+                differences, is_fine = _describe(wild, *outcomes)
+                all_differences += differences
                 failed |= not is_fine
     except KeyboardInterrupt:
-        say("interrupted; everything is stopped")
+        say("Interrupted. Everything is stopped.")
         return 130
-    print("", *told, sep="\n")
+    print("", *all_differences, sep="\n")
     return int(failed)
 
 
 def _play(wild: Wild, given: Path | None, logs: Path) -> tuple[list[Outcome], list[Outcome]]:
-    """Play both sides at once, each on its own cluster."""
+    """Play both sides concurrently, each on its own cluster."""
     python = provide_python(wild)
     sources = provide_sources(wild, given, python)
     say(f"{wild.name}: playing {len(wild.steps)} steps")
@@ -86,7 +90,7 @@ def _play(wild: Wild, given: Path | None, logs: Path) -> tuple[list[Outcome], li
     for side, played in zip(_SIDES, (kopf.result(), webop.result()), strict=True):
         names = {name for outcome in played for name in outcome.objects}
         if missing := [text for text in wild.makes if not fnmatch.filter(names, text)]:
-            raise BenchError(f"{side} has not made {', '.join(missing)}; its log is in {logs}.")
+            raise BenchError(f"{side} did not create {', '.join(missing)}. Its log is in {logs}.")
     return kopf.result(), webop.result()
 
 
@@ -99,9 +103,9 @@ def _tabulate(wild: Wild, kopf: list[Outcome], webop: list[Outcome]) -> Iterator
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def _tell(wild: Wild, kopf: list[Outcome], webop: list[Outcome]) -> tuple[list[str], bool]:
-    """Return a line for each place that differs, once, and whether all are explained."""
-    told: dict[str, str] = {}
+def _describe(wild: Wild, kopf: list[Outcome], webop: list[Outcome]) -> tuple[list[str], bool]:
+    """Return one line per place that differs, and whether all have explanations."""
+    lines: dict[str, str] = {}
     is_fine = True
     for step, one, other in zip(wild.steps, kopf, webop, strict=True):
         for found in find_differences(one.objects, other.objects):
@@ -114,8 +118,8 @@ def _tell(wild: Wild, kopf: list[Outcome], webop: list[Outcome]) -> tuple[list[s
             line = (
                 f"- {wild.name}, {step.step}: `{found.place}`: {values}: {because or 'UNEXPLAINED'}"
             )
-            told.setdefault(found.place, line)
-    return list(told.values()), is_fine
+            lines.setdefault(found.place, line)
+    return list(lines.values()), is_fine
 
 
 if __name__ == "__main__":

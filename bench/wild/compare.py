@@ -1,4 +1,4 @@
-"""What differs between the objects of two clusters, apart from what must."""
+"""Find differences between the objects of two clusters, except for expected ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.wild.model import Explanation
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 _EPOCH = 1.7e9  # numbers above are seconds since 1970
-# Numbers that the API server hands out, and what it notes about writes.
+# Values that the API server assigns, and its records of writes.
 _ASSIGNED = {"resourceVersion", "managedFields", "generation", "observedGeneration"}
 _ASSIGNED |= {"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort"}
 _ABSENT = "(absent)"
@@ -28,11 +28,11 @@ class Difference(NamedTuple):
 
 
 def normalise(objects: Iterable[dict[str, Any]], random: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the objects by kind and name, without what differs from cluster to cluster.
+    """Return the objects by kind and name, without values that differ between clusters.
 
     Args:
-        objects: as the API server has them.
-        random: patterns of texts that the operator makes up.
+        objects: the objects as the API server returns them.
+        random: patterns of texts that the operator generates at random.
     """
     patterns = [(_UID, "<uid>"), (_TIME, "<time>")]
     patterns += [(re.compile(text), "<random>") for text in random]
@@ -51,7 +51,7 @@ def normalise(objects: Iterable[dict[str, Any]], random: Iterable[str] = ()) -> 
 
 
 def find_differences(kopf: dict[str, Any], webop: dict[str, Any]) -> list[Difference]:
-    """Return the places in which two sets of normalised objects differ."""
+    """Return the places where two sets of normalised objects differ."""
     return [
         Difference(f"{name}: {'.'.join(path) or 'object'}", *values)
         for name in sorted({*kopf, *webop})
@@ -60,7 +60,7 @@ def find_differences(kopf: dict[str, Any], webop: dict[str, Any]) -> list[Differ
 
 
 def explain(difference: Difference, explanations: Iterable[Explanation]) -> str | None:
-    """Return why a difference is as it should be, if that is known."""
+    """Return the explanation of a difference, if there is one."""
     for explanation in explanations:
         if fnmatch.fnmatchcase(difference.place, explanation.differences):
             return explanation.because
@@ -77,7 +77,7 @@ def _clean(value: Any, patterns: list[tuple[re.Pattern[str], str]]) -> Any:
     if isinstance(value, list):
         return [_clean(item, patterns) for item in value]
     if isinstance(value, str):
-        if value[:1] in {"{", "["}:  # annotations have states as JSON
+        if value[:1] in {"{", "["}:  # state in annotations is JSON
             try:
                 return _clean(json.loads(value), patterns)
             except ValueError:

@@ -1,4 +1,4 @@
-"""The description of an operator, as its file has it."""
+"""The description of an operator in its file."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class _Strict(pydantic.BaseModel):
 
 
 class Step(_Strict):
-    """What happens to the cluster, or to the operator, in this order."""
+    """A step: the changes of the cluster or of the operator, in this order."""
 
     step: str
     files: tuple[str, ...] = ()
-    """Manifests that the operator brings, by their paths in its sources."""
+    """Manifests of the operator, as paths in its sources."""
     apply: tuple[dict[str, Any], ...] = ()
     patch: tuple[dict[str, Any], ...] = ()
-    """Merge patches; apiVersion, kind and metadata say of what, as does subresource."""
+    """Merge patches; apiVersion, kind, metadata and subresource name the target."""
     delete: tuple[dict[str, Any], ...] = ()
     restart: bool = False
 
 
 class Explanation(_Strict):
-    """Why some differences are as they should be."""
+    """The explanation of some differences."""
 
     differences: str
-    """A pattern, as for file names, of their places."""
+    """A pattern, as for file names, of places."""
     because: str
 
 
@@ -43,21 +43,21 @@ class Wild(_Strict):
     name: str
     homepage: str
     commit: str | None = None
-    """Of the sources on GitHub; without it, the first requirement has the sources."""
+    """The commit on GitHub; without one, the first requirement has the sources."""
     requirements: tuple[str, ...]
     arguments: tuple[str, ...]
     """For ``kopf run`` and ``webop run``; ``{sources}`` is the folder of the sources."""
     variables: dict[str, str] = {}
     definitions: tuple[str, ...] = ()
-    """Manifests in the sources that are applied before the start."""
+    """Manifests in the sources to apply before the start."""
     given: tuple[dict[str, Any], ...] = ()
-    """More objects for before the start."""
+    """More objects to apply before the start."""
     random: tuple[str, ...] = ()
-    """Patterns of texts that the operator makes up."""
+    """Patterns of texts that the operator generates at random."""
     quiet: float = 8
     """The seconds without a change that end a step."""
     makes: tuple[str, ...]
-    """Patterns of objects that must be there after some step, or the play says nothing."""
+    """Patterns of objects that must exist after some step; otherwise the run is invalid."""
     steps: tuple[Step, ...]
     explained: tuple[Explanation, ...] = ()
 

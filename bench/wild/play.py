@@ -1,4 +1,4 @@
-"""One side plays the steps of an operator, on a fresh cluster of its own."""
+"""Play the steps of an operator with one side, on a new cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from webop.testing import LocalCluster
 
 _COMMANDS = {"kopf": ("-m", "kopf", "run"), "webop": ("-m", "webop", "run", "--aliased")}
 _LONGEST = 90.0  # seconds for a step
-_UNCOMPARED = {"Event", "IPAddress", "Lease"}  # notes, and what the API server makes up
+_UNCOMPARED = {"Event", "IPAddress", "Lease"}  # Events, and objects of the API server
 _LOG_LINES = 15
 
 
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """The cluster after a step."""
 
     objects: dict[str, Any]
-    """Those that were not there before the operator was, or have been changed since."""
+    """Those that were created or changed since the operator's start."""
     events: int
     seconds: float
     """From the step to the last change."""
@@ -48,7 +48,7 @@ class Player:
         self._log.write_text("")
 
     def play(self) -> list[Outcome]:
-        """Play all steps, and return what the cluster has after each."""
+        """Play all steps, and return the outcome of each."""
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(LocalCluster())
             tls = ssl.create_default_context(
@@ -93,7 +93,7 @@ class Player:
     def _apply(self, names: tuple[str, ...], bodies: tuple[dict[str, Any], ...]) -> None:
         found = [(name, sorted(self._sources.glob(name))) for name in names]
         if missing := [name for name, files in found if not files]:
-            raise BenchError(f"{self._wild.name}: the sources have no {', '.join(missing)}.")
+            raise BenchError(f"{self._wild.name}: the sources lack {', '.join(missing)}.")
         self._cluster.apply(*bodies, *(file for _, files in found for file in files))
 
     def _read(self) -> tuple[dict[str, Any], int]:
@@ -123,12 +123,12 @@ class Player:
         sub = f"/{body['subresource']}" if "subresource" in body else ""
         url = f"{prefix}{scope}/{plural}/{body['metadata']['name']}{sub}"
         headers = {"Content-Type": "application/merge-patch+json"} if content else {}
-        answer = self._http.request(method, url, headers=headers, **content)
-        if answer.is_error:
-            raise BenchError(f"{method} {url}: {answer.status_code} {answer.text[:300]}")
+        response = self._http.request(method, url, headers=headers, **content)
+        if response.is_error:
+            raise BenchError(f"{method} {url}: {response.status_code} {response.text[:300]}")
 
     def _start(self) -> None:
-        """Start the operator, and return when its probes answer."""
+        """Start the operator, and wait until its probes respond."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             probes = f"http://127.0.0.1:{free.getsockname()[1]}/healthz"
@@ -157,7 +157,7 @@ class Player:
                 if httpx.get(probes).is_success:
                     return
             time.sleep(0.2)
-        raise BenchError(f"{self._wild.name}, {self._side}: not ready; the log: {self._log}")
+        raise BenchError(f"{self._wild.name}, {self._side}: not ready. The log is {self._log}")
 
     def _stop(self) -> None:
         self._process.terminate()
@@ -169,5 +169,5 @@ class Player:
     def _check_alive(self) -> None:
         if self._process.poll() is not None:
             last = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-            what = f"{self._wild.name}, {self._side}: ended with code {self._process.returncode}"
+            what = f"{self._wild.name}, {self._side}: exited with code {self._process.returncode}"
             raise BenchError("\n".join([what, *last]))

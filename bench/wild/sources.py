@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def provide_python(wild: Wild) -> Path:
-    """Return a Python with the operator's requirements, kopf, and what webop needs; made once."""
+    """Return a Python with the requirements of the operator, kopf and webop; installed once."""
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     wanted = [f"kopf=={PEER}", *own, *wild.requirements]
     folder = CACHE / f"wild-{wild.name}-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]}"
@@ -31,7 +31,7 @@ def provide_python(wild: Wild) -> Path:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", *wanted]
         if subprocess.run(pip, check=False, timeout=1200).returncode:
-            raise BenchError(f"{wild.name}: pip has failed.")
+            raise BenchError(f"{wild.name}: pip failed.")
         (folder / "complete").touch()
     return python
 
@@ -48,12 +48,12 @@ def provide_sources(wild: Wild, given: Path | None, python: Path) -> Path:
         url = f"{wild.homepage}/archive/{wild.commit}.tar.gz"
         say(f"{wild.name}: downloading {url}")
         try:
-            answer = httpx.get(url, follow_redirects=True, timeout=120).raise_for_status()
+            response = httpx.get(url, follow_redirects=True, timeout=120).raise_for_status()
         except httpx.HTTPError as exc:
-            raise BenchError(f"{url}: {exc!r}. Name a folder that has it: --sources") from exc
+            raise BenchError(f"Cannot download {url}: {exc!r}. Use --sources instead.") from exc
         part = folder.with_suffix(".part")
-        with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(response.content)) as archive:
             archive.extractall(part, filter="data")
-        next(part.iterdir()).rename(folder)  # all is in one folder, named for the commit
+        next(part.iterdir()).rename(folder)  # the archive has one folder, named after the commit
         part.rmdir()
     return folder

@@ -17,7 +17,7 @@ import webop
 from tests.client.mocks import answer_by
 from tests.operating import eventually
 from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.replica_records import PREFIX, ReplicaRecord, decode_mark
+from webop.admission.managed.replica_records import PREFIX, ReplicaRecord, decode_record
 from webop.client.api import Client
 from webop.running import Operator, OperatorOptions
 
@@ -103,10 +103,12 @@ class FakeConfigurations:
             for plural, found in self.stored.items()
         }
 
-    def get_marks(self, plural: str = VALIDATING) -> list[ReplicaRecord]:
+    def get_records(self, plural: str = VALIDATING) -> list[ReplicaRecord]:
         annotations = self.stored[plural]["metadata"]["annotations"]
-        marks = [decode_mark(text) for key, text in annotations.items() if key.startswith(PREFIX)]
-        return [mark for mark in marks if mark is not None]
+        records = [
+            decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)
+        ]
+        return [record for record in records if record is not None]
 
 
 def answer_status(code: int) -> httpx.Response:

@@ -14,7 +14,7 @@ import httpx
 
 import webop
 from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
-from webop.admission.managed.replica_records import PREFIX, decode_mark
+from webop.admission.managed.replica_records import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
@@ -94,7 +94,7 @@ class Site:
         ]
         return [webhook for webhook in webhooks if webhook["name"] != _SENTINEL]
 
-    async def get_marks(self, which: WebhookType = WebhookType.VALIDATING) -> list[str]:
+    async def get_records(self, which: WebhookType = WebhookType.VALIDATING) -> list[str]:
         """Return the identities of the replicas that a configuration knows of, in order."""
         try:
             found = await self.client.get(KINDS[which], None, self.name)
@@ -102,7 +102,7 @@ class Site:
             return []
         annotations = found["metadata"].get("annotations") or {}
         texts = [text for key, text in annotations.items() if key.startswith(PREFIX)]
-        return sorted(mark.identity for mark in map(decode_mark, texts) if mark is not None)
+        return sorted(record.identity for record in map(decode_record, texts) if record is not None)
 
     async def has_names(self, validating: str = "", mutating: str = "") -> bool:
         """Tell whether just these webhooks are configured, in that order."""

@@ -17,8 +17,8 @@ from webop.admission.managed.replicas import (
     Configuration,
     Plan,
     build_annotations,
-    build_mark,
     build_patch,
+    build_record,
     parse_configuration,
     plan_exit,
     plan_presence,
@@ -52,7 +52,7 @@ class Cluster:
         self.writes = 0
 
     def find(self) -> Configuration:
-        return parse_configuration(self.body, lambda mark: mark.is_alive(self.now))
+        return parse_configuration(self.body, lambda record: record.is_alive(self.now))
 
     def apply(self, found: Configuration, plan: Plan) -> Plan:
         """Do what the API server does with the patch."""
@@ -60,7 +60,7 @@ class Cluster:
         body = self.body
         if body is None:
             version = str(next(self._versions))
-            annotations = build_annotations(plan.marks)
+            annotations = build_annotations(plan.records)
             self.body = {"metadata": {"annotations": annotations, "resourceVersion": version}}
             self.body["webhooks"] = list(plan.webhooks)
             return plan
@@ -122,7 +122,7 @@ class Actor:
         return [f"{name}.x" for name in self.persistent]
 
     @property
-    def mark(self) -> ReplicaRecord:
+    def record(self) -> ReplicaRecord:
         config = {"url": self.address, **build_bundle([build_pem(self.authority)])}
         if not self.authority:
             del config["caBundle"]
@@ -137,18 +137,18 @@ class Actor:
             for webhook in self.webhooks
         ]
         who: Json = {"identity": self.name, "since": self.since, "renewed": self.since}
-        return build_mark(webhooks, config, lifetime=180.0, **who)
+        return build_record(webhooks, config, lifetime=180.0, **who)
 
     def look(self) -> Plan:
         found = self.cluster.find()
         now = self.cluster.now
-        plan = plan_presence(found, self.elsewhere, self.key, self.mark, now)
+        plan = plan_presence(found, self.elsewhere, self.key, self.record, now)
         return self.cluster.apply(found, plan)
 
     def retire(self) -> Plan:
         found = self.cluster.find()
-        mark, now = self.mark.retire(), self.cluster.now
-        plan = plan_presence(found, self.elsewhere, self.key, mark, now)
+        record, now = self.record.retire(), self.cluster.now
+        plan = plan_presence(found, self.elsewhere, self.key, record, now)
         return self.cluster.apply(found, plan)
 
     def leave(self) -> Plan:

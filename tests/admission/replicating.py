@@ -125,10 +125,10 @@ class Crew:
     async def is_clean(self) -> bool:
         """Tell whether there is neither a webhook nor a replica in the cluster."""
         names = await self.site.has_names()
-        return names and not any([await self.site.get_marks(which) for which in KINDS])
+        return names and not any([await self.site.get_records(which) for which in KINDS])
 
     async def tear(self, which: WebhookType) -> None:
-        """Do what a person with bad intentions does: remove the webhooks and the marks."""
+        """Do what a person with bad intentions does: remove the webhooks and the records."""
         found = await self.site.client.get(KINDS[which], None, self.site.name)
         annotations = found["metadata"]["annotations"]
         gone = {key: None for key in annotations if key.startswith(PREFIX)}

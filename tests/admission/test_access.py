@@ -76,7 +76,7 @@ async def test_a_server_that_cannot_be_seen_is_warned_of(
     async with connect(Vault({"test": info})) as access:
         assert await access.fetch_certificate() is None
     server.close()
-    assert f"The certificate of https://127.0.0.1:{port} cannot be seen" in caplog.text
+    assert f"Cannot read the certificate of https://127.0.0.1:{port}" in caplog.text
 
 
 async def test_the_namespace_is_that_of_the_credentials(webop_cluster: LocalCluster) -> None:

@@ -42,7 +42,7 @@ from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.hosting import Hosting, current_hosting
 
 MINIKUBE_NAMES = ServerNames(
-    authority="minikubeCA",
+    ca_name="minikubeCA",
     common_name="minikube",
     organizations=["system:masters"],
     hostnames=["minikubeCA", "control-plane.minikube.internal"],
@@ -139,7 +139,7 @@ async def test_a_failed_detection_is_told_of(
     with host(FakeAccess(PLAIN, APIError("no way"))):
         async with serve(webop.WebhookAutoServer(port=0), fn):
             pass
-    assert "The kind of the cluster cannot be detected: no way" in caplog.text
+    assert "Cannot detect the kind of cluster: no way" in caplog.text
 
 
 @pytest.mark.feature("ADM-86")

@@ -55,7 +55,7 @@ def test_a_webhook_for_all_of_what_a_cluster_needs_draws_a_warning(
     names: Any, options: Any, what: str, decorator: Any
 ) -> None:
     (line,) = find(*names, decorator=decorator, **options)
-    assert line.startswith(f"Webhook 'check' is asked about all {what}: ")
+    assert line.startswith(f"Webhook 'check' is called for all {what}: ")
     assert "namespace_selector=" in line
     assert "failure_policy='Ignore'" in line
     assert "\n" not in line
@@ -90,7 +90,7 @@ def test_nothing_is_told_of_what_is_not_in_the_cluster(names: Any) -> None:
 def test_a_webhook_for_webhooks_is_told_to_be_for_nothing() -> None:
     (line,) = find("mutatingwebhookconfigurations", labels={"a": "b"})
     assert line.startswith("Webhook 'check' is for mutatingwebhookconfigurations: ")
-    assert line.endswith("API servers ask no webhook about these.")
+    assert line.endswith("API servers never call webhooks for these.")
 
 
 def test_each_handler_is_told_of() -> None:

@@ -69,7 +69,7 @@ async def test_problems_of_the_api_server_are_waited_out(
         await managing.wait_applied()
         assert managing.manager.problem == ""
     assert server.get_names() == {VALIDATING: ["v", "p"]}
-    assert "The webhooks are not configured yet, to be retried" in caplog.text
+    assert "Cannot write the webhook configurations" in caplog.text
 
 
 async def test_a_refusal_of_what_is_configured_is_an_error(
@@ -109,7 +109,7 @@ async def test_a_refusal_later_is_a_problem_but_no_reason_to_stop_serving(
         assert managing.manager.is_applied.is_set()
         await eventually(lambda: not managing.manager.problem)
     assert server.get_names() == {VALIDATING: []}
-    assert "The webhooks are not kept up, to be retried" in caplog.text
+    assert "Cannot update the webhook configurations" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ async def test_replicas_that_write_all_at_once_all_get_there(
         server.gate.set()
         for managing in all_of_them:
             await managing.wait_applied()
-        assert len(server.get_marks()) == len(all_of_them)
+        assert len(server.get_records()) == len(all_of_them)
         await asyncio.gather(*(managing.manager.withdraw() for managing in all_of_them))
     assert server.conflicts
-    assert server.get_marks() == []
+    assert server.get_records() == []
     assert server.get_names() == {VALIDATING: ["p"]}
 
 
@@ -224,7 +224,7 @@ async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
             managing.operator.context.cluster_view.update(resources)
             count = len(resources) * 2 - 1
             await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
-    assert caplog.text.count("Webhook 'all-pods' is asked about all pods") == 1
+    assert caplog.text.count("Webhook 'all-pods' is called for all pods") == 1
 
 
 async def test_the_own_namespace_and_account_are_exempted_if_so_set(
@@ -260,8 +260,8 @@ async def test_replicas_go_by_the_clock_of_the_api_server(
     server.ahead = dt.timedelta(hours=hours)
     async with manage(registry, server) as managing:
         await managing.wait_applied()
-    (mark,) = server.get_marks()
-    distance = mark.renewed - dt.datetime.now(dt.UTC) - server.ahead
+    (record,) = server.get_records()
+    distance = record.renewed - dt.datetime.now(dt.UTC) - server.ahead
     assert abs(distance) < dt.timedelta(seconds=30)
 
 
@@ -270,11 +270,11 @@ async def test_marks_are_renewed_and_the_webhooks_put_right_on_the_occasion(
 ) -> None:
     async with manage(registry, server, replica_lifetime=0.6) as managing:
         await managing.wait_applied()
-        (mark,) = server.get_marks()
-        await eventually(lambda: server.get_marks()[0].renewed > mark.renewed)
+        (record,) = server.get_records()
+        await eventually(lambda: server.get_records()[0].renewed > record.renewed)
         server.put(VALIDATING, [])
         await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
-        assert server.get_marks()[0].since == mark.since
+        assert server.get_records()[0].since == record.since
         del server.stored[VALIDATING]
         await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
 
@@ -286,15 +286,15 @@ async def test_after_an_outage_the_others_have_the_time_to_come_back(
         await managing.wait_applied()
         async with manage(registry, server, replica_lifetime=1.5) as other:
             await other.wait_applied()
-            assert len(server.get_marks()) == 2
+            assert len(server.get_records()) == 2
             server.gate.clear()
         started = time.monotonic()
         await eventually(lambda: time.monotonic() - started > 2)
         server.gate.set()
         server.requests.clear()
         await eventually(lambda: len(server.requests) > 4)
-        assert len(server.get_marks()) == 2
-        await eventually(lambda: len(server.get_marks()) == 1)
+        assert len(server.get_records()) == 2
+        await eventually(lambda: len(server.get_records()) == 1)
 
 
 async def test_a_config_is_confirmed_when_its_authorities_are_trusted(

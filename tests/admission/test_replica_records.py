@@ -13,7 +13,7 @@ from webop.admission.managed.replica_records import (
     Served,
     build_bundle,
     build_key,
-    decode_mark,
+    decode_record,
     join_address,
     list_targets,
     parse_bundle,
@@ -27,7 +27,7 @@ ONE = "-----BEGIN CERTIFICATE-----\nAAA\nBBB\n-----END CERTIFICATE-----"
 TWO = "-----BEGIN CERTIFICATE-----\nCCC\n-----END CERTIFICATE-----"
 
 
-def build_mark(**fields: Any) -> ReplicaRecord:
+def build_record(**fields: Any) -> ReplicaRecord:
     chosen: dict[str, Any] = {
         "identity": "user@host/1",
         "process": "1-2-abcdefabcdef",
@@ -39,22 +39,22 @@ def build_mark(**fields: Any) -> ReplicaRecord:
             "b.x": Served("/b", frozenset({"g/v1/parcels", "g/v1/parcels/*"})),
             "a.x": Served("/a", frozenset()),
         },
-        "authorities": (ONE, TWO),
+        "cas": (ONE, TWO),
         "definitions": {"b.x": {"name": "b.x", "rules": []}},
     }
     return ReplicaRecord(**{**chosen, **fields})
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
-    mark = build_mark()
-    read = decode_mark(mark.encode())
-    assert read == mark
+    record = build_record()
+    read = decode_record(record.encode())
+    assert read == record
     assert list(read.served) == ["b.x", "a.x"]
 
 
 def test_a_mark_of_a_version_that_did_not_tell_its_process_is_read() -> None:
-    text = build_mark().encode().replace('"process":"1-2-abcdefabcdef",', "")
-    assert decode_mark(text) == build_mark(process="")
+    text = build_record().encode().replace('"process":"1-2-abcdefabcdef",', "")
+    assert decode_record(text) == build_record(process="")
 
 
 def test_a_mark_is_small() -> None:
@@ -63,7 +63,7 @@ def test_a_mark_is_small() -> None:
         name: Served(f"/some_handler_{name}", frozenset({"example.com/v1/widgets"}))
         for name in names
     }
-    assert len(build_mark(served=served, definitions={}).encode()) < 4000
+    assert len(build_record(served=served, definitions={}).encode()) < 4000
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_a_mark_is_small() -> None:
     [
         ("", "nothing"),
         ("{", "broken JSON"),
-        ("[]", "not a mark"),
+        ("[]", "not a record"),
         ("{}", "no fields"),
-        (build_mark().encode().replace('"lifetime":180.0', '"lifetime":"long"'), "a number"),
-        (build_mark().encode().replace("+00:00", ""), "no time zone"),
-        (build_mark().encode().replace('"targets"', '"others"'), "no targets"),
-        (build_mark().encode().replace('"rules":[]', '"rules":{}').replace("}}", "}", 1), "cut"),
+        (build_record().encode().replace('"lifetime":180.0', '"lifetime":"long"'), "a number"),
+        (build_record().encode().replace("+00:00", ""), "no time zone"),
+        (build_record().encode().replace('"targets"', '"others"'), "no targets"),
+        (build_record().encode().replace('"rules":[]', '"rules":{}').replace("}}", "}", 1), "cut"),
     ],
 )
 def test_what_is_not_a_mark_is_none(text: str, why: str) -> None:
-    assert decode_mark(text) is None, why
+    assert decode_record(text) is None, why
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_what_is_not_a_mark_is_none(text: str, why: str) -> None:
     [(-3600, True), (0, True), (179, True), (180, True), (180.5, False), (3600, False)],
 )
 def test_a_mark_lives_as_long_as_it_says(age: float, is_alive: bool) -> None:
-    mark = build_mark(renewed=NOW - dt.timedelta(seconds=age))
-    assert mark.is_alive(NOW) is is_alive
+    record = build_record(renewed=NOW - dt.timedelta(seconds=age))
+    assert record.is_alive(NOW) is is_alive
 
 
 def test_the_targets_of_a_path_are_those_of_all_of_its_webhooks() -> None:
@@ -98,9 +98,9 @@ def test_the_targets_of_a_path_are_those_of_all_of_its_webhooks() -> None:
         "x-2": Served("/x", frozenset({"g/v1/b"})),
         "y": Served("/y", frozenset({"g/v1/c"})),
     }
-    mark = build_mark(served=served)
-    assert mark.get_targets("/x") == {"g/v1/a", "g/v1/b"}
-    assert mark.get_targets("/z") == frozenset()
+    record = build_record(served=served)
+    assert record.get_targets("/x") == {"g/v1/a", "g/v1/b"}
+    assert record.get_targets("/z") == frozenset()
 
 
 @pytest.mark.parametrize("identity", ["", "me", "user@host/1/ä", "x" * 1000])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.admission.planning import NOW, SERVICE, Actor, Cluster, Json, build_webhook
 from webop.admission.managed.replica_records import Served
-from webop.admission.managed.replicas import build_mark, build_patch, is_same, plan_presence
+from webop.admission.managed.replicas import build_patch, build_record, is_same, plan_presence
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_renewal_leaves_the_webhooks_out_of_the_patch(cluster: Cluster) -> Non
     actor.look()
     cluster.now += dt.timedelta(seconds=60)
     found = cluster.find()
-    patch = build_patch(found, plan_presence(found, {}, actor.key, actor.mark, cluster.now))
+    patch = build_patch(found, plan_presence(found, {}, actor.key, actor.record, cluster.now))
     assert patch
     assert patch.keys() == {"metadata"}
 
@@ -86,7 +86,7 @@ def test_a_rollout_that_renames_a_handler_never_leaves_objects_unchecked(
     assert cluster.names == "same new"
     for new in news:
         assert not new.look().deferred
-    assert not [mark for mark in cluster.find().marks.values() if mark.definitions]
+    assert not [record for record in cluster.find().records.values() if record.definitions]
 
 
 def test_one_that_retires_hands_its_webhooks_over_and_is_trusted_until_it_leaves(
@@ -211,7 +211,7 @@ def test_a_replica_that_is_not_heard_of_is_gone_and_comes_back(cluster: Cluster)
     two.look()
     assert cluster.names == "x"
     assert cluster.trusted == {("two",)}
-    assert list(cluster.find().marks) == [two.key]
+    assert list(cluster.find().records) == [two.key]
     one.look()
     assert {frozenset(names) for names in cluster.trusted} == {frozenset({"one", "two"})}
     two.leave()
@@ -227,7 +227,7 @@ def test_the_last_live_one_takes_the_webhooks_of_dead_ones_along(cluster: Cluste
     cluster.now += dt.timedelta(seconds=20)
     two.leave()
     assert cluster.names == ""
-    assert not cluster.find().marks
+    assert not cluster.find().records
     assert not cluster.find().stale
 
 
@@ -286,19 +286,21 @@ def test_webhooks_edited_by_hand_are_put_right_by_the_next_who_looks(cluster: Cl
     two.look()
     one.look()
     assert cluster.names == "x y"
-    assert len(cluster.find().marks) == 2
+    assert len(cluster.find().records) == 2
 
 
 def test_a_replica_that_is_only_in_the_other_configuration_serves_nothing_here(
     cluster: Cluster,
 ) -> None:
     old = Actor(Cluster(), "old", build_webhook("x"))
-    marks = old.look().marks
+    records = old.look().records
     new = Actor(cluster, "new", build_webhook("x"))
-    new.elsewhere = marks
+    new.elsewhere = records
     assert new.look().deferred == {"x.x"}
     assert cluster.names == ""
-    new.elsewhere = {key: dataclasses.replace(m, address={"url": "o"}) for key, m in marks.items()}
+    new.elsewhere = {
+        key: dataclasses.replace(m, address={"url": "o"}) for key, m in records.items()
+    }
     assert not new.look().deferred
     assert cluster.names == "x"
     new.elsewhere = {}
@@ -318,9 +320,11 @@ def test_webhooks_stay_for_one_that_has_retired_until_it_leaves(cluster: Cluster
 
 def test_one_that_was_cut_off_in_its_withdrawal_holds_nothing_up(cluster: Cluster) -> None:
     old = Actor(Cluster(), "old", build_webhook("x"))
-    marks = old.look().marks
+    records = old.look().records
     new = Actor(cluster, "new", build_webhook("x"))
-    new.elsewhere = {key: dataclasses.replace(mark, is_in_both=True) for key, mark in marks.items()}
+    new.elsewhere = {
+        key: dataclasses.replace(record, is_in_both=True) for key, record in records.items()
+    }
     assert not new.look().deferred
     assert cluster.names == "x"
 
@@ -330,10 +334,13 @@ def test_the_webhooks_of_the_last_one_stay_for_one_that_is_about_to_come(
 ) -> None:
     old = Actor(cluster, "old", build_webhook("x"))
     old.look()
-    old.elsewhere = {**old.look().marks, **Actor(Cluster(), "new", build_webhook("y")).look().marks}
+    old.elsewhere = {
+        **old.look().records,
+        **Actor(Cluster(), "new", build_webhook("y")).look().records,
+    }
     old.leave()
     assert cluster.names == "x"
-    assert not cluster.find().marks
+    assert not cluster.find().records
     new = Actor(cluster, "new", build_webhook("x"))
     new.look()
     new.leave()
@@ -345,11 +352,11 @@ def test_one_whose_path_has_changed_waits_as_a_new_one_does(cluster: Cluster) ->
     old.look()
     new = Actor(cluster, "new")
     webhook = {**build_webhook("x"), "clientConfig": {"url": f"{SERVICE}/typed/x"}}
-    mark = build_mark(
+    record = build_record(
         [webhook], {"url": SERVICE}, identity="new", since=NOW, renewed=NOW, lifetime=180
     )
     found = cluster.find()
-    cluster.apply(found, plan_presence(found, {}, new.key, mark, cluster.now))
+    cluster.apply(found, plan_presence(found, {}, new.key, record, cluster.now))
     assert cluster.urls == {"x": f"{SERVICE}/x"}
     old.leave()
     assert cluster.urls == {"x": f"{SERVICE}/typed/x"}
@@ -408,6 +415,6 @@ def test_what_the_api_server_fills_in_is_no_change(filled: Json, is_equal: bool)
 
 
 def test_marks_of_served_webhooks_carry_paths_and_resources() -> None:
-    offer = Actor(Cluster(), "r", build_webhook("x", "ab")).mark
+    offer = Actor(Cluster(), "r", build_webhook("x", "ab")).record
     assert offer.served == {"x.x": Served("/x", frozenset({"g/v1/a", "g/v1/b"}))}
     assert "clientConfig" not in offer.definitions["x.x"]

@@ -107,7 +107,7 @@ async def test_the_clock_and_the_account_are_those_of_the_api_server(
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     review = await restricted.request("POST", path, body={"metadata": {}})
     told = dt.datetime.fromisoformat(review["metadata"]["creationTimestamp"])
-    assert abs(told - clock.tell()) < dt.timedelta(seconds=30)
+    assert abs(told - clock.now()) < dt.timedelta(seconds=30)
 
 
 @pytest.mark.parametrize("exempt", ["exempt_account", "exempt_namespace"])
@@ -155,7 +155,7 @@ async def test_two_operators_with_certificates_and_addresses_of_their_own(site: 
             (webhook,) = await site.get_webhooks(VALIDATING) or []
             bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
             assert bundle.count(b"BEGIN CERTIFICATE") == 2
-        assert len(await site.get_marks()) == 1
+        assert len(await site.get_records()) == 1
         (webhook,) = await site.get_webhooks(VALIDATING) or []
         await until(lambda: is_answered(site), "the other one in charge")
         assert await is_refused_by("one")
@@ -189,7 +189,7 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
 
 async def has_replicas(site: Site, count: int) -> bool:
     """Tell whether so many replicas are in place."""
-    return len(await site.get_marks()) == count
+    return len(await site.get_records()) == count
 
 
 async def test_nothing_passes_while_replicas_are_replaced_one_after_another(

@@ -96,35 +96,35 @@ class Story:
     def check(self, before: set[tuple[str, str]]) -> None:
         """Check what is promised of webhooks, after what was in force before."""
         story = "\n".join(self.told)
-        webhooks, marks = self.cluster.webhooks, self.cluster.find().marks
-        served = {name.removesuffix(".x") for mark in marks.values() for name in mark.served}
+        webhooks, records = self.cluster.webhooks, self.cluster.find().records
+        served = {name.removesuffix(".x") for record in records.values() for name in record.served}
         missing = {name for name, _ in before} & served - set(webhooks)
         assert not missing, f"{missing}: missing\n{story}"
         if self.cluster.find().stale:
             return  # some are dead, and nobody has looked since
         assert set(webhooks) <= served, f"nobody serves a webhook\n{story}"
         for name, webhook in webhooks.items():
-            mine = [mark for mark in marks.values() if f"{name}.x" in mark.served]
-            places = {f"{mark.address['url']}/{name}" for mark in mine}
+            mine = [record for record in records.values() if f"{name}.x" in record.served]
+            places = {f"{record.address['url']}/{name}" for record in mine}
             assert webhook["clientConfig"]["url"] in places, f"{name} leads to nobody\n{story}"
-        wanted = {pem.split()[2] for mark in marks.values() for pem in mark.authorities}
+        wanted = {pem.split()[2] for record in records.values() for pem in record.cas}
         assert all(set(trusted) == wanted for trusted in self.cluster.trusted), story
-        assert marks or not webhooks, story
+        assert records or not webhooks, story
 
     def check_resources(self, before: set[tuple[str, str]]) -> None:
         """Check what is promised of the resources of webhooks, once all have looked."""
         story = "\n".join(self.told)
-        marks, after = self.cluster.find().marks.values(), self.list_targets()
+        records, after = self.cluster.find().records.values(), self.list_targets()
         # A webhook has to stay: what serves it now may be for other resources altogether.
         changed = {name for name, _ in before} - {name for name, _ in before & after}
         for name, target in before | after:
-            judging = [m for m in marks if f"g/v1/{target}" in m.get_targets(f"/{name}")]
+            judging = [m for m in records if f"g/v1/{target}" in m.get_targets(f"/{name}")]
             if (name, target) in after:
                 assert judging or not self.actors, f"{name} of {target}: of nobody\n{story}"
             else:
                 assert not judging, f"{name} of {target} is missing\n{story}"
             if (name, target) not in before and name not in changed:
-                assert len(judging) == len(marks), f"{name} of {target} came too early\n{story}"
+                assert len(judging) == len(records), f"{name} of {target} came too early\n{story}"
 
     def settle(self) -> None:
         """Come to rest: then all is as the living want it, and nothing is written any more."""

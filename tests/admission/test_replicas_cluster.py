@@ -58,7 +58,7 @@ async def test_the_exit_of_one_of_two_changes_nothing_and_that_of_both_ends_it(
     before = await get_contents(site)
     await one.leave()
     assert await get_contents(site) == before
-    assert len(await site.get_marks()) == 1
+    assert len(await site.get_records()) == 1
     assert not await crew.is_allowed("bad")
     await two.leave()
     assert await crew.is_clean()
@@ -114,8 +114,8 @@ async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site)
     for member in members:
         await member.wait_applied()
     assert await site.has_names("x z", "y")
-    assert len(await site.get_marks(VALIDATING)) == 5
-    assert len(await site.get_marks(MUTATING)) == 5
+    assert len(await site.get_records(VALIDATING)) == 5
+    assert len(await site.get_records(MUTATING)) == 5
     await asyncio.gather(*(member.leave() for member in members))
     assert await crew.is_clean()
 
@@ -128,7 +128,7 @@ async def test_one_that_comes_while_the_last_one_goes_keeps_its_webhooks(
         new = crew.begin("x")
         await asyncio.gather(old.leave(), new.wait_applied())
         assert await site.has_names("x")
-        assert len(await site.get_marks()) == 1
+        assert len(await site.get_records()) == 1
         await new.leave()
 
 
@@ -149,9 +149,9 @@ async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_u
     await killed.kill()
 
     async def is_alone() -> bool:
-        return len(await site.get_marks()) == 1
+        return len(await site.get_records()) == 1
 
-    await until(is_alone, "the end of the mark")
+    await until(is_alone, "the end of the record")
     assert await site.has_names("x")
     await other.leave()
     assert await crew.is_clean()
@@ -193,9 +193,9 @@ async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
     await crew.start("new", replica_lifetime=3.0)
     await old.kill()
     assert await site.has_names("old")
-    assert f"In force when all replicas serve it, but not yet: new.{site.name}. (" in caplog.text
+    assert f"before enabling them: new.{site.name}. (" in caplog.text
     await site.wait_for_names("new")
-    await eventually(lambda: "All webhooks are in force." in caplog.text)
+    await eventually(lambda: "All webhooks are enabled." in caplog.text)
     assert f"Replicas in {KINDS[VALIDATING].plural}/{site.name} that are gone" in caplog.text
 
 
@@ -207,7 +207,7 @@ async def test_persistent_webhooks_stay_after_the_last_exit_until_nobody_has_the
     for member in members:
         await member.leave()
     assert await site.has_names("stays", "fills")
-    assert await site.get_marks() == []
+    assert await site.get_records() == []
     assert not await crew.is_allowed("any")
     next_version = await crew.start("other")
     assert await site.has_names("other")
@@ -244,8 +244,8 @@ async def test_what_others_have_removed_is_restored_at_the_next_look(
     await crew.tear(MUTATING)
 
     async def is_restored() -> bool:
-        marks = [len(await site.get_marks(which)) for which in KINDS]
-        return marks == [2, 2] and await site.has_names("x", "y")
+        records = [len(await site.get_records(which)) for which in KINDS]
+        return records == [2, 2] and await site.has_names("x", "y")
 
     await until(is_restored, "the restored configurations")
 

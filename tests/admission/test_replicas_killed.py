@@ -72,7 +72,7 @@ async def test_a_killed_process_that_is_started_again_takes_its_webhooks_over_at
     async with workshop.start(*args, KUBECONFIG=kubeconfig) as command:
         await site.wait_for_names("x", "y")
         assert (await site.create("any")).status_code == 403
-        (killed,) = await site.get_marks()
+        (killed,) = await site.get_records()
         await command.stop(signal.SIGKILL)
     assert await site.has_names("x", "y")
     assert (await site.create("any")).status_code == 500
@@ -84,8 +84,8 @@ async def test_a_killed_process_that_is_started_again_takes_its_webhooks_over_at
 
         await until(is_judged, "the next run in charge")
         await site.wait_for_names("x")  # nobody else serves y any more
-        (mark,) = await site.get_marks()
-        assert mark != killed
+        (record,) = await site.get_records()
+        assert record != killed
         assert await command.stop(signal.SIGTERM) == 0
     assert await site.has_names()
 
@@ -104,6 +104,6 @@ async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
         assert await site.has_names()
         command.process.send_signal(signal.SIGCONT)
         await site.wait_for_names("x", "y")
-        assert len(await site.get_marks()) == 1
+        assert len(await site.get_records()) == 1
         await command.stop(signal.SIGTERM)
     assert await crew.is_clean()

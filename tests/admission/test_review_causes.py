@@ -12,7 +12,7 @@ import pytest
 import webop
 from tests.admissions import build_object, serve
 from webop.field_errors import render_path
-from webop.handling.policy import Attempt, judge_failure
+from webop.handling.policy import Attempt, classify_failure
 
 Json = dict[str, Any]
 
@@ -119,8 +119,8 @@ async def test_texts_that_json_cannot_hold_are_replaced(registry: webop.Operator
 @pytest.mark.parametrize(
     ("causes", "message"),
     [
-        ([5], "causes= are webop.AdmissionCause, or mappings .* not 5"),
-        ("spec", "causes= are webop.AdmissionCause"),
+        ([5], "causes= must be webop.AdmissionCause, or mappings .* got 5"),
+        ("spec", "causes= must be webop.AdmissionCause"),
         ([{"field": "spec"}], "message"),
         ([{"field": "spec", "message": "no", "path": "x"}], "path"),
     ],
@@ -288,7 +288,7 @@ def test_a_validation_error_elsewhere_is_an_exception_like_others() -> None:
     registry = webop.OperatorRegistry()
     webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
     (handler,) = registry.select_resource_handlers()
-    outcome = judge_failure(
+    outcome = classify_failure(
         handler,
         validate({}),
         Attempt(0, 0),
@@ -352,9 +352,13 @@ async def test_notes_that_the_api_server_would_not_take_are_left_out(
     async with serve(registry=registry) as site:
         response = await site.review()
     assert response["auditAnnotations"] == {"5": "6", "b": "None", "c": "?", "None": "x"}
-    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "Dropped the audit" in record.getMessage()
+    ]
     assert len(lines) == 9
-    assert "The audit annotation 'a/b' is left out: keys have up to 63" in lines[0]
+    assert "Dropped the audit annotation 'a/b': a key must have at most 63" in lines[0]
     assert not any("\n" in line for line in lines)
 
 

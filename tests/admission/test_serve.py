@@ -44,8 +44,8 @@ async def test_a_handler_that_returns_allows_the_request(
         (webop.PermanentError("Meh!"), "Meh!", 500),
         (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),
-        (StopIteration(), "The handler has raised StopIteration().", 500),
-        (SystemExit(3), "The handler has raised SystemExit(3)", 500),
+        (StopIteration(), "The handler raised StopIteration().", 500),
+        (SystemExit(3), "The handler raised SystemExit(3)", 500),
     ],
 )
 async def test_a_handler_that_raises_refuses_the_request(
@@ -211,7 +211,10 @@ async def test_a_refusal_carries_no_patch(registry: webop.OperatorRegistry) -> N
     ("breaker", "reason"),
     [
         (lambda patch: patch.fns.append(lambda body: body["no-such"]), "'no-such'"),
-        (lambda patch: patch.update(spec={"x": object()}), "The patch cannot be put into JSON"),
+        (
+            lambda patch: patch.update(spec={"x": object()}),
+            "The patch has a value that JSON cannot represent",
+        ),
         (lambda patch: patch.update({"spec": {5: 6}}), ""),
     ],
 )
@@ -507,4 +510,4 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
         response = await site.review(None, build_object())
     assert response["allowed"] is True
     assert "patch" not in response
-    assert "Nothing can be changed on DELETE" in caplog.text
+    assert "A DELETE cannot change the object" in caplog.text

@@ -48,7 +48,7 @@ async def test_the_last_two_that_exit_in_between_each_other_leave_nothing() -> N
     one[WebhookType.VALIDATING].leave()  # and is about to leave the other one
 
     def leave_with_two() -> None:
-        two[WebhookType.VALIDATING].elsewhere = mutating.find().marks
+        two[WebhookType.VALIDATING].elsewhere = mutating.find().records
         two[WebhookType.VALIDATING].leave()
         two[WebhookType.MUTATING].leave()
 
@@ -63,5 +63,5 @@ async def test_the_last_two_that_exit_in_between_each_other_leave_nothing() -> N
     shared = SharedConfigurations(both, "x")  # type: ignore[arg-type]
     await shared.settle(decide, NOW + dt.timedelta(seconds=10))
     assert (validating.names, mutating.names) == ("", "")
-    assert not validating.find().marks
-    assert not mutating.find().marks
+    assert not validating.find().records
+    assert not mutating.find().records

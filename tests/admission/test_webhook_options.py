@@ -32,7 +32,7 @@ def declare(
     return registry.select_webhooks()
 
 
-def build(handlers: list[WebhookHandler], exemptions: Exclusions | None = None) -> dict[str, Any]:
+def build(handlers: list[WebhookHandler], exclusions: Exclusions | None = None) -> dict[str, Any]:
     """Return the webhook of a handler."""
     (handler,) = handlers
     configuration = build_configuration(
@@ -41,7 +41,7 @@ def build(handlers: list[WebhookHandler], exemptions: Exclusions | None = None) 
         handlers=handlers,
         resources=[KEX],
         client_config={"url": "https://host"},
-        **({} if exemptions is None else {"exemptions": exemptions}),
+        **({} if exclusions is None else {"exclusions": exclusions}),
     )
     (webhook,) = configuration["webhooks"]
     assert isinstance(webhook, dict)
@@ -180,7 +180,7 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "match_conditions",
             [{"name": "a", "expression": "true"}, {"name": "a", "expression": "false"}],
             ValueError,
-            "a name of its own for each condition",
+            "a different name for each condition",
         ),
         (
             "match_conditions",
@@ -191,7 +191,12 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         ("namespace_selector", "a=b", TypeError, "a mapping of labels"),
         ("namespace_selector", ["a"], TypeError, "a mapping of labels"),
         ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
-        ("namespace_selector", {"a": lambda **_: True}, TypeError, "only the API server knows"),
+        (
+            "namespace_selector",
+            {"a": lambda **_: True},
+            TypeError,
+            "the API server checks the labels",
+        ),
         ("namespace_selector", {"a b": "c"}, ValueError, "a name like 'app' .*, got 'a b'"),
         (
             "namespace_selector",
@@ -368,7 +373,7 @@ def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start(
         handlers=registry.select_webhooks(),
         resources=[KEX, secrets],
         client_config={"url": "https://host"},
-        exemptions=Exclusions(secret=("ns", "certs")),
+        exclusions=Exclusions(secret=("ns", "certs")),
     )["webhooks"]
     (condition,) = guard["matchConditions"]
     assert condition["name"] == "not-the-certificate"

@@ -56,13 +56,13 @@ class Place:
         decorator(*self.site.names, **options)(lambda **_: None)
 
     async def apply(
-        self, reason: WebhookType = VALIDATING, exemptions: Exclusions | None = None
+        self, reason: WebhookType = VALIDATING, exclusions: Exclusions | None = None
     ) -> list[Json]:
         """Create the configuration; return the webhooks as the API server has them."""
-        await self.site.client.create(KINDS[reason], None, self.build(reason, exemptions))
+        await self.site.client.create(KINDS[reason], None, self.build(reason, exclusions))
         return await self.site.get_webhooks(reason) or []
 
-    def build(self, reason: WebhookType, exemptions: Exclusions | None = None) -> Json:
+    def build(self, reason: WebhookType, exclusions: Exclusions | None = None) -> Json:
         """Return the configuration."""
         return build_configuration(
             reason=reason,
@@ -70,7 +70,7 @@ class Place:
             handlers=self.registry.select_webhooks(),
             resources=[self.site.objects.kind.resource],
             client_config={"url": NOWHERE},
-            exemptions=exemptions or Exclusions(),
+            exclusions=exclusions or Exclusions(),
         )
 
     async def create(
@@ -144,9 +144,9 @@ async def test_the_api_server_takes_all_options_at_once(place: Place, reason: We
     if reason is MUTATING:
         options["reinvocation_policy"] = "IfNeeded"
     place.declare(reason, **options)
-    exemptions = Exclusions(namespace="some-namespace", username='a "user" \\ 😀\n')
-    (sent,) = place.build(reason, exemptions)["webhooks"]
-    (taken,) = await place.apply(reason, exemptions)
+    exclusions = Exclusions(namespace="some-namespace", username='a "user" \\ 😀\n')
+    (sent,) = place.build(reason, exclusions)["webhooks"]
+    (taken,) = await place.apply(reason, exclusions)
     assert len(taken["matchConditions"]) == 64
     assert taken == {**sent, "name": "check"}
 
@@ -200,7 +200,7 @@ async def test_the_namespace_of_the_operator_is_left_out(place: Place) -> None:
     other = f"{own}-other"
     await place.site.client.create(NAMESPACES, None, {"metadata": {"name": other}})
     place.declare()
-    await place.apply(exemptions=Exclusions(namespace=own))
+    await place.apply(exclusions=Exclusions(namespace=own))
     await place.wait_in_force(namespace=other)
     assert not await place.is_asked()
 
@@ -208,7 +208,7 @@ async def test_the_namespace_of_the_operator_is_left_out(place: Place) -> None:
 @pytest.mark.parametrize("user", ["system:serviceaccount:ns:operator", 'o"neill\\'])
 async def test_the_account_of_the_operator_is_left_out(place: Place, user: str) -> None:
     place.declare()
-    await place.apply(exemptions=Exclusions(username=user))
+    await place.apply(exclusions=Exclusions(username=user))
     await place.wait_in_force()
     assert not await place.is_asked(user=user)
     assert await place.is_asked(user="somebody")

@@ -32,8 +32,8 @@ def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_without_go_the_go_peer_is_skipped_with_the_reason(tmp_path: Path) -> None:
     done = run("bench", "idle", "--sides", "go", PATH="/nowhere", WEBOP_CACHE=str(tmp_path))
     assert done.returncode == 1
-    assert "no Go on PATH: the side go is skipped" in done.stderr
-    assert "no side to measure" in done.stderr
+    assert "Go is not on PATH. Skipping the side go." in done.stderr
+    assert "No side is available" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["idle", "--sides", "rust"]])

@@ -116,7 +116,7 @@ def test_sources_are_downloaded_at_their_commit_unless_a_folder_has_them(
         sources = provide_sources(here, None, Path(sys.executable))
         assert [path.name for path in sources.iterdir()] == ["handlers.py"]
         gone = wild.model_copy(update={"homepage": f"{place}/other", "commit": "abd"})
-        with pytest.raises(BenchError, match="Name a folder that has it: --sources"):
+        with pytest.raises(BenchError, match=r"Use --sources instead\."):
             provide_sources(gone, None, Path(sys.executable))
         server.shutdown()
     (tmp_path / "anarchy").mkdir()

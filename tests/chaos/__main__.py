@@ -11,26 +11,31 @@ from pathlib import Path
 
 from tests.chaos.invariants import judge
 from tests.chaos.plan import build_plan
-from tests.chaos.story import Times, collect, find_idle_daemons, play, set_up, summarize, tell
+from tests.chaos.story import Times, collect, describe, find_idle_daemons, play, set_up, summarize
 from tests.proving import Say, prove
 from webop.testing import LocalCluster
 
-_TOLD = 3  # violations of a rule that are shown in full
+_SHOWN = 3  # violations of a rule that are shown in full
 
 
 def main() -> int:
-    """Run it; return 0 if nothing was violated."""
+    """Run the command line; return 0 if no rule was violated."""
     defaults = Times()
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     add = parser.add_argument
     add("--minutes", type=float, default=defaults.minutes, help="minutes of faults (%(default)g)")
     add("--objects", type=int, default=defaults.objects, help="objects at once (%(default)d)")
     add("--rate", type=float, default=defaults.rate, help="changes per second (%(default)g)")
-    add("--replicas", type=int, default=defaults.replicas, help="with a Lease (%(default)d)")
-    add("--seed", type=int, default=defaults.seed, help="of the plan of faults (%(default)d)")
+    add(
+        "--replicas",
+        type=int,
+        default=defaults.replicas,
+        help="replicas with a Lease (%(default)d)",
+    )
+    add("--seed", type=int, default=defaults.seed, help="seed of the faults (%(default)d)")
     add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
-    add("--alone", action="store_true", help="one replica, and no Lease")
-    add("--keep", type=Path, metavar="FOLDER", help="a new folder for logs and evidence")
+    add("--alone", action="store_true", help="one replica without a Lease")
+    add("--keep", type=Path, metavar="FOLDER", help="write logs and evidence to a new folder")
     chosen = vars(parser.parse_args())
     has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
     times = Times(**chosen)
@@ -53,7 +58,7 @@ async def _run(
     plan = build_plan(times.seed, times.minutes * 60, times.replicas if has_lease else 1)
     try:
         async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
-            say(f"the replicas are ready, on Kubernetes {cluster.version}; {len(plan)} faults")
+            say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
             took = await play(stage, times, plan, say)
             evidence = collect(stage)
             violations = [*stage.problems, *judge(evidence), *find_idle_daemons(stage, evidence)]
@@ -64,12 +69,12 @@ async def _run(
     violations.sort(key=lambda violation: violation.rule)
     for rule, found in groupby(violations, key=lambda violation: violation.rule):
         several = list(found)
-        for violation in several[:_TOLD]:
-            say("\n".join(tell(stage, evidence, violation)))
-        say(f"{len(several)} times: {rule}")
+        for violation in several[:_SHOWN]:
+            say("\n".join(describe(stage, evidence, violation)))
+        say(f"{len(several)} violations: {rule}")
     for line in summarize(stage, evidence, took):
         say(line)
-    say(f"violations: {len(violations)}")
+    say(f"Violations: {len(violations)}")
     return int(bool(violations))
 
 

@@ -1,6 +1,6 @@
-"""What must hold of every run, whatever has gone wrong in it; judged from outside, by evidence.
+"""The rules that every run must keep in spite of all faults, checked against evidence from outside.
 
-There are two kinds of evidence: the lines that handlers have written (:class:`Call`), and what the
+The evidence is the lines that handlers have written (:class:`Call`), and the states that the
 API server has stored (:class:`Life`). This module only compares them: it does no I/O.
 """
 
@@ -18,22 +18,22 @@ from typing import Any
 
 CREATION, UPDATE, DELETION = ("created", "settled"), ("updated", "adjusted"), ("deleted",)
 CHANGES = (*CREATION, *UPDATE, *DELETION)
-_TOLERANCE = 0.02  # seconds; clocks are read a moment apart
+_TOLERANCE = 0.02  # seconds; the clocks are not read at the same time
 _GROWTH, _SAME = 0.05, 1.01
 _FLOORS = {"rss": 2e6, "blocks": 20_000, "descriptors": 4, "tasks": 4}  # growth by less is noise
 _WARM_UP = 300.0  # seconds; until then, objects are created, and code is imported
-_WINDOWS, _SAMPLES = 10, 8  # that a life is cut into, and in each; one is taken every five seconds
+_WINDOWS, _SAMPLES = 10, 8  # windows per life, samples per window; a sample every five seconds
 
 
 @dataclass
 class Process:
-    """A process of a replica; all times are those of the clock of the machine.
+    """A process of a replica; all times are by the monotonic clock of the machine.
 
     Attributes:
-        died: when; infinite if it has not.
-        terms: when it has begun to lead, as it says itself.
-        pauses: from SIGSTOP to SIGCONT.
-        samples: the moment, and what was measured in it.
+        died: the time of its end; infinite if it still runs.
+        terms: the times when it began to lead, as it reports them.
+        pauses: the times of SIGSTOP and SIGCONT.
+        samples: the time and the values of each measurement.
     """
 
     who: str
@@ -50,13 +50,13 @@ class Call:
 
     Attributes:
         term: how often the process had begun to lead.
-        version: of the object, as it has changed: 1, 2, …
-        rv: the resource version that the handler was shown.
-        wall: when it began, by the clock on the wall.
-        last: its last step.
-        end: infinite if it was never told.
-        outcome: "done", "later", "failed", "cancelled"; empty if there was no end.
-        delay: in seconds, until it may be called again; 0 if it is not called again for this.
+        version: the version of the object, counted in its spec: 1, 2, …
+        rv: the resource version that the handler got.
+        wall: the begin, by the wall clock.
+        last: the time of its last step.
+        end: the time of its end; infinite if none was recorded.
+        outcome: "done", "later", "failed", "cancelled"; empty without an end.
+        delay: the seconds until the retry; 0 if there is none.
     """
 
     who: str
@@ -75,12 +75,12 @@ class Call:
 
     @property
     def actor(self) -> tuple[str, int]:
-        """Who has called it: a process, in one of the terms in which it leads."""
+        """The caller: a process in one of its terms as the leader."""
         return self.who, self.term
 
     @property
     def is_final(self) -> bool:
-        """Whether it is not to be called again for the same."""
+        """Whether it must not be called again for the same version."""
         return self.outcome in ("done", "failed")
 
     def __str__(self) -> str:
@@ -94,18 +94,18 @@ class Call:
 
 @dataclass
 class Life:
-    """An object, from its creation to its end, as the API server has shown it.
+    """An object, from its creation to its end, as the API server has stored it.
 
     Attributes:
-        version: the last one.
-        marked: when the deletion was asked for; None if it never was.
-        gone: when it had gone.
-        had_finalizer: whether a replica has ever held it.
-        recorded: when it was seen first that the outcome of a handler for a version is stored; of
-            "all" handlers; of a deletion for the version 0.
-        delays: from when on a handler may be called again by what is stored (clock on the wall), by
-            resource versions and handlers.
-        oddities: what should not be in it, in words.
+        version: the last version.
+        marked: the time of the deletion request; None without one.
+        gone: the time when it was gone.
+        had_finalizer: whether a replica ever added a finalizer.
+        recorded: the time when the stored outcome was first seen, by handler (or "all") and
+            version; deletions have the version 0.
+        delays: the earliest time of a retry (wall clock), as stored, by resource version and
+            handler.
+        oddities: descriptions of unexpected content.
     """
 
     uid: str
@@ -123,10 +123,10 @@ class Life:
 
 @dataclass
 class Evidence:
-    """All that is known of a run at its end.
+    """The evidence of a run.
 
     Attributes:
-        has_lease: whether one of the replicas acts, and no other.
+        has_lease: whether only the leader handles objects.
     """
 
     calls: list[Call]
@@ -137,13 +137,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must not be.
+    """A broken rule.
 
     Attributes:
-        rule: which rule.
-        text: what has happened.
-        uid: of the object, if it is about one.
-        at: when, by the clock of the machine.
+        rule: the rule.
+        text: the details.
+        uid: the uid of the object, if any.
+        at: the time, by the monotonic clock of the machine.
     """
 
     rule: str
@@ -153,14 +153,14 @@ class Violation:
 
 
 def read_lines(process: Process, lines: Iterable[str]) -> list[Call]:
-    """Return the calls that a process has written down; put its samples into it."""
+    """Return the calls that a process has recorded; add its samples to it."""
     calls: dict[int, Call] = {}
     pauses = sorted(process.pauses)
     for line in lines:
         what, moment, fields = json.loads(line)
         if pauses and moment >= pauses[0][1]:
             stopped, _ = pauses.pop(0)
-            # A step in the middle of which the process was stopped ends late, whatever one does.
+            # A process that is stopped inside a step ends the step late.
             moment = moment if what == "begin" else stopped
         if what == "sample":
             process.samples.append((moment, fields))
@@ -173,7 +173,7 @@ def read_lines(process: Process, lines: Iterable[str]) -> list[Call]:
         call = calls[number]
         if what == "end":
             call.outcome, call.delay = fields["outcome"], fields["delay"] or 0.0
-            # To be cancelled is no step of its own.
+            # A cancellation is not a separate step.
             call.end = call.last if call.outcome == "cancelled" else moment
         call.last = call.end if what == "end" else moment
     return list(calls.values())
@@ -204,10 +204,10 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def find_overlaps(calls: list[Call], rule: str) -> Iterator[Violation]:
-    """Find calls that begin before the one before has ended, in one process or in two."""
+    """Find calls that begin before the previous one has ended, in one process or in two."""
     for index, call in enumerate(calls):
         for other in calls[index + 1 :]:
-            # Of another process, only what it was seen to do counts: it can have been killed.
+            # The other process can have been killed: only its recorded steps count.
             end = call.end if call.who == other.who else call.last
             if other.begin < end:
                 yield Violation(rule, f"{call}\n{other}", call.uid, other.begin)
@@ -215,9 +215,9 @@ def find_overlaps(calls: list[Call], rule: str) -> Iterator[Violation]:
 
 
 def find_two_leaders(calls: list[Call]) -> Iterator[Violation]:
-    """Find steps of one process while another one is in the middle of a call."""
+    """Find steps of one process while another one is inside a call."""
     latest: Call | None = None
-    # Daemons take no steps while they wait: what counts is that they end before others begin.
+    # Daemons take no steps while they wait: they must end before others begin.
     for call in sorted(calls, key=lambda call: call.begin):
         if latest is not None and call.who != latest.who and call.begin < latest.last:
             text = f"{latest} ({latest.uid})\n{call} ({call.uid})"
@@ -227,11 +227,11 @@ def find_two_leaders(calls: list[Call]) -> Iterator[Violation]:
 
 
 def find_repetitions(calls: list[Call], life: Life | None) -> Iterator[Violation]:
-    """Find calls after one that needs none after it.
+    """Find calls after a final one.
 
-    Another process may repeat what is not stored: "Handlers may be called twice for the same change
-    if the process dies between the work and the note of it" (page "Watching"). The same is true of
-    one that loses the lease: "a new leader is like a restart" (page "Leadership").
+    Another process can repeat a call whose outcome is not stored, as documented on the pages
+    "Watching" (a process dies before it has stored the outcome) and "Leadership" (a new leader is
+    like a restart).
     """
     groups: dict[tuple[str, int], list[Call]] = defaultdict(list)
     for call in calls:
@@ -251,7 +251,7 @@ def find_repetitions(calls: list[Call], life: Life | None) -> Iterator[Violation
 
 
 def _find_record(life: Life, call: Call) -> float:
-    """Return when it was seen that the outcome is stored: its own, or that all are done with."""
+    """Return when the stored outcome was first seen: of this handler, or of all handlers."""
     if call.handler in DELETION:
         return life.recorded.get((call.handler, 0), math.inf)
     own, all_ = (life.recorded.get((who, call.version), math.inf) for who in (call.handler, "all"))
@@ -259,34 +259,34 @@ def _find_record(life: Life, call: Call) -> float:
 
 
 def find_early_retries(calls: list[Call], life: Life | None) -> Iterator[Violation]:
-    """Find early retries: by the delay of the last call in the process, and by the record."""
+    """Find early retries, by the delay of the last call in the process and by the record."""
     told: dict[tuple[Any, ...], Call] = {}
     for call in calls:
         key = (call.actor, call.handler, call.version)
         before = told.get(key)
         if before is not None and call.begin < before.end + before.delay - _TOLERANCE:
             text = f"{before}\n{call}"
-            yield Violation("called again earlier than told", text, call.uid, call.begin)
+            yield Violation("called again earlier than requested", text, call.uid, call.begin)
         if call.outcome == "later":
             told[key] = call
         due = 0.0 if life is None else life.delays.get(call.rv, {}).get(call.handler, 0.0)
         if call.wall < due - _TOLERANCE:
             text = f"{call}\n{due - call.wall:.3f} s too early, by the record that it was shown"
-            yield Violation("called again earlier than stored", text, call.uid, call.begin)
+            yield Violation("called again earlier than its record says", text, call.uid, call.begin)
 
 
 def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
-    """Find what is left undone of an object, and what was done to it that must not be."""
+    """Find unfinished work on an object, and unexpected content of it."""
     for text in life.oddities:
-        yield Violation("something strange is stored", text, life.uid)
+        yield Violation("unexpected content is stored", text, life.uid)
     done = {(call.handler, call.version) for call in calls if call.is_final}
     if life.gone is not None:
         was_deleted = any(handler in DELETION for handler, _ in done)
         if life.had_finalizer and not was_deleted:
-            yield Violation("gone, and its deletion was not handled", life.name, life.uid)
+            yield Violation("its deletion was not handled", life.name, life.uid)
         return
     if life.marked is not None:
-        yield Violation("its deletion does not end", life.name, life.uid, life.marked)
+        yield Violation("its deletion is not complete", life.name, life.uid, life.marked)
     elif not any(
         all((handler, life.version) in done for handler in handlers)
         for handlers in (CREATION, UPDATE)
@@ -300,14 +300,14 @@ def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
 
 @dataclass(frozen=True)
 class Trend:
-    """How something has changed over the life of a process, in its busiest role.
+    """The change of a value over the life of a process, in its busiest role.
 
     Attributes:
         first: the median of the first window.
-        last: that of the last one.
-        growth: from the first to the last, by the median slope of all pairs of windows: what comes
-            and goes does not count, however high it was.
-        is_steady: whether windows are above the ones before them, much more often than below.
+        last: the median of the last window.
+        growth: from the first to the last window, by the median slope of all pairs of windows:
+            fluctuations do not count.
+        is_steady: whether windows are above the previous ones much more often than below.
     """
 
     role: str
@@ -326,17 +326,17 @@ class Trend:
 
 
 def find_growth(process: Process) -> Iterator[Violation]:
-    """Find what has grown all the time, from the end of the warm-up to the end of a long life."""
+    """Find values that grew all the time, from the end of the warm-up to the end of a long life."""
     for name, trend in measure_growth(process).items():
         if trend.is_steady and trend.growth > max(_GROWTH * trend.first, _FLOORS[name]):
-            yield Violation("it grows", f"{name} of {process.who}: {trend}")
+            yield Violation("a process grows", f"{name} of {process.who}: {trend}")
 
 
 def measure_growth(process: Process) -> dict[str, Trend]:
-    """Return what has become of memory, descriptors and tasks; nothing of a short life.
+    """Return the trends of memory, descriptors and tasks; nothing for a short life.
 
-    A replica that leads has more to keep than one that stands by, and its memory stays when it
-    leads no more: like is compared with like.
+    A leader needs more memory than a standby and keeps it when it leads no more, so each role is
+    compared only with itself.
     """
     samples = [fields for at, fields in process.samples if at >= process.born + _WARM_UP]
     leads = [bool(fields["daemons"]) for fields in samples]
@@ -363,7 +363,7 @@ def _find_trend(role: str, values: list[float]) -> Trend:
 
 
 def count_repetitions(calls: list[Call]) -> int:
-    """Return how many calls have followed one that has finished, excused or not."""
+    """Return the number of calls after a final one, allowed or not."""
     finished: set[tuple[Any, ...]] = set()
     count = 0
     for call in sorted(calls, key=lambda call: call.begin):
@@ -376,6 +376,6 @@ def count_repetitions(calls: list[Call]) -> int:
 
 
 def list_leaders(calls: list[Call]) -> list[str]:
-    """Return who has acted, one after another."""
+    """Return the leaders, one after another."""
     ordered = sorted(calls, key=lambda call: call.begin)
     return [who for who, _ in itertools.groupby(call.who for call in ordered)]

@@ -1,7 +1,7 @@
-"""The way of one replica to the API server, through a proxy that reads HTTP and disturbs it.
+"""A proxy between one replica and the API server that injects faults.
 
-The replica speaks plain HTTP to it, and it speaks TLS to the API server. Requests are read one by
-one: one can be refused, or carried out and its answer lost. Answers are passed on as bytes.
+The replica speaks plain HTTP to the proxy, the proxy speaks TLS to the API server. It parses each
+request: it can refuse it, or forward it and lose the response. It forwards responses as bytes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _REFUSAL = b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code":
 
 @dataclass
 class Weather:
-    """What is wrong with a way at the moment; the shares are of requests, from 0 to 1.
+    """The current faults of a link; shares of requests are from 0 to 1.
 
     Attributes:
         is_closed: new connections are reset.
-        is_hung: nothing passes in either direction; it does later, unless the replica has reset the
-            connection.
-        delay: seconds before each request and each piece of an answer.
-        status: what is answered instead of asking the API server.
-        failing: the share of requests that are answered so.
-        losing: the share of requests that are carried out, and cut off before their answers.
+        is_hung: nothing passes in either direction; it is delivered later, unless the replica
+            resets the connection.
+        delay: seconds before each request and each piece of a response.
+        status: the status of responses by the proxy itself.
+        failing: the share of requests with such responses.
+        losing: the share of requests that are forwarded, but lose their responses.
     """
 
     is_closed: bool = False
@@ -45,13 +45,13 @@ class Weather:
 
 
 class Connection:
-    """One connection of the replica, and the one to the API server that belongs to it."""
+    """One connection of the replica, with its connection to the API server."""
 
     def __init__(self, writer: asyncio.StreamWriter, upstream: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.upstream = upstream
-        self.is_dead = False  # nothing passes any more, and both sides stay open
-        self.is_lost = False  # the next answer is not passed on
+        self.is_dead = False  # half open: nothing passes, both sides stay open
+        self.is_lost = False  # the next response is not forwarded
 
     def abort(self) -> None:
         """Reset both."""
@@ -60,12 +60,12 @@ class Connection:
 
 
 class Link:
-    """All connections of one replica, and of those that run in its place later.
+    """All connections of one replica and its successors.
 
     Attributes:
-        weather: what is wrong at the moment; assign another one to change it.
-        counts: what was done to requests and connections.
-        url: where it listens.
+        weather: the current faults; assign another value to change them.
+        counts: the number of faults of each kind.
+        url: the URL of the proxy.
     """
 
     def __init__(self, server: str, ca_data: str, chance: random.Random) -> None:
@@ -80,7 +80,7 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Listen in the block."""
+        """Listen during a block."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         try:
@@ -96,7 +96,7 @@ class Link:
             connection.abort()
 
     def forget(self) -> None:
-        """Pass nothing on through the present connections, and tell nobody: they are half open."""
+        """Forward nothing more on the current connections, without a reset: they are half open."""
         self.counts["forgotten"] += len(self._connections)
         for connection in self._connections:
             connection.is_dead = True
@@ -164,10 +164,10 @@ class Link:
         if self.weather.delay:
             await asyncio.sleep(self.weather.delay)
         while self.weather.is_hung or connection.is_dead:
-            # A way that recovers passes on what it has kept; a dead connection never does.
+            # A hung link delivers its data later; a dead connection never does.
             await asyncio.sleep(0.05)
         if connection.writer.transport.is_closing():
-            raise ConnectionResetError  # what was on the way ends with the connection
+            raise ConnectionResetError  # data in transit is lost with the connection
 
 
 def _build_refusal(status: int) -> bytes:

@@ -1,12 +1,12 @@
-"""What will go wrong, when, and to whom: fixed by a seed before anything is started."""
+"""The plan of faults, determined by a seed before the start."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-#: How often what happens, against the others; and how many seconds it takes.
-#: First what happens on the way to the API server, then to processes, then to the control plane.
+#: The relative frequency of each fault, and its duration in seconds: of connections to the API
+#: server, of processes, of the control plane.
 LINK_FAULTS = {
     "cut": (3, (0, 0)),
     "closed": (2, (1, 15)),
@@ -36,14 +36,14 @@ _PAUSES = {"link": 8.0, "process": 20.0, "server": 40.0}  # seconds between two 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault.
 
     Attributes:
-        at: when it begins, in seconds since the beginning.
+        at: its begin, in seconds since the start of the run.
         kind: a key of one of the tables of this module.
-        target: the number of the replica, from 0; None for the one that acts. Of no meaning for the
+        target: the number of the replica, from 0; None for the leader; unused for the
             control plane.
-        duration: until it is mended, in seconds; or until a process is started again.
+        duration: seconds until it is repaired, or until a process is restarted.
     """
 
     at: float
@@ -58,9 +58,9 @@ class Fault:
 
 
 def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
-    """Return the faults of a run in the order of their beginnings.
+    """Return the faults of a run, ordered by their begin.
 
-    Half of the faults of replicas are for the one that acts.
+    Half of the faults of replicas hit the leader.
     """
     faults = []
     for group, table in (
@@ -68,7 +68,7 @@ def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
         ("process", PROCESS_FAULTS),
         ("server", SERVER_FAULTS),
     ):
-        # Each group has a sequence of its own: more of the one do not change the others.
+        # Each group has its own random sequence, so that it does not depend on the others.
         chance = random.Random(f"{seed} {group}")
         at = chance.expovariate(1 / _PAUSES[group])
         while at < seconds:
@@ -76,6 +76,6 @@ def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
             target = chance.choice([None, chance.randrange(replicas)])
             duration = chance.uniform(*table[kind][1])
             faults.append(Fault(at, kind, target, duration))
-            # One of the control plane ends before the next one begins.
+            # Faults of the control plane do not overlap.
             at += (duration if group == "server" else 0) + chance.expovariate(1 / _PAUSES[group])
     return sorted(faults, key=lambda fault: fault.at)

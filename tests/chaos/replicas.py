@@ -1,7 +1,7 @@
-"""Replicas of one operator, one process after another in each place, and what they leave behind.
+"""Replicas of one operator, one process after another in each place, and their evidence.
 
-The handlers write a line into a file of their process for each step that they take. The file
-outlives the process, so nothing that was done is missing in it, whatever has ended the process.
+For each step, the handlers append a line to a file of their process. The file survives any end of
+the process, so no step is missing.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ async def check(spec, uids, warnings, **_):
 
 
 def read_clock() -> float:
-    """Return the time by which the evidence is written down."""
+    """Return the time by the clock of the evidence."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -197,21 +197,21 @@ class Place:
 
     @property
     def identity(self) -> str:
-        """What the Lease calls it: a container that begins again in its pod has the same name."""
+        """The identity in the Lease; a container that restarts in its pod keeps it."""
         return f"replica-{self.number + 1}-{self.generation}"
 
     @property
     def is_spared(self) -> bool:
-        """Whether it is never ended, so that its growth can be measured."""
+        """Whether the process is never killed, so that its growth can be measured."""
         return self.number == 0 and len(self.fleet.places) > 1
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process that nobody has ended or stopped."""
+        """Whether there is a running process, not killed or stopped."""
         return self.process is not None and self.expected is None and not self.is_paused
 
     async def keep(self) -> None:
-        """Start a process whenever there is none."""
+        """Start a process if there is none."""
         while True:
             self.process = await self._start()
             present = self.processes[-1]
@@ -224,7 +224,7 @@ class Place:
             await asyncio.sleep(self.rest)
 
     def end(self, number: signal.Signals, rest: float) -> None:
-        """End the process; another one follows after a rest."""
+        """End the process; start another one after a delay."""
         assert self.process is not None
         # A killed container starts again in its pod; another pod replaces one that was terminated.
         self.generation += number == signal.SIGTERM
@@ -233,7 +233,7 @@ class Place:
         self.process.send_signal(number)
 
     async def pause(self, seconds: float) -> None:
-        """Stop the process as a debugger does."""
+        """Stop the process with SIGSTOP for a while."""
         process, present = self.process, self.processes[-1]
         assert process is not None
         self.is_paused = True
@@ -285,7 +285,7 @@ class Place:
 
 @dataclass
 class Fleet:
-    """All replicas, behind a balancer that stands for the Service of their webhooks."""
+    """All replicas, behind a balancer that plays the Service of their webhooks."""
 
     cluster: LocalCluster
     namespace: str
@@ -298,7 +298,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def run(self, count: int, seed: int) -> AsyncIterator[None]:
-        """Run replicas in the block."""
+        """Run replicas during a block."""
         (self.folder / "handlers.py").write_text(HANDLERS)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
         self.variables = {
@@ -335,7 +335,7 @@ class Fleet:
                     await self._kill(place)
 
     async def wait_ready(self, patience: float) -> None:
-        """Wait until all replicas get webhooks."""
+        """Wait until all replicas receive webhook requests."""
         async with asyncio.timeout(patience):
             while not all(place.endpoint.is_listed for place in self.places):
                 await asyncio.sleep(0.1)

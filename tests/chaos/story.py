@@ -1,4 +1,4 @@
-"""A run: users, replicas and faults for some minutes, then a calm, then the judgement."""
+"""A run: users, replicas and faults for some minutes, then a calm, then the check of all rules."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 KIND = Kind("chaos.webop.dev", "crates", "Crate")
-_PATIENCE = 120.0  # seconds beyond that, to tell what is late from what never comes
+_PATIENCE = 120.0  # more seconds, to distinguish late objects from stuck ones
 _PROGRESS = 15.0  # seconds between two lines
-_CONTEXT = 30.0  # seconds before a violation; its faults are shown
+_CONTEXT = 30.0  # seconds before a violation whose faults are shown
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long, how much, and by which seed.
+    """The options of a run.
 
     Attributes:
-        minutes: of faults.
-        rate: what users do per second.
-        calm: the seconds after that in which everything must converge.
+        minutes: the duration of faults.
+        rate: actions of users per second.
+        calm: the seconds after the faults in which all objects must settle.
     """
 
     minutes: float = 30.0
@@ -70,11 +70,11 @@ class Times:
 
 @dataclass
 class Stage:
-    """All that takes part.
+    """The parts of a run.
 
     Attributes:
-        began: by the clock of the evidence.
-        told: what went wrong when, by the same clock.
+        began: the start, by the clock of the evidence.
+        told: the faults with their times, by the same clock.
         breaking: held while the control plane is broken, which can last longer than planned.
     """
 
@@ -92,12 +92,14 @@ class Stage:
     unsettled: list[str] = field(default_factory=list)
 
     async def strike(self, fault: Fault) -> None:
-        """Let something go wrong, and mend it."""
+        """Inject a fault, and repair it."""
         place = await self._find_place(fault.target)
         if fault.kind in ENDS and place.is_spared:
             fault = replace(fault, kind="long pause", duration=2 * DURATION)
         if fault.kind == "SIGTERM" and not self.fleet.has_lease:
-            fault = replace(fault, kind="SIGKILL")  # the last one that ends removes its webhooks
+            fault = replace(
+                fault, kind="SIGKILL"
+            )  # the last replica removes its webhooks when it stops
         if fault.kind in PROCESS_FAULTS and not place.is_up:
             return
         self.counts[fault.kind] += 1
@@ -113,7 +115,7 @@ class Stage:
         self.told.append((read_clock(), f"over: {text}"))
 
     async def _find_place(self, target: int | None) -> Place:
-        """Return the place that is meant; the first one if nobody is known to lead."""
+        """Return the place of a fault; the first one if the leader is unknown."""
         if target is not None:
             return self.fleet.places[target]
         path = LEASES.get_url(namespace=self.fleet.namespace, name=LEASE)
@@ -175,7 +177,7 @@ async def _hit(place: Place, fault: Fault) -> None:
 async def set_up(
     cluster: LocalCluster, folder: Path, times: Times, *, has_lease: bool
 ) -> AsyncIterator[Stage]:
-    """Bring the replicas up behind a Service; all of them are ready."""
+    """Start the replicas behind a Service, and wait until all are ready."""
     namespace = await asyncio.to_thread(cluster.create_namespace, "chaos-")
     balancer = Balancer(lag=0.5)
     http = httpx.AsyncClient(
@@ -183,7 +185,7 @@ async def set_up(
         verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
         headers={"Authorization": f"Bearer {cluster.token}"},
         timeout=20,
-        # In httpcore 1.0, who waits for a free connection and gives up leaves it in use for ever.
+        # httpcore 1.0 leaks a connection if a request times out while it waits for one.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         trust_env=False,
     )
@@ -210,13 +212,13 @@ async def set_up(
 
 
 async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float:
-    """Let everything happen; return how many seconds the calm has taken to have all converge."""
+    """Run users and faults; return the seconds of calm until all objects were settled."""
     names = [f"crate-{number}" for number in range(times.objects)]
     stage.began = read_clock()
     acting = asyncio.create_task(stage.users.act(names, times.rate))
     background = [
         stage.watching,
-        asyncio.create_task(_tell_progress(stage, say)),
+        asyncio.create_task(_report_progress(stage, say)),
         asyncio.create_task(_check_webhooks(stage)),
     ]
     async with asyncio.TaskGroup() as group:
@@ -226,7 +228,7 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
         await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
     stage.users.stop()
     await acting
-    say("the users stop, and all faults are over")
+    say("Users and faults have stopped. The calm begins.")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
     stage.unsettled = await _list_unsettled(stage)
@@ -236,10 +238,10 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
                 await asyncio.sleep(1)
                 stage.unsettled = await _list_unsettled(stage)
     took, left = read_clock() - began, stage.unsettled
-    say(f"{len(left)} objects are unsettled after {took:.1f} s")
+    say(f"{len(left)} objects are unsettled after {took:.1f} s of calm.")
     if left or took > times.calm:
         text = f"after {took:.1f} s, {len(left)} are unsettled: {', '.join(left[:10])}"
-        stage.problems.append(Violation("not converged in time", text, at=read_clock()))
+        stage.problems.append(Violation("objects did not settle in time", text, at=read_clock()))
     await asyncio.sleep(max(5.0, times.calm - took))
     await _check_indexes(stage)
     for task in background:
@@ -249,17 +251,17 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     return took
 
 
-async def _tell_progress(stage: Stage, say: Say) -> None:
+async def _report_progress(stage: Stage, say: Say) -> None:
     while True:
         await asyncio.sleep(_PROGRESS)
         lives = stage.witness.lives.values()
         lines = sum(path.stat().st_size for path in stage.fleet.folder.glob("*.lines"))
         say(
-            f"{sum(life.gone is None for life in lives)} objects of {len(lives)}, "
+            f"{sum(life.gone is None for life in lives)} objects ({len(lives)} created), "
             f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
             f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
             + (
-                f"; not settled: {len(stage.unsettled)}, {stage.unsettled[0]}"
+                f", {len(stage.unsettled)} unsettled: {stage.unsettled[0]}, …"
                 if stage.unsettled
                 else ""
             )
@@ -267,14 +269,16 @@ async def _tell_progress(stage: Stage, say: Say) -> None:
 
 
 async def _check_webhooks(stage: Stage) -> None:
-    """See that the webhook configuration is always there: replicas never remove it."""
+    """Check that the webhook configuration always exists: replicas never remove it."""
     path = f"{_CONFIGURATIONS}/{stage.fleet.variables['MANAGED']}"
     while True:
         with contextlib.suppress(httpx.HTTPError):
             answer = await stage.http.get(path)
             hooks = answer.json().get("webhooks") if answer.status_code == 200 else None
             if answer.status_code == 404 or (answer.status_code == 200 and not hooks):
-                stage.problems.append(Violation("webhooks are gone", path, at=read_clock()))
+                stage.problems.append(
+                    Violation("the webhook configuration is missing", path, at=read_clock())
+                )
         await asyncio.sleep(0.5)
 
 
@@ -292,7 +296,7 @@ async def _list_unsettled(stage: Stage) -> list[str]:
 
 
 async def _check_indexes(stage: Stage) -> None:
-    """See that the index of each replica has as many objects as the cluster."""
+    """Check that the index of each replica has as many objects as the cluster."""
     count = sum(life.gone is None for life in stage.witness.lives.values())
     resource = (KIND.group, "v1", KIND.plural)
     body = build_object({"counts": True})
@@ -307,7 +311,7 @@ async def _check_indexes(stage: Stage) -> None:
 
 
 def collect(stage: Stage) -> Evidence:
-    """Read what the replicas have written; to be called when they have ended."""
+    """Return the evidence of the replicas, after their end."""
     processes = {p.who: p for place in stage.fleet.places for p in place.processes}
     calls = []
     for who, process in processes.items():
@@ -323,7 +327,7 @@ def collect(stage: Stage) -> Evidence:
 
 
 def _read_terms(log: str) -> list[float]:
-    """Return when a replica has begun to lead, by the clock of the evidence."""
+    """Return the times when a replica began to lead, by the clock of the evidence."""
     offset = time.time() - read_clock()
     return [
         dt.datetime.fromisoformat(moment).astimezone().timestamp() - offset
@@ -332,7 +336,7 @@ def _read_terms(log: str) -> list[float]:
 
 
 def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
-    """Find the objects that want a daemon and have none, at the end; or have one, and do not."""
+    """Find objects without their daemon, and daemons without a matching object, at the end."""
     dead = {who for who, process in evidence.processes.items() if process.died < float("inf")}
     running = {
         call.uid
@@ -344,14 +348,14 @@ def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
     }
     return [
         Violation(
-            "daemons are not as wanted", f"{'none' if uid in wanted else 'one too many'}", uid
+            "daemons do not match objects", f"{'none' if uid in wanted else 'one too many'}", uid
         )
         for uid in wanted ^ running
     ]
 
 
-def tell(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
-    """Return the story of a violation: what was done to the object, and what went wrong then."""
+def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
+    """Return the history of the object of a violation, with the faults around it."""
     events = []
     if violation.uid:
         events = [(call.begin, str(call)) for call in evidence.calls if call.uid == violation.uid]
@@ -380,15 +384,15 @@ def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
         "objects": len(evidence.lives),
         "objects at the end": sum(life.gone is None for life in evidence.lives.values()),
         "calls": f"{len(calls)}: {_format(outcomes)}",
-        "of handlers": Counter(call.handler for call in calls),
-        "repeated, excused or not": count_repetitions(calls),
-        "changes of who acts": len(list_leaders(calls)) - 1,
+        "calls by handler": Counter(call.handler for call in calls),
+        "repeated calls": count_repetitions(calls),
+        "changes of the leader": len(list_leaders(calls)) - 1,
         "processes": len(evidence.processes),
         "faults": stage.counts,
-        "on the ways": ways,
-        "reviews that met no replica": stage.fleet.balancer.refused,
-        "converged in the calm after": f"{took:.1f} s",
-        "gaps of the witness": stage.witness.gaps,
+        "faults of connections": ways,
+        "reviews without a replica": stage.fleet.balancer.refused,
+        "calm until settled": f"{took:.1f} s",
+        "gaps in the watch": stage.witness.gaps,
     }
     for process in evidence.processes.values():
         for name, trend in measure_growth(process).items():

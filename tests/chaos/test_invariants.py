@@ -60,13 +60,13 @@ AT_ONCE = "two calls at once for one object"
 TWICE = "a timer or daemon twice at once for one object"
 LEADERS = "two replicas act at once"
 AGAIN = "called again after it has finished"
-EARLIER = "called again earlier than told"
-STORED = "called again earlier than stored"
-STRANGE = "something strange is stored"
+EARLIER = "called again earlier than requested"
+STORED = "called again earlier than its record says"
+STRANGE = "unexpected content is stored"
 UNHANDLED = "its last state is not handled"
 UNSTORED = "its last state is not stored as handled"
-UNDELETED = "gone, and its deletion was not handled"
-ENDLESS = "its deletion does not end"
+UNDELETED = "its deletion was not handled"
+ENDLESS = "its deletion is not complete"
 
 
 @pytest.mark.parametrize(

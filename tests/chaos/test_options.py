@@ -1,4 +1,4 @@
-"""The command line of the chaos: wrong options, and Ctrl-C."""
+"""The command line of chaos runs: wrong options, and Ctrl-C."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
         text=True,
     ) as process:
         assert process.stdout
-        assert "starting a local API server" in process.stdout.readline()
+        assert "Starting a local API server" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.stdout.read().endswith("interrupted\n")
+        assert process.stdout.read().endswith("Interrupted.\n")
     assert process.returncode == 130

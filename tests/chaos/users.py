@@ -1,4 +1,4 @@
-"""Users who create, change, delete and re-create objects all the time, whatever goes wrong."""
+"""Users that create, change, delete and re-create objects all the time, in spite of faults."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import httpx
 from tests.operating import Json, Kind
 
 _FILLING = 60.0  # actions per second until all objects are there
-_PAUSE = 0.3  # seconds between attempts to create in place of an object that has not gone yet
+_PAUSE = 0.3  # seconds between attempts to create an object whose predecessor is not gone
 _ATTEMPTS = 40
-_AT_ONCE = 100  # while nothing is answered
+_AT_ONCE = 100  # actions in flight, if there are no responses
 
 
 class Users:
     """Act on a fixed number of names, one at a time on each.
 
     Attributes:
-        counts: what they have done, and what was not possible.
+        counts: the number of actions and of failures, by kind.
     """
 
     def __init__(self, http: httpx.AsyncClient, url: str, kind: Kind, seed: int) -> None:
@@ -33,7 +33,7 @@ class Users:
         self._is_over = False
 
     async def act(self, names: list[str], rate: float) -> None:
-        """Create all objects, then go on until :meth:`stop`; what is begun is ended."""
+        """Create all objects, then act until :meth:`stop`; finish running actions."""
         filling = list(names)
         due = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -43,12 +43,12 @@ class Users:
                     if name not in self._busy:
                         self._busy.add(name)
                         group.create_task(self._visit(name))
-                # Nothing is made up for when everything was stopped.
+                # Do not catch up after everything was stopped.
                 due = max(due + 1 / (_FILLING if filling else rate), time.monotonic() - 1)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no more actions."""
         self._is_over = True
 
     async def _visit(self, name: str) -> None:
@@ -74,7 +74,7 @@ class Users:
 
     async def _change(self, name: str, body: Json) -> None:
         spec = {**self._build_spec(), "version": body["spec"]["version"] + 1}
-        # Somebody who has read one object does not want to change another one.
+        # The change must not hit another object of the same name.
         metadata = {"uid": body["metadata"]["uid"]}
         answer = await self._http.patch(
             f"{self._url}/{name}",
@@ -84,7 +84,7 @@ class Users:
         self._take("changed", answer)
 
     async def _create(self, name: str) -> None:
-        """Create an object, maybe after a bad one, as soon as the one before has gone."""
+        """Create an object, maybe after a bad one, as soon as its predecessor is gone."""
         labels = {label: "yes" for label in ("timed", "followed") if self._chance.random() < 0.05}
         body = {
             "apiVersion": self._kind.resource.api_version,

@@ -1,4 +1,4 @@
-"""What the API server has stored: each state of each object, as an undisturbed watch shows it."""
+"""A record of each state of each object that the API server stores, by an undisturbed watch."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Witness:
     """Follows the objects of a namespace by a watch.
 
     Attributes:
-        lives: of all objects that ever were, by their uids.
-        gaps: how often states were missed: an API server that is restarted forgets what was before.
+        lives: all objects that ever existed, by uid.
+        gaps: how often states were missed: a restarted API server has no earlier events.
     """
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self.lives: dict[str, Life] = {}
-        self.gaps = -1  # the first list is none
+        self.gaps = -1  # the first list is no gap
         self._http, self._url = http, url
         self._version = ""
 
     async def watch(self) -> None:
-        """Follow them until this is cancelled."""
+        """Watch until cancelled."""
         while True:
-            # A line that is cut off with its connection is no JSON.
+            # A line that is cut off with its connection is not valid JSON.
             with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
                 if not self._version:
                     await self._list()
@@ -70,7 +70,7 @@ class Witness:
                     self.note(event["type"], event["object"])
 
     def note(self, event: str, body: Json) -> None:
-        """Take note of a state."""
+        """Record a state."""
         now, metadata, spec = read_clock(), body["metadata"], body["spec"]
         uid = metadata["uid"]
         life = self.lives.setdefault(uid, Life(uid, metadata["name"]))
@@ -112,7 +112,7 @@ class Witness:
             life.recorded.setdefault((handler, result["version"]), now)
         text = get_annotations(body).get(DIFFBASE)
         if text:
-            # It is empty if somebody else has begun the creation, and an update must follow.
+            # It is empty if another replica has begun the creation, and an update must follow.
             stored = json.loads(text).get("spec", {"birth": body["spec"]["birth"], "version": 0})
             if stored["birth"] != body["spec"]["birth"]:
                 life.oddities.append(f"{life.name} has got the state of another one: {stored}")

@@ -17,7 +17,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.objects import AsyncClient
 from webop.client.transport import Request, Response, build_transport
-from webop.handling.fence import Fence, current_fence, fence_offspring, read_clock
+from webop.handling.fence import Fence, current_fence, fence_child_tasks, read_clock
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:
@@ -498,7 +498,7 @@ async def test_the_sync_client_is_refused_in_the_loop_that_it_would_block(
 async def test_requests_from_threads_end_with_the_right_to_act(
     handlers_client: AsyncClient,
 ) -> None:
-    fence_offspring(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())
     handlers_client.enter()
     fence = Fence()
     fence.ends_at = read_clock() + 60

@@ -75,7 +75,7 @@ async def test_without_a_cluster_a_review_says_why_the_client_does_not_work(
         result = await admission.create(POD)
     assert not result.allowed
     assert "There are no credentials for the API server" in str(result.message)
-    assert "AdmissionClient has no cluster; give it one by cluster=" in str(result.message)
+    assert "AdmissionClient has no cluster. To use the client" in str(result.message)
 
 
 async def test_an_operator_that_needs_no_cluster_outlives_a_client_without_credentials(

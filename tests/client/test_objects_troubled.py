@@ -20,7 +20,7 @@ from webop.client.credentials import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
 from webop.client.transport import Request, Response, build_transport
 from webop.errors import APIServerError, APITooManyRequestsError
-from webop.handling.fence import Fence, current_fence, fence_offspring, read_clock
+from webop.handling.fence import Fence, current_fence, fence_child_tasks, read_clock
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ async def test_a_client_does_nothing_after_its_end(webop_kubeconfig: Any) -> Non
 
 
 async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Client) -> None:
-    fence_offspring(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())
     handlers_client = AsyncClient(client)
     handlers_client.enter()
     fence = Fence()

@@ -52,7 +52,7 @@ def test_a_build_names_the_binaries_and_counts_the_packages(
     version = build_binaries(_NAMES, "1.36.3", target=tmp_path, progress=recorder)
     assert version == "1.36.3"
     assert all((tmp_path / name).is_file() for name in _NAMES)
-    assert recorder.steps[0][0] == "Getting the sources"
+    assert recorder.steps[0][0] == "Downloading the sources"
     assert recorder.steps[-1] == ("Building etcd, kube-apiserver 1.36.3", 3, 3, "packages")
 
 
@@ -89,5 +89,5 @@ def test_without_network_the_build_is_no_source_and_says_so(
     go: Path, tmp_path: Path, recorder: Recorder
 ) -> None:
     (go / "no-network").touch()
-    with pytest.raises(SourceError, match="module proxy cannot be reached"):
+    with pytest.raises(SourceError, match="Cannot reach Go's module proxy"):
         build_binaries(_NAMES, "1.36.3", target=tmp_path, progress=recorder)

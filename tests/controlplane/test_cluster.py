@@ -306,7 +306,7 @@ def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
     assert (cluster.logs / "kube-apiserver.log").exists()
     cluster.stop()
-    with pytest.raises(ConfigurationError, match=r"is not started: .* `webop cluster start`"):
+    with pytest.raises(ConfigurationError, match=r"is not started\. .* `webop cluster start`"):
         _ = cluster.server
 
 
@@ -331,7 +331,7 @@ def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: 
 
 def test_the_api_server_shows_the_certificate_that_is_asked_for(standin_assets: Path) -> None:
     names = ServerNames(
-        authority="minikubeCA",
+        ca_name="minikubeCA",
         common_name="minikube",
         organizations=["system:masters"],
         hostnames=["control-plane.minikube.internal"],
@@ -351,7 +351,7 @@ def test_clusters_run_side_by_side_and_are_found_by_their_names(standin_assets: 
         assert one.token != two.token
         found = LocalCluster.attach("two")
         assert (found.server, found.token) == (two.server, two.token)
-        with pytest.raises(ConfigurationError, match="There is a cluster 'one' already"):
+        with pytest.raises(ConfigurationError, match="Cluster 'one' exists already"):
             LocalCluster("one").start()
         assert one.is_ready()
     with pytest.raises(ClusterError, match="webop cluster start --name two"):

@@ -80,7 +80,7 @@ def test_the_status_is_told_by_the_exit_code_too(standin_assets: Path) -> None:
     ("arguments", "message"),
     [
         (["env"], "There is no cluster 'default'. Start it: webop cluster start"),
-        (["start", "--name", "A B"], "'A B' cannot name a cluster"),
+        (["start", "--name", "A B"], "Invalid name of a cluster: 'A B'"),
         (["start", "--version", "new"], "'new' is not a version of Kubernetes"),
     ],
 )

@@ -100,7 +100,7 @@ def test_an_archive_with_another_checksum_is_not_used(
     site: Site, cache: Path, recorder: Recorder
 ) -> None:
     site.publish("1.36.1", checksum="0" * 128)
-    with pytest.raises(ClusterError, match="does not have the checksum"):
+    with pytest.raises(ClusterError, match="does not match its published checksum"):
         provide_binaries(recorder)
     assert not list((cache / "bin").glob("*/*"))
 
@@ -137,7 +137,7 @@ def test_a_site_that_does_not_answer_is_given_up_within_seconds(
         silent.listen()
         monkeypatch.setenv("WEBOP_ENVTEST_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         begun = time.monotonic()
-        with pytest.raises(SourceError, match="cannot be reached"):
+        with pytest.raises(SourceError, match="cannot reach"):
             find_archive(parse_wanted("1.36"))
         assert time.monotonic() - begun < 8
 

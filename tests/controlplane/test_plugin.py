@@ -41,10 +41,10 @@ def test_binaries_are_built_before_the_first_test_with_the_progress_shown(
     (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
     (tmp_path / "test_it.py").write_text(tests)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "webop: Kubernetes v1.36.3, to be downloaded or built at first use" in done.stdout
+    assert "webop: Kubernetes v1.36.3, downloaded or built at first use" in done.stdout
     assert "3 of 3 packages" in done.stderr
     # The stand-in builds binaries that end at once; the log of the first one to do so is told.
-    assert re.search(r"(etcd|kube-apiserver) has ended", done.stdout)
+    assert re.search(r"(etcd|kube-apiserver) exited", done.stdout)
 
 
 def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(

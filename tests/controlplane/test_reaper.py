@@ -98,7 +98,7 @@ def test_a_broken_state_is_no_state(cache: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "One", "../one", "-one", "o" * 41])
 def test_a_name_cannot_lead_out_of_the_folder(cache: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot name a cluster"):
+    with pytest.raises(ConfigurationError, match="Invalid name of a cluster"):
         load_state(name)
 
 

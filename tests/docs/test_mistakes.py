@@ -30,17 +30,17 @@ FN = "\ndef fn(**_): ..."
 CODE = {
     "There is no option 'retry'": f"@webop.on.create('pods', retry=5){FN}",
     "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
-    "value= needs": f"@webop.on.create('pods', value='x'){FN}",
+    "value= requires": f"@webop.on.create('pods', value='x'){FN}",
     "labels['app']": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
-    "fn() is given for a resource": f"@webop.on.create{FN}",
+    "fn() is not a resource": f"@webop.on.create{FN}",
     "Decorators of startup": f"@webop.on.startup{FN}",
     "The name of a resource": f"@webop.on.validate('pods/status'){FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
-    "The handler fn() has a yield": f"{CREATE}def fn(**_): yield 1",
+    "The handler fn() is a generator function": f"{CREATE}def fn(**_): yield 1",
     "when= must be": (f"async def is_large(**_): ...\n@webop.on.create('pods', when=is_large){FN}"),
-    "There is no stable name": (
+    "Cannot derive a stable id": (
         "class Fn:\n    def __call__(self, **_): ...\nwebop.on.create('pods')(Fn())"
     ),
     "There is no setting": f"{STARTUP}admision.server = None",
@@ -48,7 +48,7 @@ CODE = {
     "webop.WebhookServer()": f"{STARTUP}admission.server = webop.WebhookServer(prot=9443)",
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn' is called only": f"@webop.timer('pods'){FN}",
-    "Timer 'fn' is called again": f"@webop.timer('pods', interval=0){FN}",
+    "Timer 'fn' is called repeatedly": f"@webop.timer('pods', interval=0){FN}",
     "Ignoring the unknown environment": f"@webop.on.create('pods'){FN}",
     "… No module named 'kopf'": (
         "import sys\n"

@@ -87,8 +87,8 @@ class Doctor:
         return report
 
 
-def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
-    """Return the mark of a replica that serves webhooks, heard of so many seconds ago."""
+def build_record(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
+    """Return the record of a replica that serves webhooks, heard of so many seconds ago."""
     renewed = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)
     served = {
         webhook["name"]: Served("/hook", list_targets(webhook["rules"])) for webhook in webhooks
@@ -105,14 +105,14 @@ def build_mark(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> Rep
 
 
 async def configure(
-    site: Site, config: Json, marks: Iterable[ReplicaRecord] | None = None, **webhook: Any
+    site: Site, config: Json, records: Iterable[ReplicaRecord] | None = None, **webhook: Any
 ) -> Json:
     """Put a validating configuration into the cluster, with one webhook for the site's objects.
 
     Args:
         site: whose it is.
         config: the ``clientConfig``.
-        marks: the replicas; by default, one that is alive and serves the webhook.
+        records: the replicas; by default, one that is alive and serves the webhook.
         webhook: more about the webhook.
     """
     group, version, plural = site.names
@@ -132,8 +132,8 @@ async def configure(
         "timeoutSeconds": 2,
         **webhook,
     }
-    replicas = [build_mark([made])] if marks is None else marks
-    annotations = {build_key(mark.identity): mark.encode() for mark in replicas}
+    replicas = [build_record([made])] if records is None else records
+    annotations = {build_key(record.identity): record.encode() for record in replicas}
     return await site.client.create(
         KINDS[WebhookType.VALIDATING],
         None,

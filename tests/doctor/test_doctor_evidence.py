@@ -76,7 +76,7 @@ def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
         ("dial tcp 10.0.0.1:443: i/o timeout", "in time"),
         ("the server could not find the requested resource", "404"),
         ("There is no webhook 'check'; known: none.", "does not serve"),
-        ("The review is too large: 8000000 bytes or more, 7340032 bytes at most.", "too large"),
+        ("The review is too large: 8000000 bytes or more; the limit is 7340032.", "too large"),
         ("The webhook check did not answer within 9 s of the 10 s given.", "too long"),
         (("Webhook 'check' is busy with 100 calls, which is the limit "
          "(settings.admission.max_calls); try again."), "too many"),

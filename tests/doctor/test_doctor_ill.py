@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.commands import find_free_port
-from tests.doctor.consulting import Doctor, build_mark, configure, wait_in_force
+from tests.doctor.consulting import Doctor, build_record, configure, wait_in_force
 from webop.handling.handlers import WebhookType
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
@@ -73,14 +73,14 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
 ) -> None:
     config = {"url": f"https://localhost:{find_free_port()}/hook"}
     body = await configure(site, config, [])
-    mark = build_mark(body["webhooks"], age=3600)
-    patch = {"metadata": {"annotations": {"replica.webop.dev/1": mark.encode()}}}
+    record = build_record(body["webhooks"], age=3600)
+    patch = {"metadata": {"annotations": {"replica.webop.dev/1": record.encode()}}}
     await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
     report = await doctor.examine("--managed", site.name, "--no-probe")
     assert report.code == 1
     line = report.find("replicas")
     assert line.level == "failure"
-    assert line.text.startswith(f"none has been alive since {mark.renewed:%Y-%m-%d %H:%M:%S} UTC")
+    assert line.text.startswith(f"none has been alive since {record.renewed:%Y-%m-%d %H:%M:%S} UTC")
     assert "60 min ago" in line.text
     assert "requests fail" in line.text
     assert f"kubectl delete validatingwebhookconfigurations {site.name}" in line.remedy

@@ -40,7 +40,7 @@ def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     path = tmp_path / "handlers.py"
     path.write_text(OPERATOR.format(startup=startup))
     result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
-    assert result.output.startswith("Error: The handler fn() requires 'nam', but there is no such")
+    assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
     assert result.exit_code == 1
 
 

@@ -18,7 +18,7 @@ import webop
 from tests.handling.occasions import build_body, build_change
 from webop.handling.call_options import CallOptions
 from webop.handling.execute import attempt
-from webop.handling.fence import Fence, Fenced, fence_offspring, read_clock
+from webop.handling.fence import Fence, Fenced, fence_child_tasks, read_clock
 from webop.handling.handler_states import HandlerState
 from webop.handling.handlers import ChangeHandler
 from webop.handling.pausing import Pausing
@@ -169,8 +169,8 @@ async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
 async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
     pausing: Pausing, steps: Steps
 ) -> None:
-    fence_offspring(asyncio.get_running_loop())
-    fence_offspring(asyncio.get_running_loop())  # once is enough
+    fence_child_tasks(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())  # once is enough
 
     async def child() -> None:
         while True:
@@ -191,7 +191,7 @@ async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
 async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
     pausing: Pausing, steps: Steps
 ) -> None:
-    fence_offspring(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())
 
     assert pausing.fence is not None
     pausing.fence.ends_at = read_clock()
@@ -214,7 +214,7 @@ async def test_a_task_factory_of_the_user_is_used_on(pausing: Pausing) -> None:
         return asyncio.Task(coroutine, loop=loop, **kwargs)
 
     loop.set_task_factory(make)
-    fence_offspring(loop)
+    fence_child_tasks(loop)
     await asyncio.create_task(asyncio.sleep(0))
     async with doing(pausing, asyncio.sleep(0)):
         assert [isinstance(coroutine, Fenced) for coroutine in made] == [False, True]

@@ -212,7 +212,7 @@ async def test_a_failing_filter_keeps_the_values_and_the_other_indexes_going(
     assert bench.show() == {"k": [1]}
     assert bench.show("other") == {"k": [2]}
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "Indexer 'idx' has a filter that failed." in record.getMessage()
+    assert "A filter of Indexer 'idx' failed." in record.getMessage()
     assert "bad spec" in str(record.exc_info)
 
 
@@ -501,7 +501,7 @@ async def test_a_patch_of_an_index_handler_is_refused_with_one_warning(
         assert not cause.patch
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage() for record in records] == [
-        "Indexer 'idx' has filled its patch, which is ignored."
+        "Indexer 'idx' has changed its patch. Patches of indexers are ignored."
     ]
     assert bench.show() == {None: [1]}
 

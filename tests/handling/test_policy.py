@@ -14,7 +14,7 @@ from webop.handling.policy import (
     ChildrenRetryError,
     Outcome,
     check_limits,
-    judge_failure,
+    classify_failure,
 )
 
 BACKOFF = 60.0
@@ -32,7 +32,7 @@ FIRST = Attempt(0, 0.0)
 
 
 def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
-    return judge_failure(
+    return classify_failure(
         Handler(id="fn", fn=print, **options),
         exc,
         attempt,

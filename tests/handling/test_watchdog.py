@@ -71,7 +71,7 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
     assert [line.split()[-1] for line in stack if line.startswith('  File "')] == ["tidy", "block"]
     assert stack[-1].strip() == "time.sleep(seconds)"
     await_thread_end()
-    (end,) = find(caplog, "no more")
+    (end,) = find(caplog, "no longer")
     assert 0.5 < float(end.getMessage().split()[-2]) < 3
 
 
@@ -159,7 +159,7 @@ async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
         for name in ("one", "two"):
             await objects.create(name)
             await objects.wait_handled(name)
-        await eventually(lambda: len(find(caplog, "no more")) >= 2)
+        await eventually(lambda: len(find(caplog, "no longer")) >= 2)
     warnings = [r for r in find(caplog, "Handler 'fn' blocks the") if "so far" in r.getMessage()]
     assert warnings[0].levelname == "WARNING"
     assert getattr(warnings[0], "k8s_ref")["name"] == "one"  # noqa: B009  for the prefix

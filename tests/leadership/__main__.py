@@ -1,4 +1,4 @@
-"""The proof at length: ``python -m tests.leadership`` with the times of Kubernetes' components."""
+"""Faults of the leader with the times of Kubernetes' components: ``python -m tests.leadership``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from webop.testing import LocalCluster
 
 
 def main() -> int:
-    """Run it; return 0 if never two have acted at once, and no review has failed."""
+    """Run the command line; return 0 if two replicas never acted at once, and no review failed."""
     defaults = Times()
     parser = argparse.ArgumentParser(prog="python -m tests.leadership", description=__doc__)
     add = parser.add_argument
-    add("--duration", type=float, default=defaults.duration, help="of the lease (%(default)g s)")
-    add("--deadline", type=float, default=defaults.deadline, help="for renewals (%(default)g s)")
-    add("--period", type=float, default=defaults.period, help="between attempts (%(default)g s)")
+    add("--duration", type=float, default=defaults.duration, help="lease duration (%(default)g s)")
+    add("--deadline", type=float, default=defaults.deadline, help="renew deadline (%(default)g s)")
+    add("--period", type=float, default=defaults.period, help="retry period (%(default)g s)")
     add("--rate", type=float, default=defaults.rate, help="reviews a second (%(default)g)")
     options = parser.parse_args()
     times = Times(options.duration, options.deadline, options.period, options.rate)
@@ -32,14 +32,14 @@ async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> i
     async with connect(cluster) as client:
         await kind.define(client)
     async with set_up(cluster, "default", kind, folder, times) as stage:
-        say(f"three replicas are ready, on Kubernetes {cluster.version}")
+        say(f"Three replicas ready on Kubernetes {cluster.version}.")
         say(HEADING)
         outcomes = await play(stage, say)
         steps = stage.list_steps()
     reviews = stage.reviews
     say(
-        f"{len(steps)} steps; {reviews.answered} reviews answered, {len(reviews.failed)} failed, "
-        f"{reviews.excused} to processes that were stopped or killed, "
+        f"{len(steps)} steps; {reviews.answered} reviews succeeded, {len(reviews.failed)} failed, "
+        f"{reviews.excused} were sent to stopped or killed processes; "
         f"slowest {reviews.slowest:.2f} s"
     )
     problems = [text for outcome in outcomes for text in outcome.overlaps]

@@ -1,7 +1,7 @@
-"""Three replicas of one operator, as processes, each with its own way to the API server.
+"""Three replicas of one operator, as processes, each with its own proxy to the API server.
 
-Each writes what it does into a file of its own: one line for each step, with the time of its begin
-and of its end by the clock that all processes of the machine share.
+Each writes one line per step to its own file, with the times of its begin and its end by the
+monotonic clock of the machine.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def watch(name, stopped, **_):
 
 @dataclass(frozen=True, order=True)
 class Step:
-    """Something that a replica has done, by the clock of the machine."""
+    """A step of a replica, with times by the monotonic clock of the machine."""
 
     begin: float
     end: float
@@ -133,7 +133,7 @@ class Replica:
 
     @property
     def log(self) -> str:
-        """What it has written to the log."""
+        """The content of its log."""
         return (self.folder / f"{self.name}.log").read_text()
 
     def signal(self, number: signal.Signals) -> None:
@@ -141,7 +141,7 @@ class Replica:
         self.process.send_signal(number)
 
     async def end(self) -> None:
-        """End it in any case."""
+        """Kill the process if it still runs."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
@@ -150,7 +150,7 @@ class Replica:
 
 @dataclass
 class Deployment:
-    """What the replicas have in common.
+    """The common properties of the replicas.
 
     Attributes:
         folder: for the handlers, the logs and the steps.
@@ -169,7 +169,7 @@ class Deployment:
 
     @contextlib.asynccontextmanager
     async def run(self, count: int) -> AsyncIterator[list[Replica]]:
-        """Run replicas in the block; the last one under uvicorn, the others by ``webop run``."""
+        """Run replicas during a block: the last one under uvicorn, the others by ``webop run``."""
         (self.folder / "handlers.py").write_text(HANDLERS)
         async with contextlib.AsyncExitStack() as stack:
             for number in range(count):
@@ -181,7 +181,7 @@ class Deployment:
             yield self.replicas
 
     def grant(self, name: str) -> None:
-        """Permit a replica to take the Lease."""
+        """Grant a replica access to the Lease."""
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.lease}
         self.cluster.apply(
             {
@@ -194,12 +194,12 @@ class Deployment:
         )
 
     def revoke(self, name: str) -> None:
-        """Take the permission away."""
+        """Revoke the access."""
         api = "rbac.authorization.k8s.io/v1"
         self.cluster.delete(api, "RoleBinding", name, self.namespace)
 
     def permit_all(self, names: Iterable[str]) -> None:
-        """Permit the replicas what they need, and nothing else."""
+        """Grant the replicas exactly the rights that they need."""
         api = "rbac.authorization.k8s.io/v1"
         group = f"{self.namespace}-replicas"
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": group}
@@ -233,7 +233,7 @@ class Deployment:
             self.grant(name)
 
     def read_steps(self) -> list[Step]:
-        """Return what all of them have done so far, in order."""
+        """Return the steps of all replicas so far, in order."""
         for replica in self.replicas:
             path = self.folder / f"{replica.name}.steps"
             if not path.exists():
@@ -299,5 +299,5 @@ class Deployment:
 
 
 def read_clock() -> float:
-    """Return the time by which the steps are written down."""
+    """Return the time by the clock of the steps."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -1,4 +1,4 @@
-"""What can befall the one of three replicas that acts, one after another; and who acts then."""
+"""Faults of the leader of three replicas, one after another; checks which replica leads then."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0  # seconds
 _POLLING = 0.05
 _REVIEW_TIMEOUT = 5.0
-_BETWEEN = 0.5  # seconds; for what comes too late to show itself
+_BETWEEN = 0.5  # seconds; so that late steps are seen
 
 
 @dataclass(frozen=True)
 class Times:
-    """The pace of the story: the terms of the lease in seconds, and the reviews per second."""
+    """The options of a run: the times of the Lease in seconds, and the reviews per second."""
 
     duration: float = 15.0
     deadline: float = 10.0
@@ -43,7 +43,7 @@ class Times:
 
 @dataclass
 class Reviews:
-    """What has become of the reviews that were posted all the time to all replicas."""
+    """The results of the reviews that are sent all the time to all replicas."""
 
     answered: int = 0
     excused: int = 0
@@ -53,14 +53,14 @@ class Reviews:
 
 @dataclass
 class Outcome:
-    """What a fault has led to.
+    """The outcome of a fault.
 
     Attributes:
-        before: who acted.
-        after: who acts.
-        handover: from the fault to the first step of the one who acts now, in seconds.
+        before: the previous leader.
+        after: the new leader.
+        handover: the seconds from the fault to the first step of the new leader.
         overlaps: steps of others after it, or at the same time.
-        steps: how many there were.
+        steps: the number of steps.
     """
 
     fault: str
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass
 class Stage:
-    """The replicas, the objects that they act on, and the reviews that they answer."""
+    """The replicas, their objects, and their reviews."""
 
     deployment: Deployment
     objects: Objects
@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def alive(self) -> list[Replica]:
-        """The replicas that are not gone."""
+        """The replicas that still run."""
         return [replica for replica in self.deployment.replicas if not replica.is_gone]
 
     def find(self, name: str) -> Replica:
@@ -98,11 +98,11 @@ class Stage:
         self.created.append(name)
 
     def list_steps(self, since: float = 0.0) -> list[Step]:
-        """Return what was done since a moment."""
+        """Return the steps since a time."""
         return [step for step in self.deployment.read_steps() if step.begin >= since]
 
     async def wait_for_steps(self, names: list[str], since: float, *others: str) -> str:
-        """Wait until one replica acts on all objects; not one of some others. Return which."""
+        """Wait until one replica, not among ``others``, handles all objects; return its name."""
         found = ""
 
         async def act() -> bool:
@@ -113,11 +113,11 @@ class Stage:
             done = {step.name for step in steps if step.who == found and step.what == "daemon"}
             return done >= set(names)
 
-        await until(act, lambda: f"nobody acts on all objects\n{self.show_logs()}")
+        await until(act, lambda: f"no replica handles all objects\n{self.show_logs()}")
         return found
 
     async def wait_for_indexes(self) -> None:
-        """Wait until the webhooks of all replicas know all objects."""
+        """Wait until the indexes of all replicas have all objects."""
         for replica in self.alive:
 
             async def know(replica: Replica = replica) -> bool:
@@ -137,7 +137,7 @@ class Stage:
         return "\n".join(f"--- {r.name}\n{r.log[-3000:]}" for r in self.deployment.replicas)
 
     async def post_reviews(self, stopping: asyncio.Event) -> None:
-        """Post reviews at a steady rate, to all in turns."""
+        """Send reviews at a steady rate, to all replicas in turns."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for count in itertools.count(1):
@@ -171,7 +171,7 @@ class Stage:
 async def set_up(
     cluster: LocalCluster, namespace: str, kind: Kind, folder: Path, times: Times
 ) -> AsyncIterator[Stage]:
-    """Bring three replicas up, of which one acts."""
+    """Start three replicas, one of which leads."""
     variables = {
         "WEBOP_LEADERSHIP__LEASE_DURATION": str(times.duration),
         "WEBOP_LEADERSHIP__RENEW_DEADLINE": str(times.deadline),
@@ -204,7 +204,7 @@ Cure = Callable[[], Awaitable[None]]
 
 
 async def play(stage: Stage, say: Say) -> list[Outcome]:
-    """Have everything befall the replica that acts, one after another."""
+    """Inject all faults into the leader, one after another."""
     outcomes = []
     for fault, strike in (
         ("its connection is cut", cut),
@@ -227,9 +227,9 @@ async def _befall(
     began = read_clock()
     cure = await strike(stage, leader)
     struck = read_clock()
-    # The step in which a process is stopped ends late, whatever one does.
+    # A process that is stopped inside a step ends the step late.
     since = struck if strike is stop else began
-    # A leader that comes back in time acts on: what counts is when it is seen to.
+    # A leader that recovers in time continues; the time of its next step counts.
     returned = struck if strike is restart else since
     name = f"{strike.__name__}-gap"
     await stage.create(name)
@@ -238,7 +238,9 @@ async def _befall(
     await asyncio.sleep(_BETWEEN)
     await cure()
     await stage.wait_for_indexes()
-    await stage.objects.wait_handled(name)  # or else its creation may be handled again, rightly
+    await stage.objects.wait_handled(
+        name
+    )  # otherwise another replica may handle its creation again
     await asyncio.sleep(_BETWEEN)
     steps = stage.list_steps(since)
     first = next(step for step in steps if step.who == after and step.begin > returned)
@@ -254,7 +256,7 @@ async def _befall(
 
 
 def find_overlaps(steps: list[Step], first: Step) -> list[str]:
-    """Return what others have done after the first step of the one who acts now, or during it."""
+    """Return the steps of other replicas after, or during, the first step of the new leader."""
     late = [s for s in steps if s.who != first.who and s.begin > first.begin]
     meanwhile = [b for a, b in itertools.pairwise(steps) if a.who != b.who and b.begin < a.end]
     return [f"{step} after {first}" for step in {*late, *meanwhile}]
@@ -267,7 +269,7 @@ def find_repetitions(steps: list[Step]) -> list[str]:
 
 
 async def cut(_: Stage, leader: Replica) -> Cure:
-    """Break all connections to the API server, and let none come up."""
+    """Break all connections to the API server, and refuse new ones."""
     leader.proxy.is_refusing = True
     leader.proxy.cut()
 
@@ -278,7 +280,7 @@ async def cut(_: Stage, leader: Replica) -> Cure:
 
 
 async def forbid(stage: Stage, leader: Replica) -> Cure:
-    """Take the right to the Lease away, and nothing else."""
+    """Revoke only the access to the Lease."""
     await asyncio.to_thread(stage.deployment.revoke, leader.name)
 
     async def cure() -> None:
@@ -289,7 +291,7 @@ async def forbid(stage: Stage, leader: Replica) -> Cure:
 
 
 async def stop(_: Stage, leader: Replica) -> Cure:
-    """Stop the process as a debugger does, until others act for sure."""
+    """Stop the process with SIGSTOP until another replica leads."""
     leader.excused_from = time.monotonic() - _REVIEW_TIMEOUT
     leader.signal(signal.SIGSTOP)
 
@@ -310,7 +312,7 @@ async def restart(stage: Stage, _: Replica) -> Cure:
 
 
 async def terminate(_: Stage, leader: Replica) -> Cure:
-    """Stop the process as a kubelet does; its webhooks are served for a while."""
+    """Stop the process like a kubelet; it serves its webhooks for a while."""
     leader.signal(signal.SIGTERM)
 
     async def cure() -> None:
@@ -342,7 +344,7 @@ def format_outcome(outcome: Outcome) -> str:
     )
 
 
-_COLUMNS = ("fault", "acting", "handover", "overlaps", "steps", "failed reviews")
+_COLUMNS = ("fault", "leader", "takeover", "overlaps", "steps", "failed reviews")
 HEADING = "{:28} {:22} {:>12} {:>9} {:>7} {:>15}".format(*_COLUMNS)
 
 

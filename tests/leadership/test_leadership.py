@@ -1,4 +1,4 @@
-"""One of three replicas acts, never two of them, whatever befalls the one; all serve admission."""
+"""In spite of faults, only one of three replicas handles objects; all serve admission."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ async def test_texts_begin_with_the_object_and_the_request(
     [
         ({"dryRun": True}, {"dry_run": True}),
         ({"subResource": "status"}, {"resource": "kopfexamples.kopf.dev/status"}),
-        ({"userInfo": {}}, {"user": "somebody unknown"}),
+        ({"userInfo": {}}, {"user": "an unknown user"}),
         ({"name": ""}, {}),
     ],
 )
@@ -240,7 +240,7 @@ async def test_a_failure_that_is_ignored_is_told(read: Read) -> None:
     async with serve(registry=registry) as site:
         assert (await site.review())["allowed"]
     (line,) = read()
-    assert "is ignored: no" in line
+    assert "(ignore_failures=True): no" in line
 
 
 async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) -> None:
@@ -270,7 +270,9 @@ async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read)
     assert answer.status_code == 504
     first, second = read()
     assert "The webhook slow did not answer within" in first
-    assert second == "[ns/kex] [1ca13837] Cut off: CREATE of kopfexamples.kopf.dev ns/kex by admin."
+    assert (
+        second == "[ns/kex] [1ca13837] Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
+    )
 
 
 async def test_patches_of_secrets_are_not_logged(read: Read) -> None:

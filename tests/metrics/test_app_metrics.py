@@ -372,20 +372,23 @@ async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
     ("endpoints", "said"),
     [
         ({"metrics_endpoint": "https://localhost/"}, "The metrics endpoint 'https://localhost/'"),
-        ({"metrics_endpoint": "http://localhost:99999/"}, "is not a valid URL, such as http://0.0"),
+        (
+            {"metrics_endpoint": "http://localhost:99999/"},
+            "must be a valid URL, such as http://0.0",
+        ),
         (
             {
                 "metrics_endpoint": "http://localhost:8080/healthz",
                 "liveness_endpoint": "http://localhost:8080/healthz",
             },
-            "must have another path than the liveness one",
+            "is also the liveness endpoint",
         ),
         (
             {
                 "status_endpoint": "http://localhost:8080/metrics/",
                 "metrics_endpoint": "http://localhost:8080/metrics",
             },
-            "must have another path than the metrics one",
+            "is also the metrics endpoint",
         ),
     ],
 )

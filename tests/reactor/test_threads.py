@@ -74,7 +74,7 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
             await objects.create(name, labels={"with": "daemon"})
             await objects.pass_fence()
         await eventually(lambda: "busy" in caplog.text)
-        assert "All 2 threads for sync daemons are busy, and 2 more wait" in caplog.text
+        assert "All 2 threads for sync daemons are busy; 2 more calls are waiting" in caplog.text
         assert "settings.background.max_workers" in caplog.text
         assert [call["name"] for call in calls] == ["a", "b"]
         # One that waits for a thread can be deleted, and never begins.

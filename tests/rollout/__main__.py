@@ -1,4 +1,4 @@
-"""The proof at length: ``python -m tests.rollout`` with the times of a cluster."""
+"""Rollouts under load with the times of a real cluster: ``python -m tests.rollout``."""
 
 from __future__ import annotations
 
@@ -18,25 +18,32 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
 def main() -> int:
-    """Run it; return 0 if nothing has failed and nothing went unchecked."""
+    """Run the command line; return 0 if no request failed or went unchecked."""
     defaults = Times()
     parser = argparse.ArgumentParser(prog="python -m tests.rollout", description=__doc__)
     add = parser.add_argument
     add("--rate", type=float, default=defaults.rate, help="creations a second (%(default)g)")
-    add("--lag", type=float, default=defaults.lag, help="of the balancer, in s (%(default)g)")
+    add(
+        "--lag",
+        type=float,
+        default=defaults.lag,
+        help="delay of the balancer in seconds (%(default)g)",
+    )
     add(
         "--shutdown-delay",
         type=float,
         default=defaults.shutdown_delay,
-        help="from SIGTERM until the port is closed, in s (%(default)g)",
+        help="seconds from SIGTERM until the port is closed (%(default)g)",
     )
-    add("--settle", type=float, default=defaults.settle, help="of a new CA, in s (%(default)g)")
-    add("--ways", default="managed", help=f"to serve, of {','.join(WAYS)} (%(default)s)")
+    add(
+        "--settle", type=float, default=defaults.settle, help="seconds after a new CA (%(default)g)"
+    )
+    add("--ways", default="managed", help=f"ways to serve: {','.join(WAYS)} (%(default)s)")
     options = parser.parse_args()
     times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
     ways = options.ways.split(",")
     if unknown := set(ways) - set(WAYS):
-        parser.error(f"unknown ways: {', '.join(unknown)}; there are {', '.join(WAYS)}")
+        parser.error(f"unknown ways: {', '.join(unknown)}. Choose from {', '.join(WAYS)}")
     return prove("rollout", times, partial(_run, times, ways))
 
 
@@ -56,16 +63,16 @@ async def _play_way(
     async with connect(cluster) as client:
         await client.create(NAMESPACES, None, {"metadata": {"name": way}})
     async with set_up(cluster, way, kind, folder, times, way=way) as stage:
-        say(f"{way}: three replicas are ready, on Kubernetes {cluster.version}")
+        say(f"{way}: Three replicas ready on Kubernetes {cluster.version}.")
         tallies = [await play(stage, times, say, prefix=way)]
         if way == "managed":
-            say("the rollout of a version with a renamed handler:")
+            say("Rolling out a version with a renamed handler:")
             tallies.append(await play_renaming(stage, times, say))
     for tally in tallies:
         for text in (*tally.failed[:10], *tally.unchecked[:10]):
             say(text)
         say(f"{way}: {tally}")
-    say(f"{way}: connections that met no replica: {stage.balancer.refused}")
+    say(f"{way}: {stage.balancer.refused} connections found no ready replica")
     return sum(len(tally.failed) + len(tally.unchecked) for tally in tallies)
 
 

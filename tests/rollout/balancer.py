@@ -1,8 +1,7 @@
-"""A balancer of TCP connections that stands for a Service of Kubernetes.
+"""A balancer of TCP connections that plays a Service of Kubernetes.
 
-It learns which of its endpoints are ready by asking them, as a kubelet does, and takes notice some
-time later, as kube-proxies do. Connections that are there already stay with their endpoint, ready
-or not, as they do in a cluster.
+It probes the readiness of its endpoints like a kubelet, and applies changes some time later like
+kube-proxies. As in a cluster, existing connections stay with their endpoint, ready or not.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Endpoint:
 
 @dataclass
 class Balancer:
-    """Connections to one port, spread over the endpoints that count as ready."""
+    """Distributes connections to one port over the ready endpoints."""
 
     lag: float
     port: int = 0
@@ -43,7 +42,7 @@ class Balancer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Accept connections in the block."""
+        """Accept connections during a block."""
         server = await asyncio.start_server(self._forward, "127.0.0.1", 0, backlog=1000)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -56,12 +55,12 @@ class Balancer:
             await asyncio.gather(*probing, *self._tasks, return_exceptions=True)
 
     def add(self, endpoint: Endpoint) -> None:
-        """Send connections to an endpoint as soon as it is ready, and as long as it is."""
+        """Add an endpoint, which gets connections while it is ready."""
         self.endpoints.append(endpoint)
         endpoint.probing = asyncio.create_task(self._watch(endpoint))
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Forget an endpoint whose process has ended."""
+        """Remove an endpoint whose process has ended."""
         self.endpoints.remove(endpoint)
         if endpoint.probing is not None:
             endpoint.probing.cancel()
@@ -104,7 +103,7 @@ class Balancer:
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one direction to its end; a reset of one side is one of the other side, too."""
+    """Copy one direction to its end; reset the other side too if one side is reset."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Replicas of an operator with webhooks: of ``webop run`` or uvicorn, as pods have them."""
+"""Replicas of an operator with webhooks, by ``webop run`` or uvicorn, as in pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def check(spec, **_):
 _SERVER = HANDLERS.index("    settings.admission.server =")
 _WEBHOOKS = HANDLERS.index("@webop.on.mutate")
 
-# Certificates from files, and webhook configurations that somebody else keeps.
+# Certificates from files, and webhook configurations of an administrator.
 STATIC_HANDLERS = HANDLERS.replace(
     HANDLERS[_SERVER:_WEBHOOKS],
     """    settings.admission.server = webop.WebhookServer(
@@ -53,7 +53,7 @@ STATIC_HANDLERS = HANDLERS.replace(
 )
 UVICORN_HANDLERS = "import os\nimport webop\n\n" + HANDLERS[_WEBHOOKS:]
 
-#: The ways to serve: who keeps the webhook configurations, and which server it is.
+#: The ways to serve: who manages the webhook configurations, and which server it is.
 WAYS = {
     "managed": HANDLERS,
     "static": STATIC_HANDLERS,
@@ -65,11 +65,11 @@ _PROTOCOL = "--http=webop.servers.http.protocol:HTTPProtocol"
 
 @dataclass
 class Plan:
-    """What all replicas of one deployment have in common.
+    """The common properties of all replicas of one deployment.
 
     Attributes:
-        folder: for the handlers and the logs.
-        variables: of the environment, beside those of this process.
+        folder: the folder of the handlers and the logs.
+        variables: environment variables, in addition to those of this process.
         way: one of :data:`WAYS`.
     """
 
@@ -82,7 +82,7 @@ class Plan:
         self.release(WAYS[self.way])
 
     def release(self, handlers: str) -> None:
-        """Have all replicas that are started from now on run these handlers."""
+        """Set the handlers of replicas that start from now on."""
         (self.folder / "handlers.py").write_text(handlers)
 
     async def start(self) -> Replica:
@@ -131,13 +131,13 @@ class Replica:
                 await asyncio.sleep(0.05)
 
     async def stop(self, patience: float = 60.0) -> int:
-        """Stop it as a kubelet does; return the exit code."""
+        """Stop the replica like a kubelet; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(patience):
             return await self.process.wait()
 
     async def kill(self) -> None:
-        """End it in any case."""
+        """Kill the process if it still runs."""
         if self.process.returncode is None:
             self.process.kill()
             await self.process.wait()

@@ -1,9 +1,9 @@
-"""A rolling restart under load, and a rotation of the CA: who was refused, who went unchecked.
+"""A rolling restart under load, and a rotation of the CA; counts failed and unchecked creations.
 
-Objects are created all the time at a steady rate: good ones, which are to be stamped by the
-mutating webhook, and bad ones, which the validating webhook is to refuse. Meanwhile all replicas
-are replaced one after another, and the Secret with the certificates is deleted, which makes new
-ones with a new CA.
+Objects are created at a steady rate: good ones, which the mutating webhook must stamp, and bad
+ones, which the validating webhook must deny. At the same time, all replicas are replaced one after
+another, and the Secret with the certificates is deleted, which causes new certificates with a new
+CA.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _PATIENCE = 90.0  # seconds
 
 @dataclass(frozen=True)
 class Times:
-    """The pace of the story; all but ``rate`` in seconds.
+    """The options of a run; all but ``rate`` are in seconds.
 
     Attributes:
-        rate: creations per second; every fourth of them is of a bad object.
-        lag: from a change of readiness until the balancer goes by it.
-        shutdown_delay: of the replicas (``settings.admission.shutdown_delay``).
-        settle: from the new CA in the configurations until certificates are signed by it.
+        rate: creations per second; every fourth object is bad.
+        lag: the time until the balancer applies a change of readiness.
+        shutdown_delay: the ``settings.admission.shutdown_delay`` of the replicas.
+        settle: the time from a new CA in the configurations to the first certificate signed by it.
     """
 
     rate: float = 50.0
@@ -62,7 +62,7 @@ class Times:
 
 @dataclass
 class Tally:
-    """What has become of the creations."""
+    """The results of the creations."""
 
     created: int = 0
     refused: int = 0
@@ -72,7 +72,7 @@ class Tally:
     statuses: Counter[int] = field(default_factory=Counter)
 
     def take(self, name: str, is_bad: bool, answer: httpx.Response) -> None:
-        """Count a creation by its answer."""
+        """Count a creation by its response."""
         self.statuses[answer.status_code] += 1
         if answer.status_code == 201:
             spec = answer.json()["spec"]
@@ -86,14 +86,14 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.created} created, {self.refused} refused as they should be, "
+            f"{self.created} created, {self.refused} correctly denied, "
             f"{len(self.failed)} failed, {len(self.unchecked)} unchecked, "
             f"slowest {self.slowest:.2f} s"
         )
 
 
 class Load:
-    """Creations at a steady rate, whether the ones before are answered or not."""
+    """Creations at a steady rate, independent of the responses."""
 
     def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
         self.tally = Tally()
@@ -102,7 +102,7 @@ class Load:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Tally]:
-        """Create objects in the block; at its end, all of them are answered."""
+        """Create objects during a block; at its end, wait for all responses."""
         stopping = asyncio.Event()
         task = asyncio.create_task(self._run(stopping))
         try:
@@ -138,7 +138,7 @@ class Load:
 
 @dataclass
 class Stage:
-    """The cluster, the balancer that stands for the Service, and the replicas behind it."""
+    """The cluster, the balancer that plays the Service, and the replicas behind it."""
 
     http: httpx.AsyncClient
     cluster: LocalCluster
@@ -150,25 +150,25 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Where the objects are."""
+        """The URL of the objects."""
         return self.kind.resource.get_url(namespace=self.namespace)
 
     async def add_replica(self) -> None:
-        """Start a replica; it is there when the balancer sends reviews to it."""
+        """Start a replica, and wait until the balancer sends connections to it."""
         replica = await self.plan.start()
         self.replicas.append(replica)
         self.balancer.add(replica.endpoint)
         await replica.wait_listed()
 
     async def replace_oldest(self, count: int = 1) -> None:
-        """Do what a rolling update does: some more first, then the oldest ones less, at once."""
+        """Do a rolling update: start new replicas first, then stop as many of the oldest."""
         for _ in range(count):
             await self.add_replica()
         oldest, self.replicas = self.replicas[:count], self.replicas[count:]
         await asyncio.gather(*map(self._stop, oldest))
 
     async def _stop(self, replica: Replica) -> None:
-        # uvicorn ends by the signal that it was sent.
+        # uvicorn ends by the signal that it received.
         expected = -signal.SIGTERM if self.plan.way.startswith("uvicorn") else 0
         try:
             code = await replica.stop()
@@ -178,13 +178,13 @@ class Stage:
             await replica.kill()
 
     async def has_webhook(self, handler: str) -> bool:
-        """Tell whether just this one is among the validating webhooks."""
+        """Return whether this is the only validating webhook."""
         name = self.plan.variables["MANAGED"]
         answer = await self.http.get(f"{_CONFIGURATIONS}/validating{_PLURAL}/{name}")
         return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
 
     async def read_certificate(self) -> str:
-        """Return the certificate that one of the replicas shows at the moment."""
+        """Return the current certificate of one of the replicas."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection("127.0.0.1", self.balancer.port, ssl=context)
@@ -195,11 +195,11 @@ class Stage:
             writer.transport.abort()
 
     async def rotate(self) -> None:
-        """Delete the Secret, and wait until all replicas show certificates of another CA."""
+        """Delete the Secret, and wait until all replicas use certificates of another CA."""
         before = await self.read_certificate()
         path = SECRETS.get_url(namespace=self.namespace, name=SECRET)
         (await self.http.delete(path)).raise_for_status()
-        for _ in self.replicas:  # the balancer takes them in turns
+        for _ in self.replicas:  # the balancer alternates between them
             await until(lambda: self._shows_another(before), "another certificate")
 
     async def _shows_another(self, before: str) -> bool:
@@ -223,7 +223,7 @@ async def set_up(
     *,
     way: str = "managed",
 ) -> AsyncIterator[Stage]:
-    """Bring three replicas up behind a Service, to serve in one of the ways of the replicas."""
+    """Start three replicas behind a Service, in one of the ways to serve."""
     balancer = Balancer(times.lag)
     context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
     headers = {"Authorization": f"Bearer {cluster.token}"}
@@ -239,7 +239,7 @@ async def set_up(
     (folder / "cert.pem").write_bytes(pair.cert)
     (folder / "key.pem").write_bytes(pair.key)
     async with http, balancer.serve(), connect(cluster) as client:
-        # The API server resolves Services of this type by itself: there are no kube-proxies here.
+        # The API server resolves Services of this type itself: there are no kube-proxies here.
         service = {
             "apiVersion": "v1",
             "kind": "Service",
@@ -272,7 +272,7 @@ async def set_up(
 
 
 async def _configure(stage: Stage) -> None:
-    """Apply webhook configurations as an administrator does; wait until they are in force."""
+    """Apply webhook configurations as an administrator; wait until the API server uses them."""
     namespace, port = stage.namespace, stage.balancer.port
     bundle = base64.b64encode((stage.plan.folder / "cert.pem").read_bytes()).decode()
     rule = {
@@ -314,29 +314,29 @@ async def _delete_configurations(stage: Stage) -> None:
 
 
 async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
-    """Roll out a version in which the validating handler has another name, under load."""
+    """Roll out a version with a renamed validating handler, under load."""
     stage.plan.release(HANDLERS.replace("def check(", "def inspect("))
     load = Load(stage, "renaming", times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()
-            say(f"replica {number} of 3 is of the next version: {tally}")
+            say(f"Updated replica {number} of 3: {tally}")
         await until(lambda: stage.has_webhook("inspect"), "the renamed webhook")
         await asyncio.sleep(2 * times.lag)
     return tally
 
 
 async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") -> Tally:
-    """Replace all replicas and rotate the CA under load; return what has become of the objects."""
+    """Replace all replicas and rotate the CA under load; return the results."""
     load = Load(stage, prefix, times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()
-            say(f"replica {number} of 3 is replaced: {tally}")
+            say(f"Replaced replica {number} of 3: {tally}")
         await stage.replace_oldest(2)
-        say(f"two replicas are replaced at once: {tally}")
+        say(f"Replaced two replicas at once: {tally}")
         if stage.plan.way == "managed":
             await stage.rotate()
-            say(f"the CA is rotated: {tally}")
-        await asyncio.sleep(2 * times.lag)  # a fault of the last moment is to be seen, too
+            say(f"Rotated the CA: {tally}")
+        await asyncio.sleep(2 * times.lag)  # so that late faults are seen
     return tally

@@ -97,7 +97,7 @@ async def test_json_is_taken_under_all_of_its_names_and_the_one_that_curl_gives_
         ({"Content-Type": "application/yaml; charset=utf-8"}, "not as 'application/yaml'"),
         ({"Content-Type": "multipart/form-data; boundary=x"}, "not as 'multipart/form-data'"),
         ({"Content-Type": "application/json; charset=utf-16"}, "not in 'utf-16'"),
-        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "in 'gzip'"),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "encoding 'gzip'"),
     ],
 )
 async def test_another_type_of_content_is_named_in_the_refusal(
@@ -301,7 +301,7 @@ async def test_a_client_with_a_larger_review_sees_the_refusal(
 ) -> None:
     response = await client.post("/", content=b" " * (MAX_BODY + 1))
     assert response.status_code == 413
-    assert f"{MAX_BODY} bytes at most" in get_reason(response)
+    assert f"the limit is {MAX_BODY} bytes" in get_reason(response)
     assert fn.calls == []
     assert (await client.post("/", json=REVIEW)).status_code == 200
 

@@ -81,8 +81,8 @@ async def test_a_port_in_use_is_an_error_with_the_address_and_the_remedy(
         ("no-such-host.invalid", 0, r"no-such-host\.invalid:0: the host name cannot be resolved"),
         ("a" * 70, 0, "the host name cannot be resolved"),
         ("203.0.113.1", 0, "this host has no such address"),
-        ("127.0.0.1", 65536, "ports are numbers from 0 to 65535"),
-        ("127.0.0.1", -1, "ports are numbers from 0 to 65535"),
+        ("127.0.0.1", 65536, "a port must be from 0 to 65535"),
+        ("127.0.0.1", -1, "a port must be from 0 to 65535"),
     ],
 )
 async def test_an_impossible_address_is_an_error_with_the_reason(

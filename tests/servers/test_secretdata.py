@@ -192,5 +192,5 @@ def test_a_time_that_cannot_be_read_is_none(text: str) -> None:
 
 
 def test_a_key_that_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="does not belong to the certificate"):
         read_leaf(make()[0].cert, make()[0].key, ())

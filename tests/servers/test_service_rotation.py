@@ -285,9 +285,7 @@ async def test_a_foreign_secret_is_followed_and_never_written(
     assert failures == []
     assert cluster.count_writes() == 0
     told = [text for text in caplog.messages if "not made by webop" in text]
-    assert told == [
-        "The Secret ns/svc-webhook-certs was not made by webop: it is read, never written."
-    ]
+    assert told == ["The Secret ns/svc-webhook-certs was not made by webop: webop only reads it."]
 
 
 async def test_a_certificate_that_the_context_of_the_user_cannot_show_does_not_end_the_server(
@@ -298,11 +296,11 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_does_not_e
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     async with replicate(cluster, context=context, settle_time=0.05) as replica:
         cluster.put(SECRET, build_foreign(pair, pair.cert))
-        await until(lambda: "still shows another certificate" in caplog.text)
+        await until(lambda: "still presents another certificate" in caplog.text)
         looks = len(cluster.requests)
         await until(lambda: len(cluster.requests) > looks + 3)
         await shake_hands(replica.port, first.cert)
-    assert caplog.text.count("still shows another certificate") == 1
+    assert caplog.text.count("still presents another certificate") == 1
 
 
 async def test_an_empty_foreign_secret_is_waited_for(

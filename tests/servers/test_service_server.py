@@ -159,7 +159,7 @@ async def test_mistakes_are_named_with_their_remedies(cluster: Secrets) -> None:
     assert "got 'Op erator'" in await fail(cluster, service="Op erator")
     assert "namespace= of" in await fail(cluster, namespace="a b")
     assert "from 1 to 65535, got 70000" in await fail(cluster, service_port=70000)
-    assert "'ä..b' is no host name" in await fail(cluster, extra_sans=["ä..b"])
+    assert "'ä..b' is not a valid host name" in await fail(cluster, extra_sans=["ä..b"])
     assert "too short" in await fail(cluster, certificate_lifetime=dt.timedelta(seconds=1))
     cluster.namespace = None
     assert "namespace=" in await fail(cluster)

@@ -67,7 +67,7 @@ async def test_the_documented_provider_says_that_its_agent_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="cannot be opened: Install cloudflared"):
+    with pytest.raises(ConfigurationError, match="Cannot open the tunnel: Install cloudflared"):
         async with serve(build_documented(port=0), Recorder()):
             pass
 
@@ -96,7 +96,7 @@ class Silent(webop.WebhookTunnel):
 
 
 async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
-    with pytest.raises(ConfigurationError, match=r"opened: It is not ready after 0\.05 s"):
+    with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
             pass
 
@@ -106,7 +106,7 @@ async def test_a_public_address_that_is_no_text_is_told_of() -> None:
         async def open(self, upstream: str) -> Any:
             yield {"url": upstream}
 
-    with pytest.raises(ConfigurationError, match=r"has opened \{'url'.*needs https"):
+    with pytest.raises(ConfigurationError, match=r"It opened \{'url'.*need https"):
         async with serve(Server(port=0), Recorder()):
             pass
 

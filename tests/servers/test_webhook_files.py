@@ -40,7 +40,7 @@ from webop.servers.certificates.certs import (
     build_certificate_signed,
     get_expiry,
 )
-from webop.servers.certificates.contexts import find_shown
+from webop.servers.certificates.contexts import find_presented
 from webop.servers.hosting import Hosting, current_hosting
 
 INTERVAL = 0.05
@@ -265,10 +265,10 @@ def test_a_handshake_in_memory_finds_the_certificate_that_is_shown(
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = context.maximum_version = version
     context.verify_mode = mode
-    assert find_shown(context) is None
+    assert find_presented(context) is None
     load_key_material(context, pair.cert, pair.key)
     is_hidden = version is ssl.TLSVersion.TLSv1_2 and mode is ssl.CERT_REQUIRED
-    assert find_shown(context) == (b"" if is_hidden else to_der(pair))
+    assert find_presented(context) == (b"" if is_hidden else to_der(pair))
 
 
 @pytest.mark.feature("ADM-91")
@@ -290,11 +290,11 @@ async def test_a_half_written_pair_is_left_out_until_it_fits(
         for content in (second.cert, b"", second.cert[:100]):
             caplog.clear()
             certfile.write_bytes(content)
-            await until(lambda: "left out" in caplog.text)
+            await until(lambda: "Ignored the changed files" in caplog.text)
             assert await fetch_certificate(port) == to_der(first)
         caplog.clear()
         certfile.unlink()
-        await until(lambda: "left out" in caplog.text)
+        await until(lambda: "Ignored the changed files" in caplog.text)
         assert (await post(get_url(configs.all[0]), trust(ca.cert))).status_code == 200
         save(second, tmp_path)
         await until_shown(port, second)

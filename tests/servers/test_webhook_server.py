@@ -167,7 +167,7 @@ async def test_in_a_pod_and_with_a_host_it_is_reached_from_outside_unless_an_add
         assert is_free(get_port(config), "127.0.0.2") is not listens_widely
         async with connect(get_port(config), trust(get_bundle(config)), get_host(config)):
             pass
-    assert ("on all interfaces, as this is a pod" in caplog.text) is warns
+    assert ("on all interfaces of this pod" in caplog.text) is warns
 
 
 @pytest.mark.feature("ADM-69", "ADM-71")

@@ -1,4 +1,4 @@
-"""Runs many histories, or one again: what ``make simulate`` does."""
+"""Run many histories, or replay one: the command of ``make simulate``."""
 
 from __future__ import annotations
 
@@ -27,42 +27,44 @@ _REPORT = 5.0  # seconds between lines of progress
 
 
 def main() -> int:
-    """Run what the command line asks for; return the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="make simulate ARGS=...",
         description="Run random histories of operators in a simulated cluster.",
-        epilog="Exit code 1: a rule was broken, or a mutant not found. See docs/simulation.md.",
+        epilog="Exit code 1: a broken rule, or an undetected mutant. See docs/simulation.md.",
     )
     add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add_what("--seed", type=int, help="replay the history of this seed, with its story")
-    add_what("--plan", type=Path, metavar="FILE", help="replay a history that was written down")
-    add("--logs", action="store_true", help="replay with the log of the operators in the story")
-    add("--first", type=int, help="the first seed (default: by the clock; of --mutants: 0)")
-    add("--count", type=_parse_number, help="how many histories (of --mutants: 2000 for each)")
-    add("--seconds", type=_parse_number, default=60, help="how long, without --count (60)")
-    add("--jobs", type=_parse_number, default=os.cpu_count(), help="processes (all cores)")
+    add_what("--seed", type=int, help="replay the history of this seed and print it")
+    add_what("--plan", type=Path, metavar="FILE", help="replay the history in a file")
+    add("--logs", action="store_true", help="include the operators' logs in the replay")
+    add("--first", type=int, help="the first seed (default: by the clock; with --mutants: 0)")
+    add("--count", type=_parse_number, help="number of histories (with --mutants: 2000 for each)")
+    add("--seconds", type=_parse_number, default=60, help="duration, without --count (60)")
+    add(
+        "--jobs", type=_parse_number, default=os.cpu_count(), help="number of processes (all cores)"
+    )
     add(
         "--mutant",
         choices=mutants.MUTANTS,
         metavar="MUTANT",
         default=os.environ.get("WEBOP_MUTANT"),
-        help="put a mended bug back (tests/simulation/mutants.toml)",
+        help="put a fixed bug back (tests/simulation/mutants.toml)",
     )
     add_what(
         "--mutants",
         nargs="*",
         choices=mutants.MUTANTS,
         metavar="MUTANT",
-        help="print a table: how many histories find each of these mended bugs, or all",
+        help="print how many histories find each of these fixed bugs, or all of them",
     )
-    add_what("--kept", action="store_true", help="run the histories that were kept as tests")
+    add_what("--kept", action="store_true", help="run the histories that are kept as tests")
     add(
         "--theme",
         choices=THEMES,
         metavar="THEME",
-        help="only histories of this one (tests/simulation/themes.py)",
+        help="only histories of this theme (tests/simulation/themes.py)",
     )
-    add("--keep-going", action="store_true", help="go on after a rule was broken")
+    add("--keep-going", action="store_true", help="continue after a broken rule")
     add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
     add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
     options = parser.parse_args()
@@ -85,7 +87,7 @@ def _parse_number(text: str) -> int:
 
 
 def _prepare(mutant: str | None) -> None:
-    """Put a bug back, if one is wanted, before anything of webop is imported."""
+    """Put a bug back, if requested, before webop is imported."""
     logging.disable()
     if mutant:
         mutants.apply(mutant)
@@ -149,7 +151,7 @@ def _hunt_mutants(options: argparse.Namespace) -> int:
         count = f"not in {limit}" if seed is None else str(seed - first + 1)
         story, rule = mutants.MUTANTS[name].story, problem.partition(":")[0]
         print(f"| {name} | {story} | {theme} | {count} | {rule} |", flush=True)
-    print(f"{len(names) - len(missed)} of {len(names)} were found.")
+    print(f"Found {len(names) - len(missed)} of {len(names)} bugs.")
     return 1 if missed else 0
 
 
@@ -162,7 +164,7 @@ def _run_kept() -> int:
     for path in sorted(KEPT.glob("*.json")):
         verdict = run(plans.load(json.loads(path.read_text())))
         bad += bool(verdict.violations)
-        print(f"{path.stem}: {verdict.violations[0] if verdict.violations else 'well'}")
+        print(f"{path.stem}: {verdict.violations[0] if verdict.violations else 'ok'}")
     return 1 if bad else 0
 
 
@@ -204,7 +206,10 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
     print(plans.describe(plan))
     print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
-    print("\n".join(f"VIOLATION: {problem}" for problem in verdict.violations) or "All is well.")
+    print(
+        "\n".join(f"VIOLATION: {problem}" for problem in verdict.violations)
+        or "No rule was broken."
+    )
     return 1 if verdict.violations else 0
 
 
@@ -218,11 +223,11 @@ def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
     def note(shorter: Plan) -> None:
         path.write_text(plans.dump(shorter))
         sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
-        print(f"The history has {sizes}, {shorter.replicas} replicas", flush=True)
+        print(f"The history has {sizes}, {shorter.replicas} replicas.", flush=True)
 
-    print("Shortening the history; this takes a minute or two ...", flush=True)
+    print("Shortening the history. This takes a minute or two.", flush=True)
     plan = shrink(plan, note)
-    _print_command(f"Written to {path}. Replay it: --plan {path}", options)
+    _print_command(f"Wrote {path}. Replay it: --plan {path}", options)
     return plan
 
 

@@ -117,7 +117,7 @@ async def test_a_failing_object_is_on_the_page_until_its_handler_succeeds(
         await api.expect(row).to_contain_text(said)
         assert "secret" not in await page.content()
         outage.is_over = True
-        await api.expect(page.locator("#objects")).to_contain_text("Nothing is in progress.")
+        await api.expect(page.locator("#objects")).to_contain_text("No objects in progress.")
         handler = find_row(page, "handlers", "create_database")
         await api.expect(handler.get_by_role("cell").nth(2)).to_have_text("1")
         await page.reload()
@@ -171,7 +171,7 @@ async def test_the_page_says_that_the_operator_is_gone(
         page = await visit(browser, shown)
         await api.expect(find_row(page, "handlers", "create_database")).to_be_visible()
     await api.expect(page.get_by_role("status")).to_have_text("Not connected")
-    await api.expect(page.locator("#updated")).to_contain_text("What is shown is of ")
+    await api.expect(page.locator("#updated")).to_contain_text("Last update: ")
     await api.expect(find_row(page, "handlers", "create_database")).to_be_visible()
 
 

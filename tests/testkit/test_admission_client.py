@@ -402,7 +402,7 @@ async def test_handlers_that_take_too_long_are_told_of(
         await asyncio.Event().wait()
 
     decorator(registry=registry)(wait)
-    with pytest.raises(webop.WebopError, match=r"handlers have not finished in 0\.05 s"):
+    with pytest.raises(webop.WebopError, match=r"handlers did not finish in 0\.05 s"):
         async with AdmissionClient(registry, timeout=0.05):
             pass
 
@@ -485,7 +485,7 @@ async def test_the_modules_of_the_environment_do_not_matter(
 
 async def test_a_client_is_used_within_its_block(registry: webop.OperatorRegistry) -> None:
     client = AdmissionClient(registry)
-    with pytest.raises(webop.WebopError, match="does not run: use it within `async with"):
+    with pytest.raises(webop.WebopError, match=r"does not run\. Use it within `async with"):
         await client.create(build())
     async with client:
         await client.create(build())
@@ -515,7 +515,7 @@ async def test_a_misspelt_option_of_a_request_is_told_of(
         ),
         (
             AdmissionResult(allowed=False, webhooks=("a",), message="Meh!", code=422),
-            "<AdmissionResult refused (422): 'Meh!'; webhooks=a>",
+            "<AdmissionResult denied (422): 'Meh!'; webhooks=a>",
         ),
     ],
 )

@@ -84,9 +84,9 @@ def test_names_can_be_left_to_the_api_server_and_dry_runs_store_nothing(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({**CONFIGMAP, "data": {"a": 5}}, "ConfigMap one cannot be applied: .*data"),
-        ({**CONFIGMAP, "dota": {}}, "ConfigMap one cannot be applied: .*dota"),
-        ({**CONFIGMAP, "kind": "Nothing"}, "no kind 'Nothing' in 'v1'.*definition first"),
+        ({**CONFIGMAP, "data": {"a": 5}}, "Cannot apply ConfigMap one: .*data"),
+        ({**CONFIGMAP, "dota": {}}, "Cannot apply ConfigMap one: .*dota"),
+        ({**CONFIGMAP, "kind": "Nothing"}, "no kind 'Nothing' in 'v1'.*CRD first"),
         ({**CONFIGMAP, "kind": "configmaps"}, "no kind 'configmaps' .* Did you mean 'ConfigMap'"),
         ({**CONFIGMAP, "apiVersion": "no.one/v1"}, "no kind 'ConfigMap' in 'no.one/v1'"),
     ],
@@ -102,22 +102,25 @@ def test_an_object_of_another_namespace_is_not_applied_by_mistake(
     cluster: LocalCluster, namespace: str
 ) -> None:
     body = {**CONFIGMAP, "metadata": {"name": "one", "namespace": "default"}}
-    with pytest.raises(ConfigurationError, match=rf"'default', not for '{namespace}'"):
+    with pytest.raises(ConfigurationError, match=rf"'default', but namespace= is '{namespace}'"):
         cluster.apply(body, namespace=namespace)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (None, "no file"),
-        ("a: [", "is not YAML"),
-        ("just text", "no apiVersion and kind: 'just text'"),
-        ("kind: Pod", "no apiVersion and kind"),
-        ("{apiVersion: 1, kind: Pod}", "has apiVersion: 1, which is no text"),
-        ("{apiVersion: v1, kind: [Pod]}", "has kind: .*, which is no text"),
-        ("{apiVersion: v1, kind: Pod, metadata: x}", "no mapping for metadata: 'x'"),
-        ("{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "metadata.name: 5, .*quotes"),
-        ("\udcff", "is not YAML"),  # a byte that is no text
+        (None, "no such file"),
+        ("a: [", "is not valid YAML"),
+        ("just text", "must have apiVersion and kind, got 'just text'"),
+        ("kind: Pod", "must have apiVersion and kind"),
+        ("{apiVersion: 1, kind: Pod}", "apiVersion in .* must be a string, got 1"),
+        ("{apiVersion: v1, kind: [Pod]}", "kind in .* must be a string, got .*Pod"),
+        ("{apiVersion: v1, kind: Pod, metadata: x}", "metadata in .* must be a mapping, got 'x'"),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: 5}}",
+            "metadata.name in .* must be a string, got 5.*quotes",
+        ),
+        ("\udcff", "is not valid YAML"),  # a byte that is no text
     ],
 )
 def test_files_that_are_no_manifests_are_named(

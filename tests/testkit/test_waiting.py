@@ -46,9 +46,11 @@ async def test_conditions_can_be_async() -> None:
         return found
 
     assert await eventually(look) == {"a": 1}
-    with pytest.raises(AssertionError, match=r"It: not so after 0 s; at last, it was None"):
+    with pytest.raises(
+        AssertionError, match=r"Not true after 0 s: It\. The last attempt returned None"
+    ):
         await eventually(build_async(None), "It", timeout=0)
-    with pytest.raises(AssertionError, match=r"at last, it raised KeyError: 'x'"):
+    with pytest.raises(AssertionError, match=r"The last attempt raised KeyError: 'x'"):
         await eventually(build_async(KeyError("x")), timeout=0)
 
 
@@ -64,22 +66,22 @@ def build_async(result: Any) -> Callable[[], Awaitable[Any]]:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, "The pod is up: not so after 0 s; at last, it was None"),
-        ({}, "The pod is up: not so after 0 s; at last, it was {}"),
+        (None, "Not true after 0 s: the pod is up. The last attempt returned None."),
+        ({}, "Not true after 0 s: the pod is up. The last attempt returned {}."),
         (
             KeyError("status"),
-            "The pod is up: not so after 0 s; at last, it raised KeyError: 'statu",
+            "Not true after 0 s: the pod is up. The last attempt raised KeyError: 'statu",
         ),
     ],
 )
 def test_the_failure_tells_what_it_was_at_last(result: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=re.escape(message)) as caught:
-        eventually(build_condition(*[result] * 9), "The pod is up", timeout=0)
+        eventually(build_condition(*[result] * 9), "the pod is up", timeout=0)
     assert caught.value.__cause__ is (result if isinstance(result, Exception) else None)
 
 
 async def test_an_async_condition_that_hangs_does_not_hang_the_test() -> None:
-    with pytest.raises(AssertionError, match=r"An answer: not so after 0\.1 s; .*TimeoutError"):
+    with pytest.raises(AssertionError, match=r"Not true after 0\.1 s: An answer\. .*TimeoutError"):
         await eventually(asyncio.Event().wait, "An answer", timeout=0.1)
 
 
@@ -103,5 +105,7 @@ def failing() -> Iterator[OperatorRunner]:
 @pytest.mark.feature("TST-05")
 def test_nobody_waits_for_an_operator_that_has_failed(failing: OperatorRunner) -> None:
     assert eventually(failing.future.done)
-    with pytest.raises(AssertionError, match=r"It is up: the operator has failed: .*No database"):
+    with pytest.raises(
+        AssertionError, match=r"operator failed before .*: It is up\. .*No database"
+    ):
         eventually(lambda: None, "It is up", timeout=60)

@@ -1,7 +1,7 @@
-"""The API server as webhook servers see it (``Hosting.cluster``), by way of the client.
+"""The access of webhook servers to the API server (``Hosting.cluster``), through the client.
 
-Webhook servers are below the operator and know nothing of clients and credentials; what they
-need of the cluster is in the protocol :class:`webop.servers.hosting.ClusterAccess`.
+Webhook servers do not import clients and credentials; the protocol
+:class:`webop.servers.hosting.ClusterAccess` has what they need.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from webop.client.api import Client
 
 logger = logging.getLogger(__name__)
 
-_LOOK_LIMIT = 5.0  # seconds
+_CERTIFICATE_TIMEOUT = 5.0  # seconds
 
 
 class ClientAccess:
-    """The API server by the client of the operator, with its credentials and retries.
+    """Access through the client of the operator, with its credentials and retries.
 
-    ``on_use`` is called before each use, so that an operator logs in only if there is need.
+    ``on_use`` is called before each use, so that an operator logs in only if it must.
     """
 
     def __init__(self, client: Client, *, on_use: Callable[[], None] = lambda: None) -> None:
@@ -36,25 +36,25 @@ class ClientAccess:
         return self._client.vault.default_namespace
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request, return the decoded JSON of the answer; wait for the login if need be.
+        """Send a request and return the decoded JSON; wait for the login if necessary.
 
         Raises:
-            APIError: as the client raises them.
-            LoginError: no credentials.
+            APIError: see the client.
+            LoginError: there are no credentials.
         """
         self._on_use()
         return await self._client.request(method, path, body=body)
 
     async def fetch_certificate(self) -> bytes | None:
-        """Return the certificate that the API server shows, in PEM.
+        """Return the certificate of the API server in PEM.
 
-        Nothing is proven by it: whoever is asked shows what it has. It is for a look at the names.
+        It is not verified: use it for its names only.
 
         Returns:
-            None if the server speaks plain HTTP, or cannot be connected to: then with a warning.
+            None for plain HTTP, and, with a warning, if the connection fails.
 
         Raises:
-            LoginError: no credentials, so that it is not known where the server is.
+            LoginError: there are no credentials, so the address is unknown.
         """
         self._on_use()
         info = await self._client.vault.get()
@@ -62,19 +62,19 @@ class ClientAccess:
         if parts.scheme != "https" or parts.hostname is None:
             return None
         try:
-            async with asyncio.timeout(_LOOK_LIMIT):
-                return await _look_at_certificate(parts.hostname, parts.port or 443)
+            async with asyncio.timeout(_CERTIFICATE_TIMEOUT):
+                return await _fetch_certificate(parts.hostname, parts.port or 443)
         except OSError as exc:  # TLS errors and time-outs are such, too
-            reason = str(exc) or f"no answer in {_LOOK_LIMIT:g} s"
-            logger.warning("The certificate of %s cannot be seen: %s", info.server, reason)
+            reason = str(exc) or f"no response in {_CERTIFICATE_TIMEOUT:g} s"
+            logger.warning("Cannot read the certificate of %s: %s", info.server, reason)
             return None
 
 
-async def _look_at_certificate(host: str, port: int) -> bytes | None:
+async def _fetch_certificate(host: str, port: int) -> bytes | None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    # Once it is seen, the connection is dropped: a farewell of TLS could wait for the server.
+    # The connection is aborted below: closing TLS properly could wait for the server.
     _, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)

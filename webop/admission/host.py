@@ -1,9 +1,10 @@
 """The webhook server of an operator, from its start to its last review.
 
-Flow: :meth:`WebhookHost.run` calls the server of the settings with the service that judges
-reviews, and hands each config that it yields to the manager of the webhook configurations.
-:meth:`WebhookHost.retire` and :meth:`WebhookHost.withdraw` are the way out: not ready any more,
-but serving; then out of the cluster; then closed by whoever runs :meth:`WebhookHost.run`.
+Flow: :meth:`WebhookHost.run` calls the server in the settings with the function for reviews, and
+passes each config that it yields to the manager of the webhook configurations. At the shutdown,
+:meth:`WebhookHost.retire` makes the replica not ready while it still serves,
+:meth:`WebhookHost.withdraw` removes its webhooks from the cluster, and the caller cancels
+:meth:`WebhookHost.run`.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECRETS = Resource("", "v1", "secrets", kind="Secret", singular="secret")
-_EXIT_TIMEOUT = 5.0  # seconds; for the last requests on the way out
-_SETTLE_SECONDS = 1.0  # for API servers to take notice that webhooks are removed
+_EXIT_TIMEOUT = 5.0  # seconds; for the last requests to the API server
+_SETTLE_SECONDS = 1.0  # seconds; until API servers know that webhooks were removed
 
 
 class WebhookHost:
-    """What there is of admission in one operator.
+    """The admission part of one operator.
 
     Attributes:
-        review: judges reviews; for the app, which serves it itself, and for the server.
-        hosting: what the server is given, and tells.
+        review: the function for reviews, for the app and for the webhook server.
+        hosting: the link between the operator and the webhook server.
         manager: keeps the webhook configurations; None if they are not managed.
 
-    If it is hosted, an ASGI server runs the app, and serves reviews also without a webhook server
-    of the operator's own.
+    With ``is_hosted``, an ASGI server runs the app and serves reviews, also if the operator has no
+    webhook server.
     """
 
     def __init__(self, operator: OperatorContext, *, is_hosted: bool) -> None:
@@ -66,16 +67,16 @@ class WebhookHost:
 
     @property
     def is_serving(self) -> bool:
-        """Whether reviews may come."""
+        """Whether API servers may send reviews."""
         return bool(self.review.ids) and (self.has_server or self._is_hosted)
 
     def begin(self) -> None:
-        """Take over what the startup handlers have registered and set.
+        """Apply the handlers and settings as the startup handlers have left them.
 
         Raises:
-            ConfigurationError: there are webhooks, but nobody to serve them (ADM-48).
+            ConfigurationError: there are webhooks, but no server for them (ADM-48).
         """
-        self.review.take_handlers()
+        self.review.update_handlers()
         admission = self._operator.settings.admission
         self.hosting.limits = admission
         if not self.review.ids or self._get_server() is not None:
@@ -94,15 +95,14 @@ class WebhookHost:
             )
         if admission.managed:
             texts.append(
-                f"The webhook configurations {admission.managed!r} are not managed: nobody knows "
-                "at which address API servers reach this app. Set settings.admission.server to a "
-                "function that yields it."
+                f"The webhook configurations {admission.managed!r} are not managed: the address of "
+                "this app is unknown. Set settings.admission.server to a function that yields it."
             )
         if texts:
             logger.warning(" ".join(texts))
 
     def connect(self, cluster: ClusterAccess, manager: ConfigurationManager | None) -> None:
-        """Take the ways to the cluster, before the server is run."""
+        """Set the access to the cluster, before the server runs."""
         self.hosting.cluster = cluster
         self.manager = manager
         if manager is not None:
@@ -110,10 +110,10 @@ class WebhookHost:
             self.review.is_elsewhere = manager.is_elsewhere
 
     async def run(self) -> None:
-        """Run the webhook server of the settings; its end is the end of the operator (ADM-49).
+        """Run the webhook server of the settings until cancelled (ADM-49).
 
         Raises:
-            WebopError: the server has ended by itself.
+            WebopError: the server has exited; the operator must stop.
         """
         current_hosting.set(self.hosting)
         async with _enter(self._get_server()) as server:
@@ -125,7 +125,7 @@ class WebhookHost:
                     raise ConfigurationError(f"{what}, got {config!r}.")
                 if self.is_managing and str(config.get("url")).startswith("http:"):
                     raise ConfigurationError(
-                        f"API servers do not call webhooks at {config['url']}: they need HTTPS. "
+                        f"API servers call webhooks by HTTPS only, not at {config['url']}. "
                         "Remove insecure=True, or do not set settings.admission.managed."
                     )
                 where = config.get("url") or config.get("service")
@@ -133,10 +133,10 @@ class WebhookHost:
                 hint = (
                     ""
                     if self.is_managing
-                    else " As settings.admission.managed is not set, they are called only if you "
-                    "write the webhook configurations."
+                    else " settings.admission.managed is not set: write the webhook "
+                    "configurations yourself."
                 )
-                log("Webhooks are served at %s.%s", where, hint)
+                log("Serving webhooks at %s.%s", where, hint)
                 if self.manager is not None:
                     self.manager.announce(config, self.hosting.secret)
                 elif self.hosting.secret is not None:
@@ -144,29 +144,29 @@ class WebhookHost:
                 self._is_listening = True
         self._is_listening = False
         kind = "The webhook server has exited."
-        raise WebopError("The webhook server has exited, and so does the operator.", kind=kind)
+        raise WebopError("The webhook server has exited; stopping the operator.", kind=kind)
 
     def _warn_of_secrets(self, secret: str) -> None:
-        """Warn of webhooks for Secrets whose configuration others write; managed ones are safe."""
+        """Warn of webhooks for Secrets; managed configurations exclude the operator's Secret."""
         for handler in self._operator.registry.select_webhooks() if not self._is_listening else ():
             if handler.selector is not None and handler.selector.check(SECRETS):
                 logger.warning(
-                    "%s is called for Secrets. The operator needs the Secret %s to start, so it "
-                    "can never start again if that Secret is lost while the operator is down: "
-                    "exclude it by matchConditions in the webhook configuration, or have webop "
+                    "%s is called for Secrets. The operator needs the Secret %s to start. If that "
+                    "Secret is deleted while the operator is down, it cannot start again. Exclude "
+                    "the Secret by matchConditions in the webhook configuration, or let webop "
                     "manage the configuration: settings.admission.managed.",
                     handler,
                     secret,
                 )
 
     async def retire(self) -> None:
-        """Be not ready any more, but serve, until nobody sends reviews here any more.
+        """Stop being ready, and keep serving for ``shutdown_delay``, while traffic drains.
 
-        Load balancers and kube-proxies take their time to notice; whoever comes meanwhile is
-        served, and told to open a new connection for the next review. The last replica stays
-        ready, as its webhooks stay in force until it withdraws: kube-proxies send traffic to a
-        terminating pod if there is no other, but only if it is ready (Kubernetes, "Virtual IPs and
-        Service Proxies", "Traffic to terminating endpoints").
+        Load balancers and kube-proxies need time to notice. Until then, reviews are served, and
+        each response closes its connection. The last replica stays ready, as its webhooks stay
+        enabled until it withdraws: kube-proxies send traffic to a terminating pod if there is no
+        other, but only if it is ready (Kubernetes, "Virtual IPs and Service Proxies", "Traffic to
+        terminating endpoints").
         """
         self.hosting.is_stopping = True
         delay = self._operator.settings.admission.shutdown_delay
@@ -180,17 +180,17 @@ class WebhookHost:
     async def _hand_over(self, manager: ConfigurationManager) -> None:
         problem = await _try(manager.retire())
         if problem is not None:
-            logger.debug("The webhooks are not handed over before the exit: %s", problem)
+            logger.debug("Cannot hand the webhooks over to other replicas: %s", problem)
 
     async def withdraw(self) -> None:
-        """Take the webhooks out of the cluster; to fail in that is no reason to fail in all."""
+        """Remove the webhooks of this replica from the cluster; a failure is only logged."""
         self.hosting.is_stopping = True
         if self.manager is None or self._is_withdrawn:
             return
         self._is_withdrawn = True
         problem = await _try(self.manager.withdraw())
         if problem is not None:
-            logger.warning("The webhooks stay in the cluster after the exit: %s", problem)
+            logger.warning("Cannot remove the webhooks from the cluster: %s", problem)
         else:
             delay = self._operator.settings.admission.shutdown_delay
             await asyncio.sleep(min(_SETTLE_SECONDS, delay))
@@ -202,7 +202,7 @@ class WebhookHost:
         return f"{len(ids)} webhook{many} ({', '.join(ids)})" if ids else "no webhooks"
 
     def list_obstacles(self) -> list[str]:
-        """Return what keeps the webhooks from being ready, in words; nothing if they are."""
+        """Return the reasons why the webhooks are not ready; empty if they are."""
         obstacles = []
         if self.hosting.is_stopping and not (self.manager and self.manager.is_alone):
             obstacles.append("the operator is stopping")
@@ -217,24 +217,24 @@ class WebhookHost:
         return obstacles
 
     def _get_server(self) -> Any:
-        """Return the server of the settings; None for a plain one beside an ASGI server."""
+        """Return the server of the settings; None for a plain one under an ASGI server."""
         server = self._operator.settings.admission.server
         return None if self._is_hosted and type(server) is WebhookServer else server
 
 
-async def _try(farewell: Coroutine[Any, Any, None]) -> str | None:
-    """Do something on the way out, in limited time; return why it has not worked."""
+async def _try(action: Coroutine[Any, Any, None]) -> str | None:
+    """Run an action of the shutdown, in limited time; return why it failed, or None."""
     try:
         async with asyncio.timeout(_EXIT_TIMEOUT):
-            await farewell
+            await action
     except (TimeoutError, WebopError) as exc:
-        return str(exc) or f"no answer in {_EXIT_TIMEOUT:g} seconds"
+        return str(exc) or f"no response in {_EXIT_TIMEOUT:g} seconds"
     return None
 
 
 @asynccontextmanager
 async def _enter(server: Any) -> AsyncIterator[Any]:
-    """Enter a webhook server if it is a context manager; it may give a substitute (ADM-65)."""
+    """Enter a webhook server if it is a context manager, and yield the result (ADM-65)."""
     if hasattr(server, "__aenter__"):
         async with server as entered:
             yield entered

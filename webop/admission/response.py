@@ -1,4 +1,4 @@
-"""The answers to admission reviews: from the verdicts of handlers to JSON that API servers take.
+"""Build the response to an admission review from the outcomes of its handlers.
 
 Pure, and on the hot path. The format is that of the Kubernetes API, admission.k8s.io/v1.
 """
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 _RANKING = (AdmissionError, PermanentError, TemporaryError)
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# What API servers take as the part after their prefix (k8s.io/apiserver, pkg/audit).
+# The part after the prefix that API servers add (k8s.io/apiserver, pkg/audit).
 _AUDIT_KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def rank_errors(errors: Sequence[Exception]) -> Exception | None:
-    """Return the one error to be told of, the most telling first (ADM-06), if there is any."""
+    """Return the error to report, by the ranking of ADM-06; None without errors."""
     for family in _RANKING:
         for error in errors:
             if isinstance(error, family):
@@ -43,24 +43,23 @@ def build_response(
     patch_ops: Sequence[Mapping[str, Any]] = (),
     error: Exception | None = None,
 ) -> dict[str, Any]:
-    """Return the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
+    """Build the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
 
-    It can be put into JSON whatever the handlers have left: a patch that cannot be, is a refusal.
+    The result can always be encoded as JSON: if the patch cannot, the request is denied.
 
     Args:
         review: the request.
-        warnings: what the one who has sent the request to the API server is to be told.
-        audit_annotations: what is to be in the audit log; those that API servers do not take are
-            left out, with a warning in the log.
-        patch_ops: the changes of the object, as a JSON patch; a refusal carries none (D-63).
-        error: why it is refused; None if it is allowed.
+        warnings: for the user who sent the request to the API server.
+        audit_annotations: for the audit log. Invalid keys are dropped with a warning in the log.
+        patch_ops: the changes of the object, as a JSON patch; dropped with an error (D-63).
+        error: why the request is denied; None if it is allowed.
     """
     patch = None
     if patch_ops and error is None:
         try:
             patch = _encode_patch(patch_ops)
         except TypeError as exc:
-            error = TypeError(f"The patch cannot be put into JSON: {exc}.")
+            error = TypeError(f"The patch has a value that JSON cannot represent: {exc}.")
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
         response["warnings"] = [clean_line(str(warning)) for warning in warnings]
@@ -75,10 +74,9 @@ def build_response(
 
 
 def _build_status(review: Review, error: Exception) -> dict[str, Any]:
-    """Return why a request is refused (Kubernetes API, meta/v1 Status).
+    """Return why a request is denied (Kubernetes API, meta/v1 Status).
 
-    The details are there for the causes only: of an "Invalid" with details, kubectl shows nothing
-    but the causes.
+    Details are added only with causes: of an "Invalid" with details, kubectl shows only the causes.
     """
     status: dict[str, Any] = {
         "message": _clean(str(error) or repr(error)),
@@ -109,15 +107,15 @@ def _get_name(review: Review) -> str | None:
 
 
 def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return those that API servers take; these put the webhook's name before the keys."""
+    """Return the valid ones; API servers put the webhook's name before the keys."""
     usable = {}
     for key, value in annotations.items():
         if _AUDIT_KEY.fullmatch(str(key)):
             usable[str(key)] = _clean(str(value))
         else:
             logger.warning(
-                "The audit annotation %.99r is left out: keys have up to 63 letters, digits, and "
-                "'-', '_', '.' inside.",
+                "Dropped the audit annotation %.99r: a key must have at most 63 letters, digits, "
+                "'-', '_', '.', and begin and end with a letter or digit.",
                 key,
             )
     return usable
@@ -126,21 +124,21 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 def _encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str:
     text = orjson.dumps(patch_ops, default=unwrap_mapping)
     if is_lossy(text, patch_ops):
-        raise TypeError("there is no NaN and no infinity in JSON")
+        raise TypeError("JSON has no NaN and no infinity")
     return base64.b64encode(text).decode("ascii")
 
 
 def _get_code(error: Exception) -> int:
-    """Return the HTTP status for an error; API servers break on what is not one."""
+    """Return the HTTP status for an error: 500 unless it has a valid error code."""
     code: object = error.code if isinstance(error, AdmissionError) else 500
     return code if isinstance(code, int) and 400 <= code <= 599 else 500
 
 
 def clean_line(text: str) -> str:
-    """Put a text into one line: API servers drop warnings with any control characters."""
+    """Join the lines of a text: API servers drop warnings with control characters."""
     return _clean(" ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
 
 
 def _clean(text: str) -> str:
-    """Replace what UTF-8 cannot hold, such as halves of surrogate pairs from file names."""
+    """Replace characters that UTF-8 cannot encode, such as surrogates from file names."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
-"""Admission reviews as values: from parsed JSON to a checked :class:`Review`.
+"""Check the JSON of an admission review and turn it into a :class:`Review`.
 
 Pure, and on the hot path: the checks are tables of fields, not a schema library. The format is
-that of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the same fields). The
-answer is made in :mod:`webop.admission.response`.
+that of the Kubernetes API, admission.k8s.io/v1 (and v1beta1, which has the same fields).
+:mod:`webop.admission.response` builds the response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webop.errors import ReviewError
 _API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
-# The types of the fields by their names, and whether they are needed.
+# The names of fields, their types, and whether they are required.
 _Fields = tuple[tuple[str, type, bool], ...]
 _REVIEW_FIELDS: _Fields = (("request", dict, True),)
 _REQUEST_FIELDS = (
@@ -44,7 +44,7 @@ _USER_FIELDS = (
 )
 _RESOURCE_FIELDS = (("group", str, False), ("version", str, True), ("resource", str, True))
 _KIND_FIELDS = (("kind", str, True),)
-# What handlers and filters rely on; the rest of the object is checked by the API server.
+# Handlers and filters rely on these; the API server checks the rest of the object.
 _OBJECT_FIELDS = (("apiVersion", str, False), ("kind", str, False), ("metadata", dict, False))
 _METADATA_FIELDS = (
     ("name", str, False),
@@ -55,10 +55,10 @@ _METADATA_FIELDS = (
     ("annotations", dict, False),
 )
 _STRINGS = frozenset({str})
-# Names of Kubernetes have 253 characters at most, a uid 36; names of users have no limit.
+# Kubernetes names have at most 253 characters, uids 36; user names have no limit.
 _MAX_TEXT = 1024
 
-# Halves of surrogate pairs come from decoders that are more lenient than RFC 8259 recommends.
+# Lenient JSON decoders let single surrogates pass (RFC 8259).
 _UNUSABLE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _TYPES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
@@ -73,13 +73,13 @@ class Review(NamedTuple):
         group: of the resource, with ``version`` and ``plural``, as the webhook's rule named it.
         kind: the kind of the object.
         namespace: of the object; None if it is cluster-wide.
-        name: of the object; None if it is going to be generated.
+        name: of the object; None if the API server will generate it.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         subresource: such as "status"; None for the object itself.
         object: the new state; None on deletion.
         old_object: the state before; None on creation.
         userinfo: who has sent the request to the API server.
-        dryrun: whether nothing is going to be stored.
+        dryrun: whether the API server will store nothing.
     """
 
     api_version: str
@@ -99,16 +99,16 @@ class Review(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object that the request is about: as it is to be, or as it was if it is to go."""
+        """The new state of the object; on deletion, the old one."""
         body = self.old_object if self.object is None else self.object
         return {} if body is None else body
 
     def build_reference(self) -> dict[str, Any]:
-        """Return who wants to do what to which object, for logs: nothing of its content.
+        """Return who requests what for which object, for logs, without the object's content.
 
         Returns:
             ``uid``, ``operation``, ``resource``, ``user``; ``namespace``, ``name`` and ``dry_run``
-            if there are such. A name that is yet to be generated ends with an asterisk.
+            if present. A name that will be generated ends with an asterisk.
         """
         resource = f"{self.plural}.{self.group}" if self.group else self.plural
         reference = {
@@ -117,7 +117,7 @@ class Review(NamedTuple):
             "resource": f"{resource}/{self.subresource}" if self.subresource else resource,
             "namespace": self.namespace,
             "name": self.name or self._find_name(),
-            "user": self.userinfo.get("username") or "somebody unknown",
+            "user": self.userinfo.get("username") or "an unknown user",
             "dry_run": self.dryrun,
         }
         return {key: value for key, value in reference.items() if value}
@@ -132,7 +132,7 @@ def parse_review(payload: Mapping[str, Any]) -> Review:
     """Check an AdmissionReview with a request.
 
     Raises:
-        ReviewError: it is not one; the message names the field.
+        ReviewError: a field is wrong; the message names it.
     """
     _check_head(payload)
     request = payload["request"]
@@ -182,9 +182,9 @@ def _check_request(request: Mapping[str, Any]) -> None:
         _check_object(new, "request.object.")
     if old is not None:
         _check_object(old, "request.oldObject.")
-    # There is nothing to connect to but a name, for some resources.
+    # For some resources, a CONNECT has only a name.
     if new is None and old is None and operation != "CONNECT":
-        raise ReviewError(f"request.object or request.oldObject is needed for {operation}.")
+        raise ReviewError(f"{operation} needs request.object or request.oldObject.")
 
 
 def _check_object(body: Mapping[str, Any], where: str) -> None:
@@ -197,22 +197,22 @@ def _check_object(body: Mapping[str, Any], where: str) -> None:
 
 
 def _check_strings(values: Mapping[str, object] | None, where: str, name: str) -> None:
-    """Check that all values are strings, as filters and their callbacks rely on it."""
+    """Check that all values are strings: filters rely on it."""
     if values and not _STRINGS.issuperset(map(type, values.values())):
         raise ReviewError(f"{where}metadata.{name} must be an object of strings.")
 
 
 def _check_fields(mapping: Mapping[str, Any], where: str, fields: _Fields) -> None:
     get = mapping.get
-    for name, expected, is_needed in fields:
+    for name, expected, is_required in fields:
         value = get(name)
         if value is None:
-            if is_needed:
+            if is_required:
                 raise ReviewError(f"{where}{name} is missing.")
         elif type(value) is not expected and not issubclass(type(value), expected):
             raise ReviewError(f"{where}{name} must be {_TYPES[expected]}.")
         elif expected is str and not (value and len(value) <= _MAX_TEXT and value.isprintable()):
-            if not value and is_needed:
+            if not value and is_required:
                 raise ReviewError(f"{where}{name} is empty.")
             if len(value) > _MAX_TEXT:
                 raise ReviewError(f"{where}{name} has more than {_MAX_TEXT} characters.")

@@ -1,8 +1,7 @@
-"""What the log says of reviews: one line each, with who, what and why; nothing of the object.
+"""Log lines about reviews: who, what and why, without the content of the object.
 
-Place in the flow: :mod:`webop.admission.serve` has it written when the answer is made. Refusals
-are told at INFO, the rest at DEBUG, with the patch of a mutation: it is usual, and must cost
-nothing.
+:mod:`webop.admission.serve` logs one line when the response is ready: denials at INFO; allowed
+requests at DEBUG, with the patch of a mutation.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ class ReviewLogger(LocalObjectLogger):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add both to the record; extras of the call are kept."""
+        """Add the object and the request to the log record; keep the extras of the call."""
         request = self._review.build_reference()
         kwargs["extra"] = {"k8s_request": request, **(kwargs.get("extra") or {})}
         return super().process(msg, kwargs)
 
 
-def log_answer(
-    logger: Logger, review: Review, response: Mapping[str, Any], refusing: Iterable[str]
+def log_response(
+    logger: Logger, review: Review, response: Mapping[str, Any], denying: Iterable[str]
 ) -> None:
-    """Log the answer of a review, and which handlers have refused it."""
+    """Log the response to a review, with the handlers that denied it."""
     if not response["allowed"]:
-        logger.info("%s", build_denial(review, response, refusing))
+        logger.info("%s", build_denial(review, response, denying))
     elif logger.isEnabledFor(logging.DEBUG):
         logger.debug("Allowed: %s%s.", describe(review), _describe_extent(review, response))
         if "patch" in response and review.plural != "secrets":
@@ -51,14 +50,14 @@ def log_answer(
 
 
 def log_interruption(logger: Logger, review: Review) -> None:
-    """Tell that nobody waits for the answer any more: the deadline is over, or the client gone."""
-    logger.info("Cut off: %s.", describe(review))
+    """Log that a review was cancelled: its deadline has passed, or the client has disconnected."""
+    logger.info("Cancelled: %s.", describe(review))
 
 
-def build_denial(review: Review, response: Mapping[str, Any], refusing: Iterable[str]) -> str:
-    """Return the line about a refusal; it is one line whatever the handlers say."""
+def build_denial(review: Review, response: Mapping[str, Any], denying: Iterable[str]) -> str:
+    """Return the log line about a denial; line breaks of the handlers' texts are removed."""
     status = response["status"]
-    ids = ", ".join(dict.fromkeys(refusing)) or "the framework"
+    ids = ", ".join(dict.fromkeys(denying)) or "the framework"
     extent = _describe_extent(review, response, f"code {status['code']}")
     message = clean_line(status["message"])
     if len(message) > _MESSAGE_LIMIT:
@@ -67,7 +66,7 @@ def build_denial(review: Review, response: Mapping[str, Any], refusing: Iterable
 
 
 def describe(review: Review) -> str:
-    """Return who wants to do what to which object."""
+    """Return who requests what for which object."""
     reference = review.build_reference()
     place = "/".join(reference[key] for key in ("namespace", "name") if key in reference)
     what = f"{review.operation} of {reference['resource']}"
@@ -75,7 +74,7 @@ def describe(review: Review) -> str:
 
 
 def _describe_extent(review: Review, response: Mapping[str, Any], *parts: str) -> str:
-    """Return what else there is to it, in brackets; nothing if there is nothing."""
+    """Return further details in parentheses; empty if there are none."""
     warnings = len(response.get("warnings", ()))
     more = (
         f"{warnings} warning{'s' if warnings > 1 else ''}" if warnings else "",

@@ -1,4 +1,4 @@
-"""Answering admission reviews: find the handlers, call them, put their verdicts together.
+"""Serve admission reviews: find the handlers, call them, build the response.
 
 Flow: the ASGI endpoint → :meth:`AdmissionService.__call__` for the review →
 :meth:`AdmissionService._call` for each handler → :func:`webop.handling.execute.attempt` → the
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from webop.admission.managed.configurations import build_service_id, build_typed_id
 from webop.admission.response import build_response, clean_line, rank_errors
 from webop.admission.review import Review, parse_review
-from webop.admission.review_logging import ReviewLogger, log_answer, log_interruption
+from webop.admission.review_logging import ReviewLogger, log_interruption, log_response
 from webop.backoff import Once
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
@@ -46,45 +46,44 @@ _UNPATCHED = Patch()
 
 
 class AdmissionService:
-    """The callable that webhook servers hand reviews to (protocol ``webop.WebhookFn``).
+    """The function that webhook servers call with each review (protocol ``webop.WebhookFn``).
 
-    It needs no cluster: resources that are not known from a discovery are taken as the review
-    names them.
+    It works without a cluster: the review itself names the resource.
 
     Attributes:
-        is_elsewhere: tells whether replicas of another version judge a resource at a webhook
+        is_elsewhere: returns whether replicas of another version judge a resource at a webhook
             (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
         self._operator = operator
         self._gate = hosting.gate
-        self._tally = hosting.tally
+        self._counters = hosting.counters
         self.is_elsewhere: Callable[[str, Resource], bool] = lambda *_: False
         self._options = CallOptions(
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
             success_level=logging.DEBUG,
-            tally=operator.tally,
+            counters=operator.counters,
         )
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}
-        self._warned = Once()  # what a handler does wrong, it does in each review
-        self.take_handlers()
+        self._warned = Once()  # a handler makes the same mistake in each review
+        self.update_handlers()
 
-    def take_handlers(self) -> None:
-        """Take over what is registered by now: startup handlers may have registered more."""
+    def update_handlers(self) -> None:
+        """Read the registry again: startup handlers may have registered more."""
         self._handlers = self._operator.registry.select_webhooks()
         self._named = {}
         for handler in self._handlers:
             names = (handler.id, build_typed_id(handler))
             for name in dict.fromkeys((*names, *map(build_service_id, names))):
                 self._named.setdefault(name, []).append(handler)
-        self._tally.begin({name: handlers[0].id for name, handlers in self._named.items()})
+        self._counters.begin({name: handlers[0].id for name, handlers in self._named.items()})
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all handlers, which are the paths of their webhooks."""
+        """The ids of all handlers: the paths of their webhooks."""
         return list(dict.fromkeys(handler.id for handler in self._handlers))
 
     async def __call__(
@@ -99,20 +98,20 @@ class AdmissionService:
 
         Args:
             request: the review as parsed from JSON.
-            webhook: the id of the handler asked for, or what stands for it behind a Service;
-                None for all that match (D-52).
+            webhook: the id of the handler to call, or its form behind a Service
+                (:func:`build_service_id`); None for all handlers that match (D-52).
             headers: the HTTP headers of the request, for the handlers.
             sslpeer: the verified client certificate, as ``ssl.SSLSocket.getpeercert()`` has it.
 
         Returns:
-            The review with the response, to be serialised as JSON.
+            The AdmissionReview with the response, ready for JSON.
 
         Raises:
-            ReviewError: the request is not a review, or no handler matches: it is refused, never
-                allowed; or there are too many at once (429).
+            ReviewError: the request is not a review, no handler matches, or too many reviews are
+                being served (429).
         """
         review = parse_review(request)
-        current_poster.set(self._operator.poster)  # the server's tasks are not of the operator
+        current_poster.set(self._operator.poster)  # the server's tasks do not inherit it
         if self._operator.client is not None:
             self._operator.client.enter_review(is_dry=review.dryrun)
         headers = {} if headers is None else headers
@@ -130,14 +129,14 @@ class AdmissionService:
         sslpeer: Mapping[str, Any] | None,
         span: Span | None = None,
     ) -> dict[str, Any]:
-        """Call the handlers of a review, and put the answer together; see :meth:`__call__`."""
+        """Call the handlers of a review and build the response; see :meth:`__call__`."""
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
         cause = self._build_cause(review, resource, headers, sslpeer)
         chosen: Sequence[WebhookHandler] = ()
         entered: Iterable[str] | None = None
         errors: list[Any] = []
-        refusing: list[str] = []
+        denying: list[str] = []
         patch_ops: list[dict[str, Any]] = []
         token = review_of_the_moment.set(review)
         try:
@@ -147,7 +146,7 @@ class AdmissionService:
                 for handler in chosen:
                     if (error := await self._call(handler, cause)) is not None:
                         errors.append(error)
-                        refusing.append(handler.id)
+                        denying.append(handler.id)
                 if cause.patch and not errors:
                     patch_ops = self._build_patch_ops(review, cause)
             except ReviewError as exc:
@@ -155,30 +154,30 @@ class AdmissionService:
                 raise
             except AdmissionError as exc:  # about the patch
                 errors = [exc]
-                refusing = [h.id for h in chosen if h.reason is WebhookType.MUTATING]
+                denying = [h.id for h in chosen if h.reason is WebhookType.MUTATING]
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
                 raise
-            except Exception as exc:  # of the users' callbacks: in filters, in patch.fns
-                cause.logger.exception("A filter or a patch function of the webhooks has failed.")
+            except Exception as exc:  # in a filter or in patch.fns
+                cause.logger.exception("A filter or a patch function of a webhook failed.")
                 errors = [exc]
-            answer = build_response(
+            result = build_response(
                 review,
                 warnings=cause.warnings,
                 audit_annotations=cause.audit_annotations,
                 patch_ops=patch_ops,
                 error=rank_errors(errors) if errors else None,
             )
-            log_answer(cause.logger, review, answer["response"], refusing)
-            verdict, failure = "allowed", None
-            if not answer["response"]["allowed"]:
-                label = refusing[0] if refusing else self._tally.find_label(webhook)
+            log_response(cause.logger, review, result["response"], denying)
+            outcome, failure = "allowed", None
+            if not result["response"]["allowed"]:
+                label = denying[0] if denying else self._counters.find_label(webhook)
                 failure = rank_errors(errors)
-                verdict = "denied" if is_verdict(failure) else "error"
-                self._tally.rejections[label, verdict] += 1
+                outcome = "denied" if is_verdict(failure) else "error"
+                self._counters.rejections[label, outcome] += 1
             if span is not None:
-                span.conclude(verdict, failure if verdict == "error" else None)
-            return answer
+                span.conclude(outcome, failure if outcome == "error" else None)
+            return result
         finally:
             if entered is not None:
                 self._gate.leave(entered)
@@ -187,8 +186,8 @@ class AdmissionService:
     def _describe(
         self, review: Review, webhook: str | None, headers: Mapping[str, str]
     ) -> Description:
-        """Say what a review is about, for traces."""
-        label, reference = self._tally.find_label(webhook), review.build_reference()
+        """Describe a review for traces."""
+        label, reference = self._counters.find_label(webhook), review.build_reference()
         attributes = {
             "webop.review.webhook": label,
             "webop.review.uid": review.uid,
@@ -201,9 +200,9 @@ class AdmissionService:
         return Description(f"review {label}", attributes, kind="SERVER", headers=headers)
 
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
-        """Call a handler, and return its error if it objects.
+        """Call a handler and return its error, if any.
 
-        The patch stays as it was if the handler validates, or if its failure is ignored.
+        Changes of the patch are undone if the handler validates, or if its failure is ignored.
         """
         patch = cause.patch
         is_validating = handler.reason is WebhookType.VALIDATING
@@ -222,32 +221,35 @@ class AdmissionService:
         error = outcome.exception
         if error is None or not handler.ignore_failures:
             return error
-        # A failure that must be tolerated, but not in silence (ADM-17).
+        # The user and the log still get the reason (ADM-17).
         reason = str(error) or repr(error)
         cause.warnings.append(f"{handler.id}: {reason}")
-        cause.logger.info("The failure of %s is ignored: %s", handler, clean_line(reason))
+        text = "Ignored the failure of %s (ignore_failures=True): %s"
+        cause.logger.info(text, handler, clean_line(reason))
         _restore(patch, before)
         return None
 
     def _find_handlers(self, resource: Resource, webhook: str | None) -> list[WebhookHandler]:
         """Return the handlers of a resource.
 
-        Before and without a discovery, resources are known by their plurals and kinds only. For
+        Before and without the discovery, only plurals and kinds of resources are known. For
         handlers by ``shortcut=``, ``category=`` and the like, the API server is trusted to have
-        sent the review to the right webhook.
+        called the right webhook.
 
         Raises:
-            ReviewError: there is no such handler, or none for the resource (404); or it is not
-                known yet whether there is one, or another replica has it (503).
+            ReviewError: there is no such handler, or none for the resource (404); or the
+                discovery is not done yet, or another replica has the handler (503).
         """
         asked = self._handlers if webhook is None else self._named.get(webhook, ())
         found = [h for h in asked if h.selector is not None and h.selector.check(resource)]
         if len(found) < len(asked) and not self._operator.cluster_view.has(resource):
             possible = [h for h in asked if h.selector is not None and h.selector.may_be(resource)]
             if len(possible) > len(found) and self._operator.cluster_view.is_awaited:
-                text = f"It is not known yet which webhooks {resource.name} has."
+                text = (
+                    f"The webhooks for {resource.name} are not known yet: the operator is starting."
+                )
                 raise ReviewError(text, status=503, retry_after=1)
-            if webhook is not None:  # reviews do not name short names, categories, etc.
+            if webhook is not None:  # reviews do not contain short names, categories, etc.
                 hidden = [h for h in possible if h.selector and h.selector.any_name is None]
                 found = [h for h in possible if h in found or h in hidden]
         if not found:
@@ -257,9 +259,9 @@ class AdmissionService:
     def _build_absence(
         self, asked: Sequence[WebhookHandler], resource: Resource, webhook: str | None
     ) -> ReviewError:
-        """Return the refusal of what is not judged here: maybe it is at another replica."""
+        """Return the refusal of a review without handlers; another replica may have one."""
         if webhook is not None and self.is_elsewhere(webhook, resource):
-            text = f"Webhook {webhook!r:.99} for {resource.name} is at other replicas only"
+            text = f"Only other replicas serve webhook {webhook!r:.99} for {resource.name}"
             return ReviewError(f"{text}; try again.", status=503, retry_after=1)
         if webhook is not None and not asked:
             known = ", ".join(self.ids) or "none"
@@ -278,15 +280,16 @@ class AdmissionService:
             cause.logger.warning("%s", text)
 
     def _build_patch_ops(self, review: Review, cause: WebhookCause) -> list[dict[str, Any]]:
-        """Return the changes, but of what is going to go: API servers fail if that is changed.
+        """Return the changes; none on deletion, where API servers would fail the request.
 
         Raises:
-            AdmissionError: the patch makes another object of it. On creation, API servers take
-                another name silently, and drop the uid; only a generated name may be chosen.
+            AdmissionError: the patch changes the name, the namespace or the uid. On creation, API
+                servers would accept another name and drop the uid silently; a handler may only
+                choose the name that would be generated.
         """
         if review.object is None:
-            what = f"Nothing can be changed on {cause.operation}: the patch is dropped."
-            self._warn_once(cause, what)
+            text = f"A {cause.operation} cannot change the object: the patch was dropped."
+            self._warn_once(cause, text)
             return []
         operations = cause.patch.as_json_patch(cause.body)
         for item in operations:
@@ -331,7 +334,7 @@ class AdmissionService:
 
 @functools.lru_cache(maxsize=1024)
 def _name_resource(group: str, version: str, plural: str, kind: str) -> Resource:
-    # The singular is what the API server makes of the kind if a definition names none.
+    # The singular that API servers use if a CRD does not name one.
     return Resource(group, version, plural, kind=kind, singular=kind.lower())
 
 

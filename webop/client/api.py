@@ -357,7 +357,7 @@ class Client:
                         status = answer.status
                         content = await read_content(answer)
                     if span is not None:
-                        span.answer(status)
+                        span.record_response(status)
                 if answer.status >= 300:
                     raise build_refusal(call, answer, content)
                 return decode(content, lambda: call.attempt) if content else None

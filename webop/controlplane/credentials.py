@@ -1,6 +1,6 @@
-"""The certificates, keys and tokens of one cluster, made for it and gone with it; kubeconfigs.
+"""The certificates, keys and tokens of one cluster, made for it and removed with it; kubeconfigs.
 
-One authority signs the certificate of the API server and those of its users, as on any
+One CA signs the certificates of the API server and of its users, as on any
 cluster ("PKI certificates and requirements" in the documentation of Kubernetes).
 """
 
@@ -28,29 +28,29 @@ _SERVER_NAMES = (
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 )
-# The group that RBAC lets do everything ("Using RBAC Authorization", user-facing roles).
+# RBAC lets this group do everything ("Using RBAC Authorization", user-facing roles).
 _ADMIN_GROUP = "system:masters"
 
 
 @dataclass(frozen=True)
 class ServerNames:
-    """Whose certificate the API server shows, as those of other clusters differ in that.
+    """The names in the certificate of the API server, so that tests can imitate other clusters.
 
     Attributes:
-        authority: the common name of the authority, which signs users' certificates, too.
-        common_name: the subject of the certificate.
+        ca_name: the common name of the CA, which also signs users' certificates.
+        common_name: the common name of the subject.
         organizations: the organizations of the subject.
-        hostnames: names and addresses of the server, besides the usual ones.
+        hostnames: names and addresses of the server, in addition to the usual ones.
     """
 
-    authority: str = "webop-local-ca"
+    ca_name: str = "webop-local-ca"
     common_name: str = "kube-apiserver"
     organizations: Sequence[str] = ()
     hostnames: Sequence[str] = ()
 
 
 class CredentialFiles:
-    """Where the credentials of a cluster are, inside of its folder."""
+    """The paths of the credentials in the folder of a cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.ca_cert = folder / "ca.crt"
@@ -62,29 +62,29 @@ class CredentialFiles:
         self.tokens = folder / "tokens.csv"  # the static ones
 
     def read_ca(self) -> KeyPair:
-        """Read the authority, to sign one more certificate."""
+        """Return the CA with its private key."""
         return KeyPair(cert=self.ca_cert.read_bytes(), key=self.ca_key.read_bytes())
 
     def read_ca_data(self) -> str:
-        """Read the certificate of the authority as kubeconfigs hold it: base64 of PEM."""
+        """Return the CA certificate as in a kubeconfig: base64 of PEM."""
         return base64.b64encode(self.ca_cert.read_bytes()).decode()
 
     def read_token(self) -> str:
-        """Read the token of the administrator."""
+        """Return the token of the administrator."""
         return self.tokens.read_text(encoding="ascii").partition(",")[0]
 
 
 def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
-    """Make all credentials of a new cluster and write them into its folder."""
+    """Create all credentials of a new cluster in its folder."""
     files = CredentialFiles(folder)
-    ca = build_ca(names.authority)
+    ca = build_ca(names.ca_name)
     server = build_certificate_signed(
         ca,
         common_name=names.common_name,
         organizations=names.organizations,
         hostnames=[*_SERVER_NAMES, *names.hostnames],
     )
-    # Only its keys are used: the private one signs the tokens, the public one verifies them.
+    # Only the keys are used: the private key signs tokens, the public key verifies them.
     accounts = build_certificate_signed(ca, common_name="service-accounts", client=True)
     for cert, key, pair in (
         (files.ca_cert, files.ca_key, ca),
@@ -106,7 +106,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def build_user_fields(ca: KeyPair, user: str, groups: Iterable[str]) -> dict[str, str]:
-    """Make a client certificate and return it as the fields of a kubeconfig's user.
+    """Create a client certificate and return it as fields of a kubeconfig's user.
 
     The API server takes the user from the common name and the groups from the organizations
     ("Authenticating", X.509 client certificates).
@@ -121,15 +121,15 @@ def build_user_fields(ca: KeyPair, user: str, groups: Iterable[str]) -> dict[str
 def build_kubeconfig(
     *, server: str, ca_data: str, context: str, user: str, fields: dict[str, str]
 ) -> bytes:
-    """Write a kubeconfig with one context."""
+    """Return a kubeconfig with one context."""
     cluster = {"server": server, "certificate-authority-data": ca_data}
-    place = {"cluster": context, "user": user, "namespace": "default"}
+    fields_of_context = {"cluster": context, "user": user, "namespace": "default"}
     config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": context, "cluster": cluster}],
         "users": [{"name": user, "user": fields}],
-        "contexts": [{"name": context, "context": place}],
+        "contexts": [{"name": context, "context": fields_of_context}],
         "current-context": context,
     }
     text: str = yaml.safe_dump(config, sort_keys=False)

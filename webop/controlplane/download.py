@@ -1,8 +1,8 @@
-"""Downloading official binaries: the archives of envtest, and releases of Kubernetes itself.
+"""Download official binaries: the archives of envtest, and releases of Kubernetes itself.
 
-The archives hold etcd, kube-apiserver and kubectl; the project controller-tools of Kubernetes
-publishes them with an index of SHA-512 sums, which ``setup-envtest`` reads, too. What is not
-in them (kube-controller-manager) is published for Linux with each release of Kubernetes.
+The archives contain etcd, kube-apiserver and kubectl; the project controller-tools of Kubernetes
+publishes them with an index of SHA-512 sums, which ``setup-envtest`` also reads.
+Each release of Kubernetes has kube-controller-manager for Linux.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _INDEX_URL = (
 _RELEASES_URL = "https://dl.k8s.io/release"
 _OFF = {"off", "none", "false", "0"}
 
-# Behind a firewall the answer is often no answer, also from the name server: do not wait long.
-_FIRST_ANSWER_TIMEOUT = 5.0
+# Behind a firewall, servers and name servers often do not respond at all: do not wait long.
+_FIRST_RESPONSE_TIMEOUT = 5.0
 _READ_TIMEOUT = 30.0
 
 _ARCHIVED = frozenset({"etcd", "kube-apiserver", "kubectl"})
@@ -51,17 +51,17 @@ class Archive:
 
 
 def find_archive(wanted: Wanted) -> Archive:
-    """Find the newest fitting archive for this platform.
+    """Return the newest matching archive for this platform.
 
     Raises:
-        SourceError: the index cannot be reached within seconds, or has no such version.
+        SourceError: the index is not reachable within seconds, or has no such version.
     """
     url = _get_url(INDEX_VARIABLE, _INDEX_URL)
     return choose_archive(_fetch_text(url), wanted, source=url)
 
 
 def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
-    """Choose the newest fitting archive of an index (pure but for the platform).
+    """Return the newest matching archive of an index for this platform.
 
     Raises:
         SourceError: there is no such version, or this is not an index.
@@ -88,8 +88,8 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
     """Download an archive, verify its checksum, and unpack its binaries into a folder.
 
     Raises:
-        SourceError: the download has broken off.
-        ClusterError: this is not the archive of the index.
+        SourceError: the download failed.
+        ClusterError: the checksum is wrong.
     """
     packed = target / "envtest.tar.gz"
     found = _download(archive.url, packed, hashlib.sha512(), progress)
@@ -109,8 +109,8 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     """Download one binary of a release of Kubernetes, and verify its checksum.
 
     Raises:
-        SourceError: it cannot be reached within seconds, or is not published.
-        ClusterError: this is not what the checksum is of.
+        SourceError: the binary is not published, or not reachable within seconds.
+        ClusterError: the checksum is wrong.
     """
     system, machine = detect_platform()
     if system != "linux":
@@ -128,33 +128,33 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
 def _get_url(variable: str, default: str) -> str:
     url = os.environ.get(variable) or default
     if url.lower() in _OFF:
-        raise SourceError(f"switched off by {variable}")
+        raise SourceError(f"disabled by {variable}")
     return url
 
 
 def _check(url: str, found: str, expected: str) -> None:
     if found != expected.lower():
         raise ClusterError(
-            f"{url} does not have the checksum that it was published with "
-            f"(expected {expected[:16]}…, found {found[:16]}…). Try again; if it stays so, a proxy "
-            "on the way changes it: set KUBEBUILDER_ASSETS to binaries that you trust."
+            f"{url} does not match its published checksum "
+            f"(expected {expected[:16]}…, got {found[:16]}…). Try again. If it fails again, "
+            "a proxy probably changes the file: set KUBEBUILDER_ASSETS to binaries that you trust."
         )
 
 
 def _fetch_text(url: str) -> str:
-    """Fetch a small text, or give up after some seconds, whatever it is that hangs."""
+    """Fetch a small text within some seconds, name resolution included."""
     import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
 
     def fetch() -> str:
-        answer = httpx.get(url, timeout=_FIRST_ANSWER_TIMEOUT, follow_redirects=True)
-        return answer.raise_for_status().text
+        response = httpx.get(url, timeout=_FIRST_RESPONSE_TIMEOUT, follow_redirects=True)
+        return response.raise_for_status().text
 
     try:
-        return _call_with_deadline(fetch, _FIRST_ANSWER_TIMEOUT)
+        return _call_with_deadline(fetch, _FIRST_RESPONSE_TIMEOUT)
     except httpx.HTTPStatusError as error:
-        raise SourceError(f"{url} is answered with {error.response.status_code}") from None
+        raise SourceError(f"{url} responds with {error.response.status_code}") from None
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-        raise SourceError(f"{url} cannot be reached: {_explain(error)}") from None
+        raise SourceError(f"cannot reach {url}: {_explain(error)}") from None
 
 
 def _explain(error: Exception) -> str:
@@ -162,7 +162,7 @@ def _explain(error: Exception) -> str:
 
 
 def _call_with_deadline(fetch: Callable[[], str], seconds: float) -> str:
-    """Call a function in a thread: no timeout of a socket covers the look-up of its name."""
+    """Call a function in a thread, because socket timeouts do not cover name resolution."""
     results: list[str | Exception] = []
 
     def call() -> None:
@@ -175,30 +175,30 @@ def _call_with_deadline(fetch: Callable[[], str], seconds: float) -> str:
     thread.start()
     thread.join(seconds)
     if not results:
-        raise TimeoutError(f"no answer within {seconds:.0f} seconds")
+        raise TimeoutError(f"no response within {seconds:.0f} seconds")
     if isinstance(results[0], Exception):
         raise results[0]
     return results[0]
 
 
 def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -> str:
-    """Write what is at a URL to a file, and return its checksum."""
+    """Download a URL to a file, and return its checksum."""
     import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
 
-    timeout = httpx.Timeout(_READ_TIMEOUT, connect=_FIRST_ANSWER_TIMEOUT)
+    timeout = httpx.Timeout(_READ_TIMEOUT, connect=_FIRST_RESPONSE_TIMEOUT)
     what = f"Downloading {url.rsplit('/', 1)[-1]}"
     try:
-        with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            total, done = int(answer.headers.get("Content-Length", 0)), 0
+        with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as response:
+            response.raise_for_status()
+            total, done = int(response.headers.get("Content-Length", 0)), 0
             with path.open("wb") as output:
-                for chunk in answer.iter_bytes(1 << 20):
+                for chunk in response.iter_bytes(1 << 20):
                     output.write(chunk)
                     digest.update(chunk)
                     done += len(chunk)
                     progress.step(what, done, total, "bytes")
     except httpx.HTTPError as error:
-        raise SourceError(f"{url} cannot be downloaded: {_explain(error)}") from None
+        raise SourceError(f"cannot download {url}: {_explain(error)}") from None
     finally:
         progress.finish()
     return digest.hexdigest()

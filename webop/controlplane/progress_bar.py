@@ -1,29 +1,29 @@
-"""How a long download or build tells how far it is."""
+"""The progress of long downloads and builds, shown on a terminal or in a log."""
 
 from __future__ import annotations
 
 import time
 from typing import Protocol, TextIO
 
-# On a terminal one line is rewritten; elsewhere (CI) a new line is written now and then.
+# A terminal shows one line that is rewritten; a log (CI) gets a line at intervals.
 _TERMINAL_INTERVAL = 0.2
 _PLAIN_INTERVAL = 10.0
 
 
 class Progress(Protocol):
-    """Gets notes and steps from the sources of binaries; never raises."""
+    """Receives notes and steps from downloads and builds; never raises."""
 
     def note(self, text: str) -> None:
-        """Tell something once, e.g. that a source cannot be reached."""
+        """Show a message, e.g. that a source cannot be reached."""
 
     def step(self, what: str, done: int, total: int, unit: str) -> None:
-        """Tell how far something is; a total of 0 means that it is not known.
+        """Show the progress of a step; a total of 0 means "unknown".
 
-        It is called often, also when nothing has changed but the time.
+        Called often, also when only the time has changed.
         """
 
     def finish(self) -> None:
-        """Tell that nothing more is coming for now."""
+        """End the current step."""
 
 
 class StreamProgress:
@@ -45,7 +45,7 @@ class StreamProgress:
         self._write(f"{text}\n")
 
     def step(self, what: str, done: int, total: int, unit: str) -> None:
-        """Write how far it is, unless that was done a moment ago."""
+        """Write the progress, unless the last line is too recent."""
         now = time.monotonic()
         if what != self._what:
             self.finish()
@@ -58,7 +58,7 @@ class StreamProgress:
             self._show()
 
     def finish(self) -> None:
-        """Write the last known step, if it was held back, and end its line."""
+        """Write the latest progress, if it is not shown yet, and end the line."""
         if self._what:
             if self._latest != self._shown:
                 self._show()
@@ -67,7 +67,7 @@ class StreamProgress:
         self._what = self._latest = self._shown = ""
 
     def _show(self) -> None:
-        # "\x1b[K" clears what a longer line has left at the end.
+        # "\x1b[K" clears the rest of a longer previous line.
         self._write(f"\r{self._latest}\x1b[K" if self._is_terminal else f"{self._latest}\n")
         self._shown = self._latest
 
@@ -80,7 +80,7 @@ class StreamProgress:
 
 
 def format_time(seconds: float) -> str:
-    """Write a duration as minutes and seconds, e.g. "3:07"."""
+    """Return a duration as minutes and seconds, e.g. "3:07"."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}"
 

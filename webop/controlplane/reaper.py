@@ -1,13 +1,13 @@
-"""Ends the processes of a cluster whose owner has died; identifies processes beyond doubt.
+"""End the processes of a cluster whose owner has died; identify processes reliably.
 
-A process is known by its id *and* its start time, so that a recycled id is never killed. This
+A process is identified by its id *and* its start time, so that a reused id is never killed. This
 module is a library for :mod:`.state`, and also a program: a test run starts
-``python reaper.py <folder of the cluster> <pid of the test run>`` beside its cluster. Nothing can
-prevent ``kill -9``, but this guard notices the death of its parent and then ends what the parent
-has started. It imports nothing of webop, hence starts in some milliseconds and needs little memory.
+``python reaper.py <folder of the cluster> <pid of the test run>`` beside its cluster. This guard
+notices the death of its parent, also by ``kill -9``, and then ends the cluster.
+It imports nothing of webop, so it starts in some milliseconds and needs little memory.
 
-Caveat: between the start of a process and its record in the state file there is a moment.
-On Linux, what was started in it is found by its working folder, which is the cluster's.
+Caveat: a crash between the start of a process and its record in the state file leaves an
+unrecorded process. On Linux, it is found by its working folder, which is the cluster's.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ _END_TIMEOUT = 10.0
 
 
 def get_start_time(pid: int) -> str | None:
-    """Return a text that tells this process from others of the same id; None if it is gone.
-
-    Zombies count as gone: they do nothing and hold nothing.
-    """
+    """Return the start time of a process as text; None if it is gone or a zombie."""
     if not Path("/proc/self/stat").exists():
         command = ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        state, _, started = answer.stdout.strip().partition(" ")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        state, _, started = done.stdout.strip().partition(" ")
         return started.strip() if state and not state.startswith("Z") else None
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -51,7 +48,7 @@ def get_start_time(pid: int) -> str | None:
 
 
 def get_host() -> str:
-    """Name the place in which process ids mean something: one boot, one pid namespace."""
+    """Return the scope of process ids: one boot and one pid namespace."""
     parts = [os.uname().nodename]
     with contextlib.suppress(OSError):
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
@@ -60,15 +57,14 @@ def get_host() -> str:
 
 
 def is_running(pid: int, started: str) -> bool:
-    """Tell whether exactly this process is still there."""
+    """Return whether exactly this process is still running."""
     return get_start_time(pid) == started
 
 
 def end_process(pid: int, started: str) -> None:
-    """Kill exactly this process, if it is still there, and wait until it is gone.
+    """Kill exactly this process, if it is still running, and wait for its end.
 
-    SIGKILL, because the data goes with the process: an API server that is asked politely takes
-    a second to close its watches.
+    SIGKILL, because the data is removed anyway, and an API server takes a second to shut down.
     """
     deadline = time.monotonic() + _END_TIMEOUT
     while is_running(pid, started) and time.monotonic() < deadline:
@@ -80,9 +76,9 @@ def end_process(pid: int, started: str) -> None:
 
 
 def end_cluster(folder: Path) -> None:
-    """End all processes recorded in a cluster's state file, and those forgotten there.
+    """End all processes of a cluster, recorded in its state file or not, and remove its folder.
 
-    The folder is removed, the logs are elsewhere and stay.
+    The logs are elsewhere and stay.
     """
     for pid, started in _read_processes(folder):
         end_process(pid, started)
@@ -113,10 +109,10 @@ def _find_unrecorded(folder: Path) -> list[int]:
 
 
 def guard(folder: Path, owner: int) -> None:
-    """Wait until the owner dies, then end its cluster; leave when the cluster is gone.
+    """Wait until the owner dies, then end its cluster; return when the cluster is gone.
 
-    The end of the standard input tells of the death at once. It does not come if the owner has
-    forked and the child lives on; so the parent's id is looked at, too.
+    The standard input ends when the owner dies, unless the owner has forked and the child
+    lives on; so the parent's id is checked too.
     """
     readers = [sys.stdin.buffer]
     while os.getppid() == owner:

@@ -1,11 +1,10 @@
-"""Requests to the API server of a local cluster: is it ready, and which objects are there.
+"""Requests to the API server of a local cluster: check its readiness; apply, get, delete objects.
 
-Objects are applied from files, folders and code, looked at, deleted: for preparing a cluster and
-for looking at what has become of it, with no kubectl and no client library at hand. Kinds are
-looked up by the API server's own lists (Kubernetes API, "API discovery"); objects are put by
-"Server-Side Apply", as ``kubectl apply --server-side`` does.
+Tests prepare and check a cluster with these, without kubectl and client libraries. Kinds come from
+the API server's discovery (Kubernetes API, "API discovery"); objects are applied with
+"Server-Side Apply", like ``kubectl apply --server-side``.
 
-The standard library does for these; the client of the operator is not loaded for them.
+This uses only the standard library, so that it does not load the client of the operator.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ Manifest = str | os.PathLike[str] | Mapping[str, Any]
 _MANAGER = "webop-tests"
 _APPLY = "application/apply-patch+yaml"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-# Others need these to be there.
+# Other objects depend on these.
 _FIRST = ("CustomResourceDefinition", "Namespace")
-_SERVING_TIMEOUT = 30.0  # seconds; a definition is served after some tenths of one
+_SERVING_TIMEOUT = 30.0  # seconds; a CRD is usually served after some tenths of one
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer of the API server."""
+    """A response of the API server."""
 
     status: int
     body: bytes
@@ -56,8 +55,8 @@ class Response:
         return data
 
 
-class Prober:
-    """Sends single requests to one API server, as its administrator."""
+class AdminClient:
+    """Sends single requests to one API server as the administrator."""
 
     def __init__(self, server: str, ca_cert: str, token: str) -> None:
         self.server = server
@@ -74,7 +73,11 @@ class Prober:
         body: dict[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Response:
-        """Send a request and return the answer, whatever its status."""
+        """Send a request and return the response of any status.
+
+        Raises:
+            OSError: there is no valid response.
+        """
         connection = http.client.HTTPSConnection(
             self._host, self._port, context=self._context, timeout=_TIMEOUT
         )
@@ -83,15 +86,15 @@ class Prober:
             connection.request(
                 method, path, body=None if body is None else orjson.dumps(body), headers=headers
             )
-            answer = connection.getresponse()
-            return Response(answer.status, answer.read())
+            response = connection.getresponse()
+            return Response(response.status, response.read())
         except http.client.HTTPException as error:
-            raise OSError(f"garbled answer: {error!r}") from error
+            raise OSError(f"invalid response: {error!r}") from error
         finally:
             connection.close()
 
     def has(self, path: str) -> bool:
-        """Tell whether a path is answered with success; False also if there is no answer."""
+        """Return whether a GET of a path responds with 200; False also without a response."""
         try:
             return self.request("GET", path).status == 200
         except OSError:
@@ -99,10 +102,10 @@ class Prober:
 
 
 def find_free_port() -> int:
-    """Find a port of the loopback interface that nobody listens on at this moment.
+    """Return a port of the loopback interface that is free at this moment.
 
-    It is below the ports that systems give to outgoing connections: while an API server is down
-    for a test of faults, its port must neither be given away, nor connect a client to itself.
+    It is below the ports for outgoing connections. Otherwise, while an API server is down in a
+    test, another process could get its port, or a client could connect to itself.
     """
     for port in random.sample(_PORTS, k=100):
         with socket.socket() as listener:
@@ -112,20 +115,20 @@ def find_free_port() -> int:
                 continue
             return port
     raise ClusterError(
-        f"Of 100 ports tried between {_PORTS[0]} and {_PORTS[-1]} on 127.0.0.1, none is free. "
-        "Look at what listens there (ss -ltn)."
+        f"Found no free port: tried 100 ports between {_PORTS[0]} and {_PORTS[-1]} on 127.0.0.1. "
+        "List the processes that listen there with: ss -ltnp"
     )
 
 
 class Kind(NamedTuple):
-    """Where the objects of a kind are."""
+    """The paths of the objects of a kind."""
 
     prefix: str
     plural: str
     is_namespaced: bool
 
     def build_path(self, namespace: str | None, name: str = "") -> str:
-        """Return the path of an object, or of all in a namespace."""
+        """Return the path of an object, or of all objects in a namespace."""
         folder = f"/namespaces/{quote(namespace)}" if self.is_namespaced and namespace else ""
         return f"{self.prefix}{folder}/{self.plural}" + (f"/{quote(name)}" if name else "")
 
@@ -133,14 +136,14 @@ class Kind(NamedTuple):
 class ObjectStore:
     """The objects of one API server."""
 
-    def __init__(self, prober: Prober, kinds: dict[tuple[str, str], Kind]) -> None:
-        self._prober = prober
+    def __init__(self, client: AdminClient, kinds: dict[tuple[str, str], Kind]) -> None:
+        self._client = client
         self._kinds = kinds
 
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
     ) -> list[Json]:
-        """Create or change objects, definitions and namespaces first; return them as stored."""
+        """Create or change objects, CRDs and namespaces first; return them as stored."""
         bodies = [dict(body) for manifest in manifests for body in read_manifest(manifest)]
         bodies.sort(key=lambda body: body.get("kind") not in _FIRST)
         return [self._apply(body, namespace, dry_run=dry_run) for body in bodies]
@@ -148,19 +151,19 @@ class ObjectStore:
     def get(
         self, api_version: str, kind: str, name: str, namespace: str | None = None
     ) -> Json | None:
-        """Return an object, or None if there is none."""
+        """Return an object, or None if it does not exist."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
-        answer = self._prober.request("GET", path)
-        if answer.status == 404:
+        response = self._client.request("GET", path)
+        if response.status == 404:
             return None
-        return _read(answer, f"{kind} {name} cannot be read")
+        return _read(response, f"Cannot get {kind} {name}")
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Ask for the deletion of an object; nothing happens if there is none."""
+        """Request the deletion of an object; do nothing if it does not exist."""
         path = self._find(api_version, kind).build_path(namespace or "default", name)
-        answer = self._prober.request("DELETE", path)
-        if answer.status != 404:
-            _read(answer, f"{kind} {name} cannot be deleted")
+        response = self._client.request("DELETE", path)
+        if response.status != 404:
+            _read(response, f"Cannot delete {kind} {name}")
 
     def _apply(self, body: Json, namespace: str | None, *, dry_run: bool) -> Json:
         kind = self._find(body["apiVersion"], body["kind"])
@@ -169,24 +172,24 @@ class ObjectStore:
         what = f"{body['kind']} {name or metadata.get('generateName', '')}"
         if kind.is_namespaced and own and namespace and own != namespace:
             raise ConfigurationError(
-                f"{what} says that it is for the namespace {own!r}, not for {namespace!r}: "
-                "leave out one of them."
+                f"{what} has the namespace {own!r}, but namespace= is {namespace!r}. Remove one of "
+                "them."
             )
         query = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
         query |= {"dryRun": "All"} if dry_run else {}
         path = kind.build_path(own or namespace or "default", name)
         if name:
             url = f"{path}?{urlencode({**query, 'force': 'true'})}"
-            answer = self._prober.request("PATCH", url, body, _APPLY)
+            response = self._client.request("PATCH", url, body, _APPLY)
         else:
-            answer = self._prober.request("POST", f"{path}?{urlencode(query)}", body)
-        stored = _read(answer, f"{what} cannot be applied")
+            response = self._client.request("POST", f"{path}?{urlencode(query)}", body)
+        stored = _read(response, f"Cannot apply {what}")
         if stored["kind"] == "CustomResourceDefinition" and not dry_run:
             self._wait_served(stored)
         return stored
 
     def _wait_served(self, definition: Json) -> None:
-        """Wait until all versions of a custom resource are served, and known to discovery."""
+        """Wait until discovery lists all served versions of a CRD, and their lists respond."""
         group, names = definition["spec"]["group"], definition["spec"]["names"]
         missing = [
             f"{group}/{version['name']}"
@@ -196,12 +199,15 @@ class ObjectStore:
         deadline = time.monotonic() + _SERVING_TIMEOUT
         while missing := [each for each in missing if not self._is_served(each, names)]:
             if time.monotonic() > deadline:
-                raise ClusterError(f"{names['plural']} are not served in {', '.join(missing)}.")
+                raise ClusterError(
+                    f"The API server does not serve {names['plural']} in {', '.join(missing)} "
+                    f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
+                )
             time.sleep(POLL_INTERVAL)
 
     def _is_served(self, api_version: str, names: Json) -> bool:
         kinds = self._fetch(api_version)
-        return names["kind"] in kinds and self._prober.has(
+        return names["kind"] in kinds and self._client.has(
             f"{kinds[names['kind']].build_path(None)}?limit=1"
         )
 
@@ -213,18 +219,18 @@ class ObjectStore:
             return self._kinds[api_version, kind]
         except KeyError:
             known = [name for version, name in self._kinds if version == api_version]
-            advice = "If it is a custom resource, apply its definition first."
-            for nearest in difflib.get_close_matches(kind, known, n=1):  # such as of the plural
+            advice = "If it is a custom resource, apply its CRD first."
+            for nearest in difflib.get_close_matches(kind, known, n=1):  # e.g. for the plural
                 advice = f"Did you mean {nearest!r}?"
             raise ClusterError(f"There is no kind {kind!r} in {api_version!r}. {advice}") from None
 
     def _fetch(self, api_version: str) -> dict[str, Kind]:
-        """Return the kinds of a version of a group by name; nothing if there is no such one."""
+        """Return the kinds of an API version by name; nothing if the version does not exist."""
         prefix = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        answer = self._prober.request("GET", prefix)
-        if answer.status == 404:
+        response = self._client.request("GET", prefix)
+        if response.status == 404:
             return {}
-        resources = _read(answer, f"{api_version} cannot be discovered")["resources"]
+        resources = _read(response, f"Cannot discover {api_version}")["resources"]
         return {
             item["kind"]: Kind(prefix, item["name"], item["namespaced"])
             for item in resources
@@ -233,20 +239,20 @@ class ObjectStore:
 
 
 def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a manifest: of a file, of a folder's files, or the object itself."""
+    """Yield the objects of a file, of the files in a folder, or the given object itself."""
     if isinstance(manifest, Mapping):
-        yield from _unpack(manifest, "the object")
+        yield from _unpack(manifest, "the argument")
         return
     path = Path(manifest)
     if not path.exists():
-        raise ConfigurationError(f"There is no file {str(path)!r} to apply.")
+        raise ConfigurationError(f"Cannot apply {str(path)!r}: there is no such file or folder.")
     files = [path] if path.is_file() else sorted(path.iterdir())
     for file in files:
         if file == path or file.suffix in _SUFFIXES:
             try:
                 documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
             except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise ConfigurationError(f"{str(file)!r} is not YAML: {error}") from None
+                raise ConfigurationError(f"{str(file)!r} is not valid YAML: {error}") from None
             for document in documents:
                 if document is not None:
                     yield from _unpack(document, str(file))
@@ -254,16 +260,18 @@ def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
 
 def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(document, Mapping) or not {"apiVersion", "kind"} <= document.keys():
-        raise ConfigurationError(f"What is in {place} has no apiVersion and kind: {document!r:.80}")
+        raise ConfigurationError(
+            f"An object in {place} must have apiVersion and kind, got {document!r:.80}"
+        )
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise ConfigurationError(f"What is in {place} has no mapping for metadata: {metadata!r}")
+        raise ConfigurationError(f"metadata in {place} must be a mapping, got {metadata!r}")
     texts = {name: document[name] for name in ("apiVersion", "kind")}
     texts |= {f"metadata.{name}": metadata.get(name) or "" for name in ("name", "namespace")}
     for name, value in texts.items():
         if not isinstance(value, str):
             raise ConfigurationError(
-                f"What is in {place} has {name}: {value!r}, which is no text; put it in quotes."
+                f"{name} in {place} must be a string, got {value!r}. Put it in quotes."
             )
     if document["kind"] == "List":
         for item in document.get("items") or ():
@@ -272,12 +280,16 @@ def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
         yield document
 
 
-def _read(answer: Response, failure: str) -> Json:
-    """Return the object in an answer."""
-    if answer.status < 400:
-        return answer.read_json()
+def _read(response: Response, failure: str) -> Json:
+    """Return the object in a response.
+
+    Raises:
+        ClusterError: the API server refused the request; the message has its reason.
+    """
+    if response.status < 400:
+        return response.read_json()
     try:
-        reason = answer.read_json()["message"]
+        reason = response.read_json()["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError):
-        reason = f"HTTP {answer.status}: {answer.body.decode(errors='replace')}"
+        reason = f"HTTP {response.status}: {response.body.decode(errors='replace')}"
     raise ClusterError(f"{failure}: {reason}")

@@ -1,6 +1,6 @@
-"""One started cluster from the inside: its processes, its state file, its credentials.
+"""The processes, the state file and the credentials of one started cluster.
 
-:class:`~webop.controlplane.cluster.LocalCluster` is what users see of it. For the command lines
+Users see :class:`~webop.controlplane.cluster.LocalCluster`. For the command lines
 see kube-apiserver, kube-controller-manager ("Command line tools reference" in the documentation
 of Kubernetes); etcd ("Configuration options" in its documentation).
 """
@@ -22,7 +22,7 @@ from .credentials import (
     create_credentials,
     write_private,
 )
-from .requests import Prober, find_free_port
+from .requests import AdminClient, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
     from .progress_bar import Progress
 
-# It takes 3 seconds on an idle machine; in CI, several clusters start on two busy cores.
+# A start takes 3 seconds on an idle machine; in CI, several clusters start on two busy cores.
 _START_TIMEOUT = 120.0
 _PORT_ATTEMPTS = 4
 _PORT_TAKEN = "address already in use"
 _SERVICE_ACCOUNT_PATH = "/api/v1/namespaces/default/serviceaccounts/default"
 
-# What makes deletions, namespaces and the roles "view", "edit" and "admin" behave as on any
-# cluster; nothing that runs pods.
+# These make deletions, namespaces and the roles "view", "edit" and "admin" behave as in other
+# clusters; none of them runs pods.
 _CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
@@ -55,7 +55,7 @@ _CONTROLLERS = (
     "clusterrole-aggregation-controller",
 )
 
-# Relative to the working folder, which is the cluster's: a socket's path has 104 bytes at most.
+# Relative to the folder of the cluster, because paths of sockets have at most 104 bytes.
 _ETCD_SOCKET = "unix://etcd.sock"
 _ETCD_PEER_SOCKET = "unix://etcd-peer.sock"
 
@@ -66,7 +66,7 @@ class Runtime:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.files = CredentialFiles(Path(state.folder))
-        self._prober: Prober | None = None
+        self._client: AdminClient | None = None
 
     @property
     def folder(self) -> Path:
@@ -79,28 +79,28 @@ class Runtime:
         return self.folder / "kubeconfig.yaml"
 
     @property
-    def prober(self) -> Prober:
-        """What sends requests to the API server."""
-        if self._prober is None or self._prober.server != self.state.server:
+    def client(self) -> AdminClient:
+        """Sends requests to the API server."""
+        if self._client is None or self._client.server != self.state.server:
             ca_cert = self.files.ca_cert.read_text(encoding="ascii")
-            self._prober = Prober(self.state.server, ca_cert, self.files.read_token())
-        return self._prober
+            self._client = AdminClient(self.state.server, ca_cert, self.files.read_token())
+        return self._client
 
     def is_ready(self) -> bool:
-        """Tell whether the API server answers that it is ready."""
-        return self.prober.has("/readyz") and self.prober.has("/api/v1/namespaces/default")
+        """Return whether the API server is ready."""
+        return self.client.has("/readyz") and self.client.has("/api/v1/namespaces/default")
 
     def start(self, apiserver_flags: Sequence[str], names: ServerNames) -> None:
-        """Make the credentials, start etcd and the API server, wait until it is ready."""
+        """Create the credentials, start etcd and the API server, wait until it is ready."""
         binaries = Path(self.state.binaries)
         create_credentials(self.folder, names)
         self._launch(ETCD, _build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
-        version = self.prober.request("GET", "/version").read_json()["gitVersion"]
+        version = self.client.request("GET", "/version").read_json()["gitVersion"]
         self._put(replace(self.state, version=version))
 
     def restart(self, name: str) -> None:
-        """Start a process as it was before, killing it if it is running; wait for readiness."""
+        """Restart a process with the same command; wait until the API server is ready."""
         self.kill(name)
         process = self.state.get_process(name)
         if process is not None:
@@ -117,10 +117,10 @@ class Runtime:
         executable = provide_controller_manager(binaries, progress)
         argv = _build_controller_manager_command(executable, self.files, self.kubeconfig)
         self._launch(CONTROLLER_MANAGER, argv)
-        self._wait(lambda: self.prober.has(_SERVICE_ACCOUNT_PATH), "the controllers to work")
+        self._wait(lambda: self.client.has(_SERVICE_ACCOUNT_PATH), "the controllers to work")
 
     def kill(self, name: str) -> None:
-        """Kill one of the processes, if it is running; it stays in the state."""
+        """Kill one of the processes, if it is running; its record stays."""
         process = self.state.get_process(name)
         if process is not None:
             end_process(process)
@@ -145,7 +145,7 @@ class Runtime:
             try:
                 self._wait(self.is_ready, "the API server to be ready")
             except ClusterError:
-                # Somebody else was faster: the port was free a moment ago.
+                # Another process may have taken the port since it was found free.
                 lines = read_last_lines(self._get_log(APISERVER), count=5)
                 if attempt == _PORT_ATTEMPTS or _PORT_TAKEN not in "".join(lines):
                     raise
@@ -153,13 +153,17 @@ class Runtime:
                 return
 
     def _wait(self, is_met: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, as long as all processes are alive."""
+        """Wait for a condition while all processes run.
+
+        Raises:
+            ClusterError: a process exited, or the time is over.
+        """
         deadline = time.monotonic() + _START_TIMEOUT
         while not is_met():
             for process in self.state.processes:
                 if not is_running(process):
                     raise ClusterError(
-                        f"{process.name} has ended while waiting for {what}. "
+                        f"{process.name} exited while waiting for {what}. "
                         + describe_log(self._get_log(process.name))
                     )
             if time.monotonic() > deadline:
@@ -184,8 +188,8 @@ class Runtime:
 def _build_etcd_command(executable: Path) -> list[str]:
     """Build the command line of etcd: sockets in its working folder, no port, no fsync.
 
-    The data need not survive a crash of the machine. Without a port there is nothing that
-    another process could take, and nobody gets around the authorization of the API server.
+    The data need not survive a crash of the machine. Without a port, no process can take it, and
+    nothing bypasses the authorization of the API server.
     """
     return [
         str(executable),
@@ -193,7 +197,7 @@ def _build_etcd_command(executable: Path) -> list[str]:
         "--data-dir=etcd",
         f"--listen-client-urls={_ETCD_SOCKET}",
         f"--listen-peer-urls={_ETCD_PEER_SOCKET}",
-        # Nobody follows these two, but they must look like addresses.
+        # These two are unused but must be valid addresses.
         "--advertise-client-urls=http://127.0.0.1:1",
         "--initial-advertise-peer-urls=http://127.0.0.1:2",
         "--initial-cluster=webop=http://127.0.0.1:2",
@@ -223,9 +227,9 @@ def _build_apiserver_command(
         f"--service-account-key-file={files.service_account_cert}",
         f"--service-account-signing-key-file={files.service_account_key}",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-        # As in OpenShift: what fails for lack of rights there must fail in tests, too.
+        # As in OpenShift, so that tests find rights that are missing there.
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-        # Without a controller there are no service accounts, and no pod could be created.
+        # Without the controller there are no service accounts, and pods could not be created.
         "--disable-admission-plugins=ServiceAccount",
         "--allow-privileged=true",
         *extra,

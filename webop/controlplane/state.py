@@ -1,8 +1,8 @@
-"""The processes of a cluster, and what is written down so that other sessions can find and end it.
+"""The processes of a cluster, and the state file by which other processes can find and end it.
 
-A process started here is a child that must be waited for; one found in a state file is not. Both
-are handled alike by their :class:`Process`. The state is one JSON file in the folder of the
-cluster, replaced as a whole at each change.
+A process started here is a child that must be waited for; one found in a state file is not.
+:class:`Process` handles both. The state is one JSON file in the folder of the cluster; each
+change replaces the file.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TAIL_SIZE = 64 * 1024
-POLL_INTERVAL = 0.05  # seconds; each look is a TLS handshake that costs CPU
+POLL_INTERVAL = 0.05  # seconds; each poll costs CPU for a TLS handshake
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-# A cluster of another machine that shares the folder cannot be judged; but some day it is over.
+# Whether a cluster of another machine runs is unknown; after this time it is abandoned.
 _FOREIGN_AGE = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process: what it is, how to recognise it, how to start it again."""
+    """One process: its name, its identity, its command line."""
 
     name: str
     pid: int
@@ -49,8 +49,8 @@ class Process:
 
 
 def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
-    """Start a process in a session of its own: Ctrl-C is for the test run, not for its cluster."""
-    # What would act behind our back is left out: etcd's settings, and proxies for webhooks.
+    """Start a process in a separate session, so that Ctrl-C does not stop the cluster."""
+    # Without the user's settings of etcd, and without proxies, which webhooks would use.
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -71,7 +71,7 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
 
 
 def is_running(process: Process) -> bool:
-    """Tell whether exactly this process is still there."""
+    """Return whether exactly this process is still running."""
     child = _children.get(process.pid)
     if child is not None and child.poll() is not None:
         return False
@@ -79,7 +79,7 @@ def is_running(process: Process) -> bool:
 
 
 def end_process(process: Process) -> None:
-    """Kill exactly this process, if it is still there, and wait until it is gone."""
+    """Kill exactly this process, if it is still running, and wait for its end."""
     child = _children.pop(process.pid, None)
     if child is None:
         reaper.end_process(process.pid, process.started)
@@ -97,7 +97,7 @@ def start_guard(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def read_last_lines(log: Path, count: int = 15) -> list[str]:
-    """Return the last lines of a log; nothing if there is no such file."""
+    """Return the last lines of a log; none if the file does not exist."""
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -109,14 +109,14 @@ def read_last_lines(log: Path, count: int = 15) -> list[str]:
 
 
 def describe_log(log: Path) -> str:
-    """Build the end of an error message: where the log is, and its last lines."""
+    """Return the end of an error message: the path and the last lines of a log."""
     lines = "".join(f"\n    {line}" for line in read_last_lines(log))
-    return f"Its log is {log}" + (f", and ends with:{lines}" if lines else ", and is empty.")
+    return f"The log {log} " + (f"ends with:{lines}" if lines else "is empty.")
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that a cluster must not outlive."""
+    """The process with which a cluster ends."""
 
     pid: int
     started: str
@@ -124,7 +124,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """What is known about a cluster that has been started."""
+    """The content of the state file of a started cluster."""
 
     name: str
     folder: str
@@ -143,7 +143,7 @@ class ClusterState:
         return next((process for process in self.processes if process.name == name), None)
 
     def get_dead_processes(self) -> list[str]:
-        """Name the processes that a cluster needs and that are not running."""
+        """Return the names of required processes that are not running."""
         processes = {name: self.get_process(name) for name in (ETCD, APISERVER)}
         return [
             name
@@ -152,20 +152,20 @@ class ClusterState:
         ]
 
     def put_process(self, process: Process) -> ClusterState:
-        """Return the state with a process added, or replaced."""
+        """Return the state with a process added or replaced."""
         others = tuple(one for one in self.processes if one.name != process.name)
         return replace(self, processes=(*others, process))
 
 
 def check_name(name: str) -> str:
-    """Return the name, if it can name a cluster.
+    """Return the name of a cluster, if it is valid.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: it is not.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} cannot name a cluster: use up to 40 small letters, digits and dashes."
+            f"Invalid name of a cluster: {name!r}. Use up to 40 lower-case letters, digits, dashes."
         )
     return name
 
@@ -183,7 +183,7 @@ def lock_name(name: str) -> Iterator[None]:
 
 
 def save_state(state: ClusterState) -> None:
-    """Write the state so that a reader sees either the old or the new one."""
+    """Write the state atomically."""
     folder = Path(state.folder)
     temporary = folder / f"{reaper.STATE_FILE}.{os.getpid()}"
     temporary.write_bytes(orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2))
@@ -191,10 +191,10 @@ def save_state(state: ClusterState) -> None:
 
 
 def load_state(name: str) -> ClusterState | None:
-    """Read the state of a cluster; None if there is none, or none that can be read.
+    """Read the state of a cluster; None if there is no valid state file.
 
     Raises:
-        ConfigurationError: this is not a name.
+        ConfigurationError: the name is invalid.
     """
     path = get_root() / "clusters" / check_name(name) / reaper.STATE_FILE
     try:
@@ -217,7 +217,7 @@ def load_all_states() -> list[ClusterState]:
 
 
 def is_abandoned(state: ClusterState) -> bool:
-    """Tell whether the process that the cluster was for has died."""
+    """Return whether the owner of the cluster has died."""
     if state.owner is None:
         return False
     if state.host != reaper.get_host():
@@ -226,20 +226,20 @@ def is_abandoned(state: ClusterState) -> bool:
 
 
 def end_abandoned_clusters() -> None:
-    """End the clusters whose guards have been killed as well as their owners."""
+    """End clusters whose owner and guard have both been killed."""
     for state in load_all_states():
         if is_abandoned(state):
             reaper.end_cluster(Path(state.folder))
 
 
 def end_cluster(state: ClusterState) -> None:
-    """End a cluster, whoever has started it and in whatever state it is; its logs stay."""
+    """End a cluster in any state, also of other processes; its logs stay."""
     for process in reversed(state.processes):
         end_process(process)
     reaper.end_cluster(Path(state.folder))
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only this user can look into: it will hold keys and tokens."""
+    """Create a folder that only this user can read, for keys and tokens."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Kubernetes versions and platforms: what is wanted, what fits, what is preferred (pure)."""
+"""Versions of Kubernetes and platforms: parse, match and choose them (pure)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from webop.errors import ConfigurationError
 
-# The version that is built when nothing else is asked for: the checksums of all modules of it
-# are part of the package. Any 1.36.x is as good where it is at hand already, or as an archive.
+# The default version of a build: the package contains the checksums of all its modules.
+# Any 1.36.x in the cache or as an archive is as good.
 PINNED_VERSION = "1.36.3"
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -26,14 +26,14 @@ _MACHINES = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A version as asked for: a release line ("1.36"), or one exact version of it ("1.36.3")."""
+    """A requested version: a release line ("1.36"), or one exact version of it ("1.36.3")."""
 
     major: int
     minor: int
     patch: int | None = None
 
     def is_met_by(self, version: str) -> bool:
-        """Tell whether a complete version ("1.36.3") is what was asked for."""
+        """Return whether a complete version ("1.36.3") matches."""
         found = _VERSION.fullmatch(version)
         if not found or found[3] is None:
             return False
@@ -46,10 +46,10 @@ class Wanted:
 
 
 def parse_wanted(text: str | None) -> Wanted:
-    """Read the version asked for, with or without the "v"; None is the default release line.
+    """Parse a requested version, with or without the "v"; None is the default release line.
 
     Raises:
-        ConfigurationError: this is not a version.
+        ConfigurationError: the text is not a version.
     """
     if text is None:
         return Wanted(*map(int, PINNED_VERSION.split(".")[:2]))
@@ -63,18 +63,18 @@ def parse_wanted(text: str | None) -> Wanted:
 
 
 def choose_newest(wanted: Wanted, versions: list[str]) -> str | None:
-    """Pick the newest of the complete versions that are what was asked for, or None."""
+    """Return the newest of the complete versions that match, or None."""
     fitting = [version for version in versions if wanted.is_met_by(version)]
     return max(fitting, key=lambda version: int(version.rsplit(".", 1)[1]), default=None)
 
 
 def choose_for_build(wanted: Wanted) -> str:
-    """Name the version to build: the pinned one if it fits, else what was asked for."""
+    """Return the version to build: the pinned one if it matches, else the requested one."""
     return PINNED_VERSION if wanted.is_met_by(PINNED_VERSION) else str(wanted)
 
 
 def detect_platform() -> tuple[str, str]:
-    """Tell the operating system and the architecture in Go's words, e.g. ("linux", "amd64").
+    """Return the operating system and the architecture in Go's terms, e.g. ("linux", "amd64").
 
     Raises:
         ConfigurationError: there are no binaries for this platform.
@@ -83,7 +83,7 @@ def detect_platform() -> tuple[str, str]:
     machine = _MACHINES.get(platform.machine().lower())
     if system is None or machine is None:
         raise ConfigurationError(
-            f"A local control plane runs on Linux and macOS only, not on {platform.system()} "
-            f"{platform.machine()}. On Windows, run it inside of WSL."
+            f"A local cluster runs only on Linux and macOS, not on {platform.system()} "
+            f"{platform.machine()}. On Windows, run it inside WSL."
         )
     return system, machine

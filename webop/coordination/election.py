@@ -32,7 +32,7 @@ from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError, LoginError
 from webop.handling.context import OperatorContext
-from webop.handling.fence import Fence, fence_offspring, read_clock
+from webop.handling.fence import Fence, fence_child_tasks, read_clock
 from webop.handling.stopping import DaemonStoppingReason
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Elector:
         pausing = self._operator.pausing
         pausing.fence = self._fence
         pausing.pause(_WHO, "not elected yet")
-        fence_offspring(asyncio.get_running_loop())
+        fence_child_tasks(asyncio.get_running_loop())
 
     async def run(self, client: Client) -> None:
         """Stand as a candidate, lead, and so on; when cancelled, hand over.

@@ -44,7 +44,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)
-    context.now, context.username = clock.tell().astimezone(dt.UTC), clock.username
+    context.now, context.username = clock.now().astimezone(dt.UTC), clock.username
     login = approve(
         "login", clock.username or "the API server does not return the name of this account"
     )
@@ -65,7 +65,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
             findings += records.check_handlers(context, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
         context.replicas |= {
-            one.identity for one in held.marks.values() if one.is_alive(context.now)
+            one.identity for one in held.records.values() if one.is_alive(context.now)
         }
     whose = f"Permissions of {context.account or context.username or 'this account'}"
     for title, check in (

@@ -80,15 +80,15 @@ async def _fetch(context: Context, reason: WebhookType, name: str) -> Configurat
 def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iterator[Finding]:
     """Check that live replicas maintain the webhooks, and that all serve the same ones."""
     subject, remedy = "replicas", f"If the configuration is no longer needed: {command}"
-    marks, is_required = list(found.marks.values()), has_required(found.webhooks)
-    alive = [mark for mark in marks if mark.is_alive(now)]
-    if found.webhooks and not marks:
+    records, is_required = list(found.records.values()), has_required(found.webhooks)
+    alive = [record for record in records if record.is_alive(now)]
+    if found.webhooks and not records:
         text = "none: it was written by hand, or left by an operator that was removed"
         yield warn(subject, text, remedy)
-    elif marks and not alive and not found.webhooks:
+    elif records and not alive and not found.webhooks:
         yield note(subject, "none, and no webhooks", remedy)
-    elif marks and not alive:
-        last = max(mark.renewed for mark in marks).astimezone(dt.UTC)
+    elif records and not alive:
+        last = max(record.renewed for record in records).astimezone(dt.UTC)
         age = describe_seconds((now - last).total_seconds())
         effect = (
             "requests fail (failurePolicy Fail)"
@@ -99,11 +99,11 @@ def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iter
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not alive:
         return
-    names = join_names(sorted(mark.identity for mark in alive))
-    is_changing = len({frozenset(mark.served.items()) for mark in alive}) > 1
+    names = join_names(sorted(record.identity for record in alive))
+    is_changing = len({frozenset(record.served.items()) for record in alive}) > 1
     how = ", with different handlers: a rollout is in progress" if is_changing else ""
     yield (note if is_changing else approve)(subject, f"{len(alive)} alive{how} ({names})")
-    served = {name for mark in alive for name in mark.served}
+    served = {name for record in alive for name in record.served}
     if orphans := [webhook for webhook in found.webhooks if webhook["name"] not in served]:
         text = f"no live replica serves: {join_names(one['name'] for one in orphans)}"
         remedy = "Wait a minute for the replicas to correct it. If they do not, restart them."
@@ -125,7 +125,7 @@ def check_handlers(
     )
     expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {webhook["name"] for webhook in found.webhooks}
-    waiting = {name for mark in found.marks.values() for name in mark.served}
+    waiting = {name for record in found.records.values() for name in record.served}
     if missing := sorted(expected - present - waiting):
         text = f"never called, since they are not in the configuration: {join_names(missing)}"
         remedy = "Start the operator with these files. If it runs, read its log for the reason."

@@ -1,4 +1,4 @@
-"""The handlers of the operator's own life: startup, cleanup, login, probes."""
+"""Calls the handlers of activities: startup, cleanup, login, probes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from webop.lifecycles import all_at_once
 
 
 async def run_activity(operator: OperatorContext, activity: Activity) -> dict[str, Any]:
-    """Call all handlers of an activity, with retries, until each has succeeded or failed.
+    """Call all handlers of an activity, with retries, until each has succeeded or failed for good.
 
     Returns:
-        The results by ids of the handlers.
+        The results by handler id.
 
     Raises:
-        ActivityError: at least one has failed finally; all others were called nevertheless.
+        ActivityError: at least one handler has failed for good; webop still called all others.
     """
     handlers: list[ActivityHandler] = []
     counts: Counter[str] = Counter()
@@ -36,13 +36,12 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         suffix = f"-{counts[handler.id]}" if counts[handler.id] > 1 else ""
         handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
-    if hung and activity is Activity.PROBE:  # each further call could block a thread for ever
-        what = (
-            f"The {activity.value} has failed: an earlier call of {', '.join(hung)} has not ended"
-        )
-        raise ActivityError(f"{what}. Set a time limit for what it waits for", kind=f"{what}.")
+    if hung and activity is Activity.PROBE:  # each further call could block a thread without end
+        names = ", ".join(hung)
+        what = f"The {activity.value} has failed: an earlier call of {names} is still running"
+        raise ActivityError(f"{what}. Set a timeout for what it waits for", kind=f"{what}.")
     if operator.client is not None:
-        operator.client.enter()  # requests of probes are not of the operator's tasks
+        operator.client.enter()  # probes do not run in the operator's tasks
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
         memo=operator.memos.operator_memo,
@@ -51,16 +50,16 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         settings=operator.settings,
     )
     progress = Progress.start(handlers)
-    # Whoever asks for the health waits for the answer: probes are not retried by themselves. They
-    # and logins come again and again; their success is no news.
+    # The kubelet waits for the response, so failed probes are not retried. Probes and logins run
+    # often, so their success is not worth an INFO line.
     is_probe = activity is Activity.PROBE
-    is_news = activity in (Activity.STARTUP, Activity.CLEANUP)
+    is_notable = activity in (Activity.STARTUP, Activity.CLEANUP)
     options = CallOptions(
         operator.settings,
         lifecycle=all_at_once,
         default_errors=ErrorsMode.PERMANENT if is_probe else ErrorsMode.TEMPORARY,
-        success_level=logging.INFO if is_news else logging.DEBUG,
-        tally=operator.tally,
+        success_level=logging.INFO if is_notable else logging.DEBUG,
+        counters=operator.counters,
     )
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:

@@ -1,4 +1,4 @@
-"""How handlers are called: the options that all handlers of a cause share. Pure."""
+"""The options that all handlers of a cause share when they are called. No I/O."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from webop.handling.handler_states import HandlerState
 
 Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[bool]]
-"""Stores the states of handlers: what they want changed, and what is kept; tells whether it is."""
+"""Stores the states of handlers, their patch and webop's own patch; returns whether it did."""
 
 
 @dataclass(slots=True)
 class HandlingStatus:
-    """How the handlers of one object are doing, for the status page.
+    """The status of the handlers of one object, for the status page.
 
     Attributes:
-        running: the id of the one that is being called; empty if none is.
-        failures: of those that will be called again: how many attempts have failed, and the type
-            of the last error.
+        running: the id of the running handler; empty if none runs.
+        failures: for handlers that will be retried, by id: the number of failed attempts, and the
+            type of the last error.
     """
 
     running: str = ""
@@ -40,19 +40,19 @@ class CallOptions:
 
     Attributes:
         settings: the operator's settings.
-        lifecycle: which of the due handlers are called next.
-        default_errors: the mode for arbitrary exceptions if the handler has none.
-        window: seconds within which the handlers that finish share one patch of the object.
-        commit: stores what is finished when the window closes while other handlers still run.
-        flush: does the same for the handlers before those that these are parts of; what these have
-            done is newer, and is stored after it.
-        parents: the states of the handlers that these are parts of; they are stored before any of
-            these is called.
+        lifecycle: chooses which of the due handlers are called next.
+        default_errors: the mode for other exceptions if the handler has none.
+        window: seconds; handlers that finish within this time share one patch of the object.
+        commit: stores the finished handlers when the window closes while other handlers still run.
+        flush: for sub-handlers: stores the handlers that finished before their parent was called.
+            The sub-handlers are newer and must be stored after them.
+        parents: for sub-handlers: the states of their parents. These are stored before the first
+            sub-handler is called.
         success_level: the logging level of successes.
-        goes_on: tells whether another handler may be called after the first one; sub-handlers are
-            called in any case: they are parts of one that runs.
-        tally: where the calls are counted.
-        standing: where the calls about an object are seen; None for those that nobody looks at.
+        may_continue: returns whether another handler may be called after the first one.
+            Sub-handlers are called in any case, as their parent is running.
+        counters: counts the calls.
+        status: shows the calls on the status page; None for calls that it does not show.
     """
 
     settings: OperatorSettings
@@ -63,6 +63,6 @@ class CallOptions:
     flush: Callable[[], Awaitable[bool]] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
-    goes_on: Callable[[], bool] = lambda: True
-    tally: CallCounters = field(default_factory=CallCounters)
-    standing: HandlingStatus | None = None
+    may_continue: Callable[[], bool] = lambda: True
+    counters: CallCounters = field(default_factory=CallCounters)
+    status: HandlingStatus | None = None

@@ -1,7 +1,7 @@
-"""Cancellations that get lost: a task group that ends by an error swallows them; handlers do, too.
+"""Helpers against lost cancellations: task groups that fail swallow them, and so do handlers.
 
 Code that catches the errors of a task group and continues must use the :class:`TaskGroup` of this
-module, and then call :func:`end_if_cancelled`. Users' code runs in a :class:`WorkerGroup`.
+module, and then call :func:`end_if_cancelled`. Handlers run in a :class:`WorkerGroup`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ else:
     from types import TracebackType
 
     class TaskGroup(asyncio.TaskGroup):
-        """A task group that leaves ``cancelling()`` of its task as it was, also after errors.
+        """A task group that leaves ``cancelling()`` of its task unchanged, even after errors.
 
-        When a child fails while the end of the group is awaited, the one of the standard library
-        cancels its task and never takes that back (fixed in Python 3.13). Within the block, it
-        does so correctly; so the children are awaited before the block is left.
+        If a child fails while the group waits at its end, the standard library cancels the task
+        and never reverts this (fixed in Python 3.13). Inside of the block it does so correctly. So
+        this class waits for the children before the block ends.
         """
 
         async def __aexit__(
@@ -43,9 +43,9 @@ else:
 
 
 class WorkerGroup:
-    """Tasks that end together, like those of a task group, but nobody waits for them for ever.
+    """Tasks that end together, like a task group, but within a limited time.
 
-    An error of one of them does not end the others; it is logged.
+    An error of one task does not end the others; it is logged.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,13 @@ class WorkerGroup:
     def _leave(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
-            logger.error("The work on %s has failed: %r", task.get_name(), exc, exc_info=exc)
+            logger.error("The task %s failed: %r", task.get_name(), exc, exc_info=exc)
 
     async def end(self, timeout: float) -> set[asyncio.Task[Any]]:
-        """Cancel all tasks, and wait for their end; return those that do not end in time.
+        """Cancel all tasks, wait for their end, and return those that do not end in time.
 
-        Shortly before that, the rest is cancelled again: it may still write what was finished.
+        After 80 % of the time, the remaining tasks are cancelled again: the first cancellation may
+        have interrupted a handler, and the task now writes its outcome.
         """
         for share in (0.8, 0.2):
             for task in self._tasks:
@@ -83,16 +84,16 @@ class WorkerGroup:
 
 
 def is_being_cancelled() -> bool:
-    """Tell whether the present task was cancelled, even if the exception was lost."""
+    """Return whether the current task was cancelled, even if the exception was lost."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def end_if_cancelled() -> None:
-    """End the present task if it was cancelled.
+    """Raise if the current task was cancelled.
 
     Raises:
-        asyncio.CancelledError: it was.
+        asyncio.CancelledError: the task was cancelled.
     """
     if is_being_cancelled():
         raise asyncio.CancelledError

@@ -1,7 +1,6 @@
-"""Why handlers are called: what has happened, with all arguments for handlers.
+"""Causes: why handlers are called, and their keyword arguments (chapter "Arguments").
 
-A cause is made once per occasion and gives the keyword arguments of all handlers called for it
-(chapter "Arguments" of the manual). Pure.
+All handlers that are called together share one cause. No I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from webop.objects.resources import Resource
 
 @dataclass(kw_only=True)
 class Cause:
-    """What all occasions have in common."""
+    """The common base of all causes."""
 
     logger: Any
     memo: Any
@@ -32,9 +31,9 @@ class Cause:
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The keyword arguments of handlers and callbacks; built at first use, then shared.
+        """The keyword arguments of handlers and filters; built at first use, then shared.
 
-        Names of indices win over the names of the framework (IDX-21).
+        An index with the name of an argument hides that argument (IDX-21).
         """
         if self._kwargs is None:
             self._kwargs = self._build_kwargs()
@@ -48,7 +47,7 @@ class Cause:
 
 @dataclass(kw_only=True)
 class ActivityCause(Cause):
-    """An occasion in the operator's own life."""
+    """The cause of an activity."""
 
     activity: Activity
     settings: Any
@@ -59,14 +58,14 @@ class ActivityCause(Cause):
 
 @dataclass(kw_only=True)
 class ResourceCause(Cause):
-    """Something about one object of a resource."""
+    """A cause that concerns one object."""
 
     resource: Resource
     body: Body
     patch: Patch
 
     def identify(self) -> dict[str, str | None]:
-        """Return which object it is about, for traces: nothing of what is in it."""
+        """Return the identity of the object for traces, without any of its contents."""
         get = self.body.meta.raw.get
         return {
             "webop.resource": self.resource.plural_name,
@@ -98,7 +97,7 @@ class ResourceCause(Cause):
 
 @dataclass(kw_only=True)
 class EventCause(ResourceCause):
-    """A raw event of a watch or of a listing, for ``@on.event``."""
+    """A raw event of a watch or a list, for ``@on.event``."""
 
     type: RawEventType
     event: RawEvent
@@ -109,22 +108,22 @@ class EventCause(ResourceCause):
 
 @dataclass(kw_only=True)
 class BackgroundCause(ResourceCause):
-    """The life of an object, for daemons and timers; the body is a live view of it.
+    """The cause of a daemon or timer; the body always shows the newest state of the object.
 
-    The arguments are not kept: there are as many causes as there are daemons, and most sleep.
+    The arguments are not kept, to save memory: each daemon has a cause, and most daemons sleep.
     """
 
     stopped: DaemonStopped
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The keyword arguments of the handler, and of the callable of its initial delay."""
+        """The keyword arguments of the handler, and of the function of its initial delay."""
         return {**self._build_kwargs(), "stopped": self.stopped, **self.indices}
 
 
 @dataclass(kw_only=True)
 class DiffCause(ResourceCause):
-    """An occasion with a state before and a state after."""
+    """A cause with a state before and a state after."""
 
     old: Any
     new: Any
@@ -136,7 +135,7 @@ class DiffCause(ResourceCause):
         return kwargs
 
     def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:
-        """Return what a handler of one field gets instead: the values and the diff of it only."""
+        """Return the arguments ``old``, ``new``, ``diff`` for a handler of one field."""
         return {
             "old": fields.resolve(self.old or {}, path),
             "new": fields.resolve(self.new or {}, path),
@@ -149,10 +148,10 @@ class ChangeCause(DiffCause):
     """A detected change of an object, for ``@on.create`` and the like.
 
     Attributes:
-        reason: what has happened.
-        initial: whether the object was there before the operator, and is not yet fully resumed.
-        own: what the framework writes in addition to the ``patch`` of the handlers: progress, and
-            the state that was handled.
+        reason: what happened.
+        initial: whether the object is older than the operator and has not been resumed completely.
+        own: webop's own changes of the object, beside the ``patch`` of the handlers: progress and
+            the last handled state.
     """
 
     reason: Reason
@@ -161,7 +160,7 @@ class ChangeCause(DiffCause):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the object is marked for deletion."""
+        """Whether the object is being deleted."""
         return self.body.meta.deletion_timestamp is not None
 
     def _build_kwargs(self) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class ChangeCause(DiffCause):
         return kwargs
 
     def since(self, old: Any) -> ChangeCause:
-        """Return the same cause with what has changed since another state."""
+        """Return the same cause with the changes since another state."""
         return dataclasses.replace(self, old=old, diff=diffs.diff(old, self.new))
 
 
@@ -178,9 +177,8 @@ class ChangeCause(DiffCause):
 class WebhookCause(DiffCause):
     """An admission request, for ``@on.validate`` and ``@on.mutate``.
 
-    ``name`` and ``namespace`` are those of the request: in some requests, such as the connections
-    to pods, there is an object without metadata. What handlers put into ``audit_annotations`` gets
-    into the audit log of the API server.
+    ``name`` and ``namespace`` are those of the request: in some requests, such as connections to
+    pods, the object has no metadata. The API server writes ``audit_annotations`` to its audit log.
     """
 
     operation: str
@@ -218,15 +216,15 @@ def detect_reason(
     changed: bool,
     initial: bool,
 ) -> Reason:
-    """Tell what has happened to an object (EVT-06 to EVT-08).
+    """Return what has happened to an object (EVT-06 to EVT-08).
 
     Args:
         event_type: the type of the watch event.
-        deleting: whether the object is marked for deletion.
-        blocked: whether the object carries the operator's finalizer.
-        old: the last-handled essence, or None if the object was never handled.
-        changed: whether the essence differs from the last-handled one.
-        initial: whether the object was there before the operator and must still be resumed.
+        deleting: whether the object is being deleted.
+        blocked: whether the object has the operator's finalizer.
+        old: the last handled essence, or None if the object was never handled.
+        changed: whether the essence differs from the last handled one.
+        initial: whether the object is older than the operator and must still be resumed.
     """
     if event_type == "DELETED":
         return Reason.GONE

@@ -1,4 +1,4 @@
-"""Mistakes in handlers that are certain before the first call: arguments, ids, schedules. Pure."""
+"""Check handlers before the first call: arguments, ids, intervals. No I/O."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ ARGUMENTS: dict[type[Handler], frozenset[str]] = {
     ChangeHandler: _DIFF | {"reason"},
     WebhookHandler: _DIFF | _REVIEW,
 }
-"""The arguments of each call of the handlers of a family, beside the indexes of the operator."""
+"""The arguments of the handlers of each family, without the indexes of the operator."""
 
-_HINTS = frozenset().union(*ARGUMENTS.values()) - {"resource"}  # which selectors take, too
+_HINTS = frozenset().union(*ARGUMENTS.values()) - {"resource"}  # selector functions take it, too
 
 
 def is_handler(value: object) -> TypeGuard[FunctionType]:
-    """Tell whether a value is a handler for sure: a function of what only handlers are given.
+    """Return whether a value is certainly a handler, by the names of its parameters.
 
-    A lambda chooses resources, whatever it calls them: nobody decorates one without parentheses.
+    A lambda is a selector of resources: a decorator without parentheses cannot get one.
     """
     is_named = inspect.isfunction(value) and value.__name__ != "<lambda>"
     items = inspect.signature(value).parameters.values() if is_named else ()  # type: ignore[arg-type]
@@ -61,22 +61,23 @@ def is_handler(value: object) -> TypeGuard[FunctionType]:
 
 
 def names_argument(fn: Callable[..., Any], name: str) -> bool:
-    """Tell whether a handler has a parameter of this name, and so means to use the argument."""
+    """Return whether a handler has a parameter of this name."""
     return any(item.name == name for item in _read_parameters(fn) or ())
 
 
 def check_signature(
     fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
 ) -> None:
-    """Check that a handler accepts the arguments that it is given; of a wrapped one, the wrapper.
+    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper.
 
     Raises:
-        TypeError: it does not accept one of them, so that each call would fail; or it is a
-            generator function, whose body a call does not run.
+        TypeError: it does not accept an argument, so that each call would fail; or it is a
+            generator function, so that a call would not run its body.
     """
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(
-            f"The handler {_name(fn)} has a yield, so a call would not run it: return instead."
+            f"The handler {_name(fn)} is a generator function: calling it would not run its body. "
+            "Replace yield by return."
         )
     parameters = _read_parameters(fn)
     if parameters is None:
@@ -84,38 +85,37 @@ def check_signature(
     for item in parameters:
         if item.kind is item.POSITIONAL_ONLY and item.default is item.empty:
             raise TypeError(
-                f"The handler {_name(fn)} takes {item.name!r} by position only, but arguments are "
-                "given by name: remove the / from its parameters."
+                f"The handler {_name(fn)} takes {item.name!r} by position only, but webop passes "
+                "arguments by name. Remove the / from its parameters."
             )
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return
     accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
     if missing := sorted(_get_arguments(family).union(indexes) - accepted):
         raise TypeError(
-            f"The handler {_name(fn)} must accept all keyword arguments, also those that it does "
-            f"not use ({', '.join(missing[:3])}{', …' if missing[3:] else ''}): add **_ to its "
-            "parameters."
+            f"The handler {_name(fn)} must accept all keyword arguments, including unused ones "
+            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). Add **_ to its parameters."
         )
 
 
 def check_registry(registry: OperatorRegistry) -> list[str]:
-    """Check all handlers together, when all indexes are known, whose names are arguments.
+    """Check all handlers together: at this time, all indexes are known.
 
     Returns:
-        What is likely to be a mistake, in words.
+        Warnings about probable mistakes.
 
     Raises:
-        ConfigurationError: some handlers cannot be called; with all of them.
+        ConfigurationError: some handlers cannot be called; the message lists all of them.
     """
     activities = [each for activity in Activity for each in registry.select_activities(activity)]
     objects = [*registry.select_resource_handlers(), *registry.select_webhooks()]
     indexes = {handler.id for handler in registry.select_indexers()}
-    problems: dict[str, None] = {}  # several decorators of a function have the same ones
+    problems: dict[str, None] = {}  # several decorators of a function cause the same problem
     for handler in (*activities, *objects):
         problems |= dict.fromkeys(_find_problems(handler, indexes))
     if problems:
         raise ConfigurationError("\n".join(problems))
-    return [*_find_clashes(objects), *_find_idlers(objects)]
+    return [*_find_clashes(objects), *_find_unpaced_timers(objects)]
 
 
 def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
@@ -134,14 +134,14 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
             label = family.__name__.removesuffix("Handler").lower()
             kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
             yield (
-                f"The handler {_name(handler.fn)} requires {item.name!r}, but there is no such "
-                f"argument of {kind.value if kind else label} handlers, and no such index: "
-                f"{advice}{place}"
+                f"The handler {_name(handler.fn)} requires {item.name!r}, but "
+                f"{kind.value if kind else label} handlers have no such argument, and no index has "
+                f"this name: {advice}{place}"
             )
 
 
 def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
-    """Find different functions with one id for one occasion: the progress is kept by the id."""
+    """Find different functions with the same id and cause: progress is stored by id."""
     groups: dict[Any, list[ResourceHandler]] = {}
     for handler in handlers:
         if isinstance(handler, (BackgroundHandler, ChangeHandler)):
@@ -149,35 +149,35 @@ def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
             groups.setdefault((is_change, handler.id, handler.selector), []).append(handler)
     for group in groups.values():
         for first, second in combinations(group, 2):
-            if first.fn != second.fn and _list_occasions(first) & _list_occasions(second):
+            if first.fn != second.fn and _list_reasons(first) & _list_reasons(second):
                 yield (
                     f"Two handlers for {first.selector} have the id {first.id!r}: "
                     f"{_name(first.fn)}{_locate(first.fn)} and {_name(second.fn)}"
-                    f"{_locate(second.fn)}. Only the first one is called, unless their filters "
-                    "keep them apart. Give one of them another id=, or rename it."
+                    f"{_locate(second.fn)}. webop calls only the first, unless their filters never "
+                    "match the same object. Give one of them another id=, or rename it."
                 )
 
 
-def _list_occasions(handler: ResourceHandler) -> set[Reason | None]:
-    """Return when a handler is called; resuming mixes into creations and updates."""
+def _list_reasons(handler: ResourceHandler) -> set[Reason | None]:
+    """Return the reasons of a handler; resume handlers are called in creations and updates too."""
     reason: Reason | None = getattr(handler, "reason", None)
     if not isinstance(handler, ChangeHandler) or reason is not None:
         return {reason}
     return {Reason.CREATE, Reason.UPDATE, *([Reason.RESUME] if handler.initial else [])}
 
 
-def _find_idlers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     for handler in handlers:
         if not isinstance(handler, TimerHandler) or handler.idle is not None:
             continue
         if handler.interval is None:
             yield (
-                f"{handler} is called only once for each object: give it interval= or idle= "
+                f"{handler} is called only once for each object. Add interval= or idle= "
                 f"in seconds{_locate(handler.fn)}."
             )
         elif handler.interval == 0:
             yield (
-                f"{handler} is called again and again without a pause: give it a longer interval= "
+                f"{handler} is called repeatedly without a pause. Set a longer interval= "
                 f"in seconds{_locate(handler.fn)}."
             )
 
@@ -187,9 +187,9 @@ def _get_arguments(family: type[Handler]) -> frozenset[str]:
 
 
 def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """Return the parameters of what is called; None if they are not known for sure."""
+    """Return the parameters of the called function; None if they are uncertain."""
     function = _find_function(fn)
-    if hasattr(function, "__signature__") or _is_proxy(function):  # may take something else
+    if hasattr(function, "__signature__") or _is_proxy(function):  # the real parameters may differ
         return None
     try:
         return list(inspect.signature(fn, follow_wrapped=False).parameters.values())
@@ -212,7 +212,7 @@ def _find_function(fn: Any) -> Any:
 
 
 def _is_proxy(fn: Any) -> bool:
-    """Tell whether it shows itself as another object, as wrappers made by wrapt do."""
+    """Return whether this is a proxy of another object, such as a wrapper of wrapt."""
     return fn.__class__ is not type(fn)
 
 

@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: its resources, its namespaces, the indexed objects."""
+"""The operator's view of the cluster: resources, namespaces, indexed objects."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from webop.handling.indexes import Feed
 from webop.objects.resources import Resource
 
 Origin = tuple[str, str, str | None]
-"""Whose objects: the API group, the plural name, and the namespace; None for the whole cluster."""
+"""A source of objects: the API group, the plural, the namespace (None for the whole cluster)."""
 
 
 @dataclass(slots=True)
 class Indexed:
-    """The objects of one origin that are in indexes, and the feeds that put them there.
+    """The indexed objects of one origin, and the feeds that index them.
 
-    A feed is complete when the indexes have got all objects by it.
+    A feed is complete when it has indexed all objects of the origin.
     """
 
     uids: set[str] = field(default_factory=set)
@@ -27,15 +27,14 @@ class Indexed:
 
 
 class ClusterView:
-    """The known resources; empty until the cluster has been asked, or when there is none.
+    """The known resources; empty until discovery has run.
 
     Attributes:
-        namespaces: those that are served, if not the whole cluster is; None before they are known.
-        groups: API groups to discover, even if no handler is for them.
-        served_groups: those that the cluster has, whether they are discovered or not.
-        indexed: the objects in the indexes; they stay there from one watch to the next one.
-        left: what the next watch must know of the objects of one that has ended, by the API version
-            and by their uids.
+        namespaces: the served namespaces; None before they are known.
+        groups: API groups to discover even if no handler needs them.
+        served_groups: all API groups of the cluster, discovered or not.
+        indexed: the indexed objects; they stay there from one watch to the next.
+        left: what the next watch must know of the objects of an ended one, by API version and uid.
     """
 
     def __init__(self) -> None:
@@ -48,11 +47,11 @@ class ClusterView:
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
-        self.is_awaited = False  # whether the cluster will be asked
+        self.is_awaited = False  # whether discovery will run
 
     @property
     def resources(self) -> frozenset[Resource]:
-        """All resources that the cluster is known to serve."""
+        """All resources that the cluster serves, as far as known."""
         return frozenset(self._resources)
 
     def update(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> None:
@@ -64,11 +63,11 @@ class ClusterView:
             listener()
 
     def find(self, resource: Resource) -> Resource:
-        """Return what is known of a resource beyond its names; itself if nothing is."""
+        """Return the discovered resource equal to this one; this one if there is none."""
         return self._resources.get(resource, resource)
 
     def has(self, resource: Resource) -> bool:
-        """Tell whether a resource has been discovered."""
+        """Return whether a resource has been discovered."""
         return resource in self._resources
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -76,17 +75,17 @@ class ClusterView:
         self._listeners.append(listener)
 
     def demand(self, groups: Iterable[str]) -> None:
-        """Discover these API groups, too, even if no handler is for them."""
+        """Discover these API groups even if no handler needs them."""
         self.groups |= frozenset(groups)
 
     def serve(self, namespaces: frozenset[str]) -> None:
-        """Set the namespaces that are served from now on."""
+        """Set the served namespaces."""
         self.namespaces = namespaces
         self._moved.set()
         self._moved = asyncio.Event()
 
     async def wait_for_namespaces(self, known: frozenset[str] | None = None) -> frozenset[str]:
-        """Wait until the served namespaces differ from those known to the caller; return them."""
+        """Wait until the served namespaces differ from those that the caller knows; return them."""
         while self.namespaces is None or self.namespaces == known:
             await self._moved.wait()
         return self.namespaces

@@ -1,4 +1,4 @@
-"""What all flows of one operator share, handed around as one value."""
+"""The context that all parts of one operator share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """The frozen context of one operator: what is configured, declared, and remembered."""
+    """The context of one operator: its settings, its handlers and its state in memory."""
 
     settings: OperatorSettings
     registry: OperatorRegistry
@@ -33,4 +33,4 @@ class OperatorContext:
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)
-    tally: CallCounters = field(default_factory=CallCounters)
+    counters: CallCounters = field(default_factory=CallCounters)

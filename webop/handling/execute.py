@@ -1,8 +1,8 @@
-"""Calling the handlers of a cause: which are next, what they return or raise, which are left.
+"""Call the handlers of a cause: in which order, with which outcomes.
 
 Flow: :func:`execute` → :func:`attempt` → the user's function. The lifecycle
-(:mod:`webop.lifecycles`) decides on the order, :mod:`webop.handling.policy` on the verdicts.
-Handlers never break the framework: everything that they raise becomes an outcome.
+(:mod:`webop.lifecycles`) decides the order, :mod:`webop.handling.policy` the outcomes. Whatever a
+handler raises becomes an outcome.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import is_being_cancelled
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
-from webop.handling.fence import pass_fence
+from webop.handling.fence import check_fence
 from webop.handling.filters import matches
-from webop.handling.handler_states import HandlerState, Progress, build_mark, now
+from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
-from webop.handling.observing import CANCELLED, DONE, is_verdict, note_begin, note_end
-from webop.handling.policy import Attempt, ChildrenRetryError, Outcome, check_limits, judge_failure
+from webop.handling.observing import CANCELLED, DONE, is_verdict, record_begin, record_end
+from webop.handling.policy import (
+    Attempt,
+    ChildrenRetryError,
+    Outcome,
+    check_limits,
+    classify_failure,
+)
 from webop.handling.registry import deduplicated
 from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
@@ -48,19 +54,19 @@ async def execute(
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
-    Guarantees: no exception of a handler leaves this function, except cancellation. A handler is
-    not called again before the caller can store what is recorded.
+    Guarantees: no exception of a handler leaves this function, except cancellation. The function
+    does not call a handler again before the caller can store the outcome.
 
     Args:
-        handlers: to be called.
-        cause: of the calls.
-        progress: of these handlers, and of those before them.
+        handlers: the handlers to call.
+        cause: the cause of the calls.
+        progress: the states of these handlers and of those before them.
         options: of the calls.
-        earlier: outcomes that are not stored yet: they are committed with those of these handlers.
+        earlier: outcomes that are not stored yet; they are stored with those of these handlers.
 
     Returns:
-        The earlier outcomes and those of the handlers that were called, by their ids. Others are
-        still due if the window has closed, or the operator stops, before they got their turn.
+        The earlier outcomes and those of the called handlers, by id. Handlers that were not called
+        because the window closed or the operator stops are still due.
     """
     outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
@@ -69,7 +75,7 @@ async def execute(
         if not chosen:
             break
         for handler in chosen:
-            if outcomes and not options.parents and not options.goes_on():
+            if outcomes and not options.parents and not options.may_continue():
                 return outcomes
             is_next = outcomes and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
@@ -90,10 +96,10 @@ async def _saving(
     outcomes: Mapping[str, Outcome],
     moment: float,
 ) -> AsyncIterator[CallOptions]:
-    """Store what is finished at the given moment of the loop's clock, unless the block ends before.
+    """Store the outcomes at the given time of the loop's clock, unless the block ends before.
 
-    If the block is cancelled, or calls ``flush`` of what it gets, it is stored at once. What the
-    block has added is stored, too, if the end of the commit is not waited for.
+    If the block is cancelled, or calls ``flush`` of the options that it gets, they are stored at
+    once. If the wait for the commit is cancelled, the outcomes that the block added are stored too.
     """
     started: list[asyncio.Future[bool]] = []
     save, count = _prepare_commit(cause, progress, options, outcomes), len(outcomes)
@@ -125,7 +131,7 @@ async def _saving(
 def _prepare_commit(
     cause: Cause, progress: Progress, options: CallOptions, outcomes: Mapping[str, Outcome]
 ) -> Callable[[], Awaitable[bool]]:
-    """Return a function that stores the present state, whatever the next handler does."""
+    """Return a function that stores the current state, independent of the next handler."""
     known = {**options.parents, **{key: progress[key] for key in outcomes}}
     wanted, own = Patch(), Patch()
     if isinstance(cause, ChangeCause):
@@ -144,37 +150,37 @@ def _prepare_commit(
 async def attempt(
     handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
 ) -> Outcome:
-    """Call one handler once, in the loop or in a thread; return the verdict; log both."""
+    """Call one handler once, in the loop or in a thread; log the call and return the outcome."""
     runtime = now() - state.started
-    standing = Attempt(state.retries, runtime.total_seconds())
+    attempts = Attempt(state.retries, runtime.total_seconds())
     invocation = Invocation(handler, cause, options, state)
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome = time.monotonic(), CANCELLED
     failure: Exception | None = None
-    span = note_begin(invocation)
+    span = record_begin(invocation)
     try:
-        check_limits(handler, standing)
-        await pass_fence()
+        check_limits(handler, attempts)
+        await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
             result = await call_in_thread(handler.fn, kwargs, pool)
         elif handler.timeout is None:
             coroutine = handler.fn(**kwargs)
-            del kwargs  # a daemon is awaited for long
+            del kwargs  # daemons run for long
             result = await coroutine
         else:
-            result = await _call_in_time(handler, kwargs, handler.timeout - standing.runtime)
+            result = await _call_in_time(handler, kwargs, handler.timeout - attempts.runtime)
         if invocation.subhandlers and not invocation.is_delegated:
             await execute_children(invocation, invocation.subhandlers)
     except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
-        failure = _tame(exc)
-        outcome = judge_failure(
+        failure = _convert_exception(exc)
+        outcome = classify_failure(
             handler,
             failure,
-            standing,
+            attempts,
             default_errors=options.default_errors,
             default_backoff=options.settings.execution.default_backoff,
         )
@@ -183,7 +189,7 @@ async def attempt(
         outcome = DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler)
     finally:
-        note_end(invocation, outcome, time.monotonic() - began, failure, span)
+        record_end(invocation, outcome, time.monotonic() - began, failure, span)
         current_invocation.reset(token)
         if owner is not None:
             owner_of_the_moment.reset(owner)
@@ -211,7 +217,7 @@ def _build_kwargs(
 
 
 async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
-    """Await an async handler, but not beyond its timeout (D-08)."""
+    """Await an async handler, at most until its timeout (D-08)."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
@@ -231,26 +237,27 @@ async def execute_children(
     lifecycle: LifeCycleFn | None = None,
     cause: Cause | None = None,
 ) -> None:
-    """Execute the sub-handlers of a handler, with progress records of their own (SUB-06 to 09).
+    """Call the sub-handlers of a handler; each has its own progress record (SUB-06 to 09).
 
     Raises:
         ChildrenRetryError: some of them must be called again; the parent must not catch this.
+        TypeError: the cause is not a change.
     """
     cause = invocation.cause if cause is None else cause
     if not isinstance(cause, ChangeCause):
-        raise TypeError("Sub-handlers are possible only in handlers of changes.")
+        raise TypeError("Only handlers of changes can have sub-handlers.")
     invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
     parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
     refs = frozenset(child.id for child in chosen)
     parents = {key: replace(state, subrefs=state.subrefs | refs) for key, state in parents.items()}
-    options = replace(invocation.options, parents=parents, standing=None)
+    options = replace(invocation.options, parents=parents, status=None)
     storage = options.settings.persistence.progress_storage
     progress = Progress.restore(
         chosen, body=cause.body, storage=storage, purpose=cause.reason.value
     )
     if cause.reason is Reason.UPDATE:
-        progress.renew(build_mark(cause.new))
+        progress.restart_outdated(digest_essence(cause.new))
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
     is_stored = all(state.is_stored for state in parents.values())
@@ -260,17 +267,17 @@ async def execute_children(
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     deliver_results(outcomes, cause.patch)
     if cause.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.mark(outcomes, build_mark(cause.new))
-    # Also if all are finished: the parent may still fail. Purged at the end of the cycle.
+        progress.set_seen(outcomes, digest_essence(cause.new))
+    # Even if all have finished: the parent may still fail. Purged at the end of the cycle.
     progress.store(body=cause.body, patch=cause.own, storage=storage)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
-        said = "Some sub-handlers are not finished."
-        raise ChildrenRetryError(said, delay=progress.delay) from next(errors, None)
+        message = "Some sub-handlers have not finished."
+        raise ChildrenRetryError(message, delay=progress.delay) from next(errors, None)
 
 
 def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
-    """Put what the handlers have returned into the status (chapter "Results delivery")."""
+    """Put the results of the handlers into the status (chapter "Results delivery")."""
     for key, outcome in outcomes.items():
         if outcome.exception is not None or outcome.result is None:
             continue
@@ -282,13 +289,13 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
             patch.status[key] = outcome.result
 
 
-def _tame(exc: BaseException) -> Exception:
-    """Return what a handler has raised as an ordinary error, unless this task is cancelled."""
+def _convert_exception(exc: BaseException) -> Exception:
+    """Return any exception of a handler as an ``Exception``; raise if this task is cancelled."""
     if isinstance(exc, Exception):
         return exc
     if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
         raise exc
-    return RuntimeError(f"The handler has raised {exc!r}, which cannot stop the operator.")
+    return RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
@@ -301,7 +308,7 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
 
 
 def _skip_framework(exc: Exception) -> TracebackType | None:
-    """Return the traceback from the user's code on; how that was called says nothing."""
+    """Return the traceback without the frames of the framework before the user's code."""
     trace = exc.__traceback__
     while trace and f"{trace.tb_frame.f_globals.get('__name__')}.".startswith(_FRAMEWORK):
         trace = trace.tb_next
@@ -309,9 +316,9 @@ def _skip_framework(exc: Exception) -> TracebackType | None:
 
 
 def _choose_level(cause: Cause, failure: BaseException | None) -> int:
-    """Log verdicts and failures differently; those on reviews are logged with their answers.
+    """Return the level for a failure; denials of reviews are logged with the response.
 
-    A ``TemporaryError`` is what the author expects, unless it is the last one.
+    Authors expect a ``TemporaryError``, except the last one.
     """
     if isinstance(cause, WebhookCause):
         return logging.DEBUG if is_verdict(failure) else logging.ERROR

@@ -1,9 +1,8 @@
-"""The end of the right to act: no task runs a step after it, whatever has delayed the step.
+"""Fencing: after the lease has expired, no task runs another step.
 
-A process can be stopped at any instruction (SIGSTOP, a suspended machine, a loop that is blocked)
-and continue when others have taken over. A timer that cancels its tasks is too late then: the
-timer and the tasks are due at the same time. So the tasks themselves are fenced: the clock is read
-before each step of a task.
+A process can stop at any instruction (SIGSTOP, a suspended machine, a blocked loop) and continue
+after another replica has taken over. A timer that cancels its tasks comes too late then: the timer
+and the tasks are due at the same time. So each step of a fenced task reads the clock first.
 """
 
 from __future__ import annotations
@@ -17,47 +16,47 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# This one advances while the machine sleeps, as the clocks of the other replicas do.
+# This clock advances while the machine sleeps, like the clocks of the other replicas.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def read_clock() -> float:
-    """Return the seconds since some moment; they pass while the machine sleeps, too."""
+    """Return seconds since a fixed moment, including the time when the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 class Fence:
-    """A moment after which no work may be done; each renewal of the lease postpones it.
+    """A deadline for all work; each renewal of the lease postpones it.
 
     Args:
-        clock: what the moment is measured by.
+        clock: returns the current time.
 
     Attributes:
-        ends_at: the moment, by the clock.
-        is_crossing: whether a step is running that began in time; it cannot be stopped.
-        threads: the calls in threads, or waiting for one, which cannot be stopped either.
+        ends_at: the deadline, by the clock.
+        is_in_step: whether a step is running that began in time; it cannot be stopped.
+        threads: calls that run in threads or wait for one; they cannot be stopped either.
     """
 
-    __slots__ = ("clock", "ends_at", "is_crossing", "threads")
+    __slots__ = ("clock", "ends_at", "is_in_step", "threads")
 
     def __init__(self, clock: Callable[[], float] = read_clock) -> None:
         self.clock = clock
         self.ends_at = 0.0
-        self.is_crossing = False
+        self.is_in_step = False
         self.threads: set[Future[Any]] = set()
 
     @property
     def rest(self) -> float:
-        """The seconds that are left; negative if it is over."""
+        """The seconds until the deadline; negative after it."""
         return self.ends_at - self.clock()
 
     @property
     def has_overrun(self) -> bool:
-        """Whether it is over in the middle of a step."""
-        return self.is_crossing and self.rest <= 0
+        """Whether a step is running after the deadline."""
+        return self.is_in_step and self.rest <= 0
 
     def count(self, call: Future[Any]) -> None:
-        """Count a call in a thread until it ends, which it may do in the thread."""
+        """Count a call in a thread until it ends."""
         self.threads.add(call)
         call.add_done_callback(self.threads.discard)
 
@@ -65,14 +64,14 @@ class Fence:
 current_fence: contextvars.ContextVar[Fence | None] = contextvars.ContextVar(
     "current_fence", default=None
 )
-"""The fence of the present task; tasks and threads that it starts inherit it."""
+"""The fence of the current task; tasks and threads that it starts inherit it."""
 
 
 class Fenced(Coroutine[Any, Any, T]):
-    """A coroutine that runs no step after the moment (PEP 492).
+    """A coroutine that runs no step after the deadline of its fence (PEP 492).
 
-    ``asyncio.CancelledError`` is raised into it then, and again at each step that it tries. Its
-    task counts as cancelled, so that no time-out mistakes the error for its own and continues.
+    After it, each step raises ``asyncio.CancelledError`` instead. The task counts as cancelled, so
+    that no ``asyncio.timeout()`` takes the error for its own and continues.
     """
 
     __slots__ = ("_coroutine", "_fence", "_is_stopped")
@@ -83,11 +82,11 @@ class Fenced(Coroutine[Any, Any, T]):
         self._is_stopped = False
 
     def __getattr__(self, name: str) -> Any:
-        """Look like the coroutine to those who inspect tasks, as anyio does."""
+        """Forward attributes to the coroutine, for code that inspects tasks, such as anyio."""
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("It is for a task of its own.")
+        raise NotImplementedError("A fenced coroutine must run as a separate task.")
 
     def send(self, value: Any) -> Any:
         """Run the next step."""
@@ -105,14 +104,12 @@ class Fenced(Coroutine[Any, Any, T]):
         fence = self._fence
         if fence.ends_at <= fence.clock():
             return self._stop()
-        before, fence.is_crossing = (
-            fence.is_crossing,
-            True,
-        )  # eager tasks begin in a step of another
+        before = fence.is_in_step  # eager tasks begin inside of a step of another task
+        fence.is_in_step = True
         try:
             return step(*args)
         finally:
-            fence.is_crossing = before
+            fence.is_in_step = before
 
     def _stop(self) -> Any:
         task = asyncio.current_task()
@@ -122,20 +119,20 @@ class Fenced(Coroutine[Any, Any, T]):
         return self._coroutine.throw(asyncio.CancelledError())
 
 
-async def pass_fence() -> None:
-    """Go on only if it is not over: a step in which the process was stopped begins nothing more."""
+async def check_fence() -> None:
+    """End the task after the deadline, even in a step that began before it."""
     fence = current_fence.get()
     if fence is not None and fence.rest <= 0:
-        await asyncio.sleep(0)  # the next step is refused
+        await asyncio.sleep(0)  # the next step raises
 
 
-def fence_offspring(loop: asyncio.AbstractEventLoop) -> None:
-    """Fence the tasks that fenced tasks start, too: those of gather(), task groups, and so on.
+def fence_child_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Fence the tasks that fenced tasks start: by gather(), task groups and so on.
 
-    Other tasks of the loop are not affected; a task factory that is already set stays in use.
+    Other tasks of the loop are not affected. An existing task factory stays in use.
     """
-    present: Any = loop.get_task_factory()
-    if getattr(present, "is_fencing", False):
+    current: Any = loop.get_task_factory()
+    if getattr(current, "is_fencing", False):
         return
 
     def create(loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> Any:
@@ -143,9 +140,9 @@ def fence_offspring(loop: asyncio.AbstractEventLoop) -> None:
         fence = current_fence.get() if context is None else context.get(current_fence)
         if fence is not None and not isinstance(coroutine, Fenced):
             coroutine = Fenced(coroutine, fence)
-        if present is None:
+        if current is None:
             return asyncio.Task(coroutine, loop=loop, **kwargs)
-        return present(loop, coroutine, **kwargs)
+        return current(loop, coroutine, **kwargs)
 
     create.is_fencing = True  # type: ignore[attr-defined]
     loop.set_task_factory(create)

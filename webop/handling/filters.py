@@ -1,8 +1,7 @@
-"""Which objects a handler is for: labels, annotations, fields, callbacks (chapter "Filtering").
+"""Filters of handlers: labels, annotations, fields, functions (chapter "Filtering").
 
-Pure: a handler and a cause in, a verdict out. :func:`matches` decides whether a handler is called
-for a cause; :func:`prematches` ignores the change; :func:`is_in_scope` decides whether the object's
-state is stored.
+No I/O. :func:`matches` decides whether a handler is called for a cause; :func:`prematches` ignores
+the change; :func:`is_in_scope` decides whether the object's state is stored.
 """
 
 from __future__ import annotations
@@ -26,42 +25,42 @@ _MISSING: Any = object()
 
 
 def not_(fn: Predicate) -> Predicate:
-    """Return a predicate that passes if the given one does not."""
+    """Return a predicate that is true if the given one is not."""
     return lambda *args, **kwargs: not fn(*args, **kwargs)
 
 
 def all_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that passes if all of the given ones do."""
+    """Return a predicate that is true if all given ones are."""
     return lambda *args, **kwargs: all(fn(*args, **kwargs) for fn in fns)
 
 
 def any_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that passes if at least one of the given ones does."""
+    """Return a predicate that is true if at least one of the given ones is."""
     return lambda *args, **kwargs: any(fn(*args, **kwargs) for fn in fns)
 
 
 def none_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that passes if none of the given ones does."""
+    """Return a predicate that is true if none of the given ones is."""
     return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
 
 
 def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether a handler must be called for a cause.
+    """Return whether a handler must be called for a cause.
 
-    For handlers of changes with a field, the field must be what has changed.
+    Handlers of changes that have a field match only if this field has changed.
     """
     return _fits(handler, cause, is_about_change=True)
 
 
 def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Tell whether an object fits a handler, whatever has changed: without ``old``, ``new``."""
+    """Return whether an object matches a handler, ignoring the change and ``old``, ``new``."""
     return _fits(handler, cause, is_about_change=False)
 
 
 def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
-    """Tell whether a handler needs the changes of an object, so that its state is stored.
+    """Return whether a handler needs the changes of an object, so that its state is stored.
 
-    ``on.field`` without any filter is also for objects without the field (D-37).
+    ``on.field`` without another filter also needs objects without the field (D-37).
     """
     filters = (handler.reason, handler.when, handler.value, handler.old, handler.new)
     has_filters = any(item is not None for item in filters)
@@ -104,7 +103,7 @@ def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) ->
 
 
 def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Check the field's current value; for changes, its old value also counts."""
+    """Check the field's current value; for changes, the old value can match as well."""
     criterion = PRESENT if handler.value is None else handler.value
     return _match_value(criterion, _resolve(cause.body, handler), cause) or (
         isinstance(handler, ChangeHandler)

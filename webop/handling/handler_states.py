@@ -1,8 +1,8 @@
-"""The states of the handlers of one object in the current cycle.
+"""The states of the handlers of one object in the current handling cycle.
 
-They are read from the records on the object, updated by outcomes, and written back as records
-(chapter "Continuity"). The format of the records is the documented one: another operator process,
-or Kopf, can continue from them.
+webop reads them from the records on the object, updates them by outcomes, and writes them back
+(chapter "Continuity"). The format of the records is documented: another operator process, or Kopf,
+can continue from them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from webop.objects.storage.progress import ProgressRecord, ProgressStorage
 logger = logging.getLogger(__name__)
 
 
-def build_mark(essence: Any) -> str:
-    """Return a digest of a state of an object, short enough for many handlers."""
+def digest_essence(essence: Any) -> str:
+    """Return a digest of an essence, short enough to be stored for many handlers."""
     return EssenceDigest.of(essence).sha256[:16]
 
 
@@ -36,13 +36,13 @@ def now() -> dt.datetime:
 
 @dataclass(slots=True)
 class HandlerState:
-    """The state of one handler; times are in UTC, None for what has not happened.
+    """The state of one handler. Times are in UTC; None if it has not happened.
 
-    It is never changed, but replaced; a frozen dataclass takes three times as long to make.
+    Code replaces it and never changes it; a frozen dataclass takes three times as long to create.
 
     ``seen`` is the digest of the object's state that a finished handler was called for, while
-    others are not finished: a restarted operator must know which handlers have missed later changes
-    (D-67). It is the only part of the records that Kopf does not know; Kopf ignores it.
+    others have not finished: a restarted operator must know which handlers missed later changes
+    (D-67). It is the only field of the records that Kopf does not know; Kopf ignores it.
     """
 
     started: dt.datetime
@@ -62,7 +62,7 @@ class HandlerState:
         """Restore the state from a record on the object.
 
         Raises:
-            ValueError: this is not a record: whoever may write the object can write anything there.
+            ValueError: this is not a record: anybody who can write the object can change it.
             TypeError: likewise.
         """
         retries: object = record.get("retries") or 0
@@ -70,7 +70,7 @@ class HandlerState:
         texts: list[object] = [record.get(name) for name in ("purpose", "message", "seen")]
         is_text = all(isinstance(text, str | None) for text in (*texts, *subrefs))
         if not (is_text and isinstance(retries, int)):
-            raise TypeError("its parts are of other types")
+            raise TypeError("its fields have wrong types")
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,
@@ -86,7 +86,7 @@ class HandlerState:
         )
 
     def build_record(self) -> ProgressRecord:
-        """Return the state in the documented format (CFG-68); absent parts are None."""
+        """Return the state in the documented format (CFG-68); absent fields are None."""
         record = ProgressRecord(
             started=_format_time(self.started),
             stopped=_format_time(self.stopped),
@@ -104,20 +104,20 @@ class HandlerState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the handler has succeeded or failed finally."""
+        """Whether the handler has succeeded or failed for good."""
         return self.success or self.failure
 
     @property
     def is_stored(self) -> bool:
-        """Whether the record on the object is the same."""
+        """Whether the record on the object equals this state."""
         return _without_nones(self.build_record()) == self.stored
 
-    def is_outdated(self, mark: str) -> bool:
-        """Tell whether it is known to have finished with another state of the object."""
-        return self.is_finished and self.seen not in (None, mark)
+    def is_outdated(self, digest: str) -> bool:
+        """Return whether the handler has finished with another state of the object."""
+        return self.is_finished and self.seen not in (None, digest)
 
     def is_due(self, moment: dt.datetime) -> bool:
-        """Tell whether the handler must be called now."""
+        """Return whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
@@ -146,7 +146,7 @@ class Progress(Mapping[str, HandlerState]):
 
     @classmethod
     def start(cls, handlers: Iterable[Handler], *, purpose: str | None = None) -> Progress:
-        """Begin with no attempts: for activities and events, which keep no records."""
+        """Return states without attempts: for activities and events, which store no records."""
         moment = now()
         return cls({h.id: HandlerState(started=moment, purpose=purpose) for h in handlers})
 
@@ -154,9 +154,9 @@ class Progress(Mapping[str, HandlerState]):
     def restore(
         cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
     ) -> Progress:
-        """Continue from the records on the object that are for the same purpose.
+        """Restore the states from the records on the object that have the same purpose.
 
-        Records of another purpose are replaced: a deletion ignores an unfinished creation.
+        Records with another purpose are replaced: a deletion ignores an unfinished creation.
         """
         states: dict[str, HandlerState] = {}
         moment = now()
@@ -180,7 +180,7 @@ class Progress(Mapping[str, HandlerState]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to call in this cycle."""
+        """Whether all handlers have finished in this cycle."""
         return all(state.is_finished for state in self._states.values())
 
     @property
@@ -195,7 +195,7 @@ class Progress(Mapping[str, HandlerState]):
         return max(0.0, min(waits)) if waits else None
 
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
-        """Return those of the handlers that must be called now."""
+        """Return the handlers that must be called now."""
         moment = now()
         return [h for h in handlers if self._states[h.id].is_due(moment)]
 
@@ -203,21 +203,21 @@ class Progress(Mapping[str, HandlerState]):
         """Record an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
 
-    def mark(self, keys: Iterable[str], mark: str) -> None:
-        """Record the object's state that the finished ones of these were called for."""
+    def set_seen(self, keys: Iterable[str], digest: str) -> None:
+        """Record the state of the object that the finished handlers among these were called for."""
         for key in keys:
             if self._states[key].is_finished:
-                self._states[key] = replace(self._states[key], seen=mark)
+                self._states[key] = replace(self._states[key], seen=digest)
 
-    def renew(self, mark: str) -> None:
+    def restart_outdated(self, digest: str) -> None:
         """Restart the handlers that have finished with another state of the object (D-67)."""
-        for key in [key for key, state in self._states.items() if state.is_outdated(mark)]:
+        for key in [key for key, state in self._states.items() if state.is_outdated(digest)]:
             self.restart(key)
 
     def restart(self, key: str) -> None:
-        """Call a handler again, whatever its state.
+        """Reset a handler, so that it can be called again.
 
-        It may never be called, so the records of its sub-handlers must be found without its call.
+        Keep the ids of its sub-handlers: their records must be found even if it is never called.
         """
         state = self._states[key]
         self._states[key] = HandlerState(
@@ -239,25 +239,25 @@ class Progress(Mapping[str, HandlerState]):
         self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
     ) -> None:
         """Remove the records of these handlers and of all of their sub-handlers."""
-        doomed: dict[str, None] = {}
-        for key in keys:  # also those that match no more; their sub-handlers are in their records
+        purged: dict[str, None] = {}
+        for key in keys:  # also of handlers that no longer match: the record has the sub-handlers
             state = None if key in self._states else _fetch(storage, key, body)
-            doomed |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
+            purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
         for key, state in self._states.items():
-            doomed |= dict.fromkeys((key, *sorted(state.subrefs)))
-        for key in doomed:
+            purged |= dict.fromkeys((key, *sorted(state.subrefs)))
+        for key in purged:
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
     def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
-        """Return the states of the handlers, and those of their sub-handlers in the body."""
+        """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
         states = list(self._states.values())
         children = {key for state in states for key in state.subrefs}
         return states + [s for key in sorted(children) if (s := _fetch(storage, key, body))]
 
 
 def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:
-    """Return the state of a handler that is recorded on an object, if it is readable."""
+    """Return the state of a handler that is recorded on an object, if it can be read."""
     record = storage.fetch(key=key, body=body)
     try:
         return HandlerState.from_record(record) if record else None
@@ -268,13 +268,13 @@ def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | Non
 
 
 def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
-    """Tell whether a record belongs to the present cycle; resuming continues in any other one."""
+    """Return whether a record belongs to the current cycle; resuming continues in any cycle."""
     is_resuming = state.purpose == "resume" and getattr(handler, "initial", False)
     return is_resuming or state.purpose in (None, purpose)
 
 
 def _without_nones(record: ProgressRecord) -> dict[str, object]:
-    """Return a record for comparison: some storages keep what is None, others do not."""
+    """Return a record for comparison: some storages keep fields that are None, others do not."""
     return {key: value for key, value in record.items() if value is not None}
 
 
@@ -283,7 +283,7 @@ def _format_time(moment: dt.datetime | None) -> str | None:
 
 
 def _parse_time(text: str | None) -> dt.datetime | None:
-    """Parse ISO 8601; older records have no time zone, and are in UTC."""
+    """Parse ISO 8601; older records have no time zone and are in UTC."""
     if not text:
         return None
     moment = dt.datetime.fromisoformat(text)

@@ -1,7 +1,7 @@
-"""What a decorator leaves behind: frozen records of functions and of when to call them.
+"""Handlers: frozen records of functions and of when to call them.
 
-Built in :mod:`webop.on`, held by :mod:`webop.handling.registry`, selected for a cause by
-:mod:`webop.handling.filters`, called by :mod:`webop.handling.execute`.
+:mod:`webop.on` builds them, :mod:`webop.handling.registry` holds them,
+:mod:`webop.handling.filters` selects them for a cause, :mod:`webop.handling.execute` calls them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from webop.objects.resources import Selector
 
 
 class MetaFilterToken(enum.Enum):
-    """Stand-ins for any value and for no value in filters."""
+    """Filter values that stand for any value and for no value."""
 
     PRESENT = enum.auto()
     ABSENT = enum.auto()
@@ -37,7 +37,7 @@ InitialDelay = float | Callable[..., float] | None
 
 
 class ErrorsMode(enum.Enum):
-    """How a handler's arbitrary exceptions are treated (chapter "Error handling")."""
+    """How to treat other exceptions of a handler (chapter "Error handling")."""
 
     IGNORED = enum.auto()
     TEMPORARY = enum.auto()
@@ -45,7 +45,7 @@ class ErrorsMode(enum.Enum):
 
 
 class Activity(enum.Enum):
-    """The occasions in an operator's own life that have handlers."""
+    """The events in the life of an operator that have handlers."""
 
     STARTUP = "startup"
     CLEANUP = "cleanup"
@@ -54,7 +54,7 @@ class Activity(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """What has happened to an object, as detected from its state (kwarg ``reason``)."""
+    """The cause of a call, as detected from the state of the object (kwarg ``reason``)."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -74,7 +74,7 @@ class WebhookType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Handler:
-    """A function with an id, and how its failures are treated.
+    """A function with an id and options for its errors.
 
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
     """
@@ -93,7 +93,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityHandler(Handler):
-    """A handler of the operator's own life: startup, cleanup, login, probe."""
+    """A handler of an activity: startup, cleanup, login, probe."""
 
     activity: Activity
     is_fallback: bool = False
@@ -104,7 +104,7 @@ class ActivityHandler(Handler):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResourceHandler(Handler):
-    """A handler of resources: which kinds, and which of their objects (chapter "Filtering")."""
+    """A handler of objects: of which kind, with which filters (chapter "Filtering")."""
 
     selector: Selector | None
     labels: Mapping[str, MetaCriterion] | None = None
@@ -121,16 +121,16 @@ class ResourceHandler(Handler):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventHandler(ResourceHandler):
-    """``@on.event``: spies on raw watch events, keeps no state."""
+    """``@on.event``: called for raw events of a watch; stores no state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChangeHandler(ResourceHandler):
     """``@on.create``, ``update``, ``delete``, ``resume``, ``field`` and sub-handlers.
 
-    ``reason`` None means any reason: for resuming handlers (``initial``), which mix into other
-    cycles, for field handlers (``needs_change``), and for sub-handlers. Sub-handlers without a
-    field of their own see the changes of that of their parent, the ``inherited_field``.
+    ``reason`` None means any reason: for resume handlers (``initial``), which are called in cycles
+    of other reasons too, for field handlers (``needs_change``), and for sub-handlers. Sub-handlers
+    without ``field`` get the changes of their parent's field, the ``inherited_field``.
     """
 
     reason: Reason | None = None
@@ -158,7 +158,7 @@ class IndexHandler(ResourceHandler):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BackgroundHandler(ResourceHandler):
-    """What daemons and timers have in common: one task per object, ended before deletion."""
+    """The common base of daemons and timers: one task per object, stopped before deletion."""
 
     initial_delay: InitialDelay = None
 
@@ -193,7 +193,7 @@ class TimerHandler(BackgroundHandler):
 
 
 class MatchCondition(NamedTuple):
-    """A CEL expression that requests must fulfil for a webhook to be asked about them."""
+    """A CEL expression that a request must match before the API server calls the webhook."""
 
     name: str
     expression: str
@@ -203,8 +203,8 @@ class MatchCondition(NamedTuple):
 class WebhookHandler(ResourceHandler):
     """``@on.validate``, ``@on.mutate``: one webhook each (chapter "Admission control").
 
-    ``operations`` empty means all of them. ``subresource`` None means the main body only,
-    "*" the main body and any subresource. The attributes after ``ignore_failures`` are for the API
+    Empty ``operations`` means all of them. ``subresource`` None means the object itself only, "*"
+    the object itself and any subresource. The attributes after ``ignore_failures`` are for the API
     server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
     ``namespace_selector`` is a LabelSelector; None is the API's default.
     """
@@ -225,7 +225,7 @@ class WebhookHandler(ResourceHandler):
 
     @property
     def is_optional(self) -> bool:
-        """Whether the API server lets requests pass if it gets no verdict."""
+        """Whether the API server allows requests if it gets no response."""
         return self.ignore_failures or self.failure_policy == "Ignore"
 
     def __str__(self) -> str:
@@ -233,16 +233,20 @@ class WebhookHandler(ResourceHandler):
 
 
 def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
-    """Return the id of a handler: as given, or the function's name, with the field appended.
+    """Return the id of a handler: the given one or the function's name, with the field appended.
 
-    Ids are names of state on the objects (HND-05, HND-06, D-65): keep them stable.
+    The state on objects is stored under ids (HND-05, HND-06, D-65): keep them stable.
     """
     stem = id if id is not None else detect_name(fn)
     return f"{stem}/{'.'.join(suffix)}" if suffix else stem
 
 
 def detect_name(fn: HandlerFn) -> str:
-    """Return the name of a callable that stays the same between runs of the program."""
+    """Return a name of a callable that is the same in each run of the program.
+
+    Raises:
+        ConfigurationError: the callable has no such name.
+    """
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -254,4 +258,4 @@ def detect_name(fn: HandlerFn) -> str:
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
         return fn.__qualname__
-    raise ConfigurationError(f"There is no stable name for {fn!r}: give the handler an id=.")
+    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")

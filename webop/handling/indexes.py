@@ -1,8 +1,8 @@
 """In-memory indexes of the objects of a kind (chapter "In-memory indexing").
 
-Written by :func:`index_object` in the event loop; read by handlers, which can run in threads, or
-can await something during an iteration. So each iteration is over the values at its start, and
-each value keeps its place as long as it stays.
+:func:`index_object` writes them in the event loop. Handlers read them, also in threads, and can
+await during an iteration. So each iteration goes over the values at its start, and values keep
+their order.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Owner = str | tuple[str, int]
-"""Whose value it is: the uid of an object, with the feed's number if it is not the first one."""
+"""The owner of a value: the uid of an object, with the feed's number except for the first feed."""
 
 _NOTHING: Any = object()
 
 
 class Store(Collection[V], Generic[V]):
-    """All values under one key of an index, of any objects, in no particular order.
+    """All values under one key of an index, without an order.
 
-    Equal values of several objects are repeated. A store is live: it follows the changes as long as
-    it is in the index, and is never empty there.
+    Equal values of several objects are repeated. A store is always current and never empty while
+    it is in the index.
     """
 
     __slots__ = ()
 
 
 class Index(Mapping[K, Store[V]], Generic[K, V]):
-    """A read-only mapping of keys to the values that objects have under these keys.
+    """A read-only mapping of keys to stores of values.
 
-    It is live, and exists from the start, even if there are no objects.
+    It is always current. It exists from the start, even without objects.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Index(Mapping[K, Store[V]], Generic[K, V]):
 class ObjectStore(Store[V]):
     """A store that knows the object of each value.
 
-    Mostly there is one value; a dict for it would take four times the memory of all the rest.
+    Most stores have one value; a dict for it would take four times the memory of the rest.
     """
 
     __slots__ = ("_others", "_owner", "_value", "key")
@@ -74,7 +74,7 @@ class ObjectStore(Store[V]):
         return repr(list(self))
 
     def put(self, owner: Owner, value: V) -> None:
-        """Add the value of an object, or replace it without changing its place."""
+        """Add the value of an object, or replace it in the same position."""
         if self._owner == owner or not self:
             self._owner, self._value = owner, value
         elif self._others is None:
@@ -93,9 +93,9 @@ class ObjectStore(Store[V]):
 
 
 class ObjectIndex(Index[K, V]):
-    """An index that knows where the values of each object are.
+    """An index that knows the stores of each object.
 
-    All changes take time in proportion to the keys of the one object, not to those of the index.
+    A change takes time in proportion to the keys of the object, not of the index.
     """
 
     __slots__ = ("_places", "_stores")
@@ -120,20 +120,20 @@ class ObjectIndex(Index[K, V]):
         return repr(self._stores.copy())
 
     def items(self) -> ItemsView[K, Store[V]]:
-        """Return the present keys and stores."""
+        """Return the current keys and stores."""
         return self._stores.copy().items()
 
     def values(self) -> ValuesView[Store[V]]:
-        """Return the present stores."""
+        """Return the current stores."""
         return self._stores.copy().values()
 
     def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
-        """Replace all values of an object by these, by their keys."""
+        """Replace all values of an object."""
         former = self._stores_of(owner)
         stores: list[ObjectStore[V]] = []
         for key, value in values.items():
             store = self._stores.get(key) or ObjectStore(key)
-            store.put(owner, value)  # before it is in the index: stores there are never empty
+            store.put(owner, value)  # first, as stores in the index are never empty
             self._stores[key] = store
             stores.append(store)
         if stores:
@@ -154,28 +154,27 @@ class ObjectIndex(Index[K, V]):
 
     def _drop(self, owner: Owner, stores: Iterable[ObjectStore[V]]) -> None:
         for store in stores:
-            if len(store) == 1:  # it leaves the index with its last value
+            if len(store) == 1:  # the store becomes empty
                 self._stores.pop(store.key, None)
             store.drop(owner)
 
 
 class Feed:
-    """One function that fills one index, and the objects with which it has failed.
+    """A function that fills an index, with the states of the objects for which it failed.
 
-    Several decorators of the function with the same id are the same feed. Only objects with
-    failures are kept here.
+    Several decorators of one function with the same id share one feed.
     """
 
-    __slots__ = ("_number", "has_patched", "index", "standings")
+    __slots__ = ("_number", "has_patched", "index", "states")
 
     def __init__(self, index: ObjectIndex[Any, Any], number: int) -> None:
         self.index = index
-        self.standings: dict[str, HandlerState] = {}
+        self.states: dict[str, HandlerState] = {}
         self.has_patched = False
         self._number = number
 
     def replace(self, uid: str, result: Any) -> None:
-        """Index what the function has returned for an object (IDX-06, IDX-11)."""
+        """Index the result of the function for an object (IDX-06, IDX-11)."""
         values = result if type(result) is dict else {None: result}
         self.index.replace(self._build_owner(uid), values)
 
@@ -186,17 +185,17 @@ class Feed:
     def forget(self, uid: str) -> None:
         """Remove the values and the failures of an object."""
         self.discard(uid)
-        self.standings.pop(uid, None)
+        self.states.pop(uid, None)
 
     def _build_owner(self, uid: str) -> Owner:
         return uid if self._number == 0 else (uid, self._number)
 
 
 class Indexes(Mapping[str, Index[Any, Any]]):
-    """The indexes of an operator by their names, as they become arguments of handlers.
+    """The indexes of an operator by name, as handlers get them as arguments.
 
     Args:
-        handlers: all index handlers of the operator; those with one id share one index.
+        handlers: all index handlers of the operator; handlers with the same id share one index.
     """
 
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
@@ -220,35 +219,35 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         return self._indexes[name]
 
     def feed_of(self, handler: IndexHandler) -> Feed:
-        """Return the feed through which a handler fills its index.
+        """Return the feed of a handler.
 
         Raises:
-            KeyError: the indexes were made without this handler.
+            KeyError: the indexes were created without this handler.
         """
         return self._feeds[handler.fn, handler.id]
 
     def discard(self, uid: str) -> None:
-        """Remove an object from all indexes; results of a running indexing are dropped."""
+        """Remove an object from all indexes, and drop the results of its running indexing."""
         self._turns.pop(uid, None)
         for feed in self._feeds.values():
             feed.forget(uid)
 
     def discard_all(self, uids: Iterable[str]) -> None:
-        """Remove several objects, such as those of a resource that is gone."""
+        """Remove several objects, such as those of a removed resource."""
         for uid in uids:
             self.discard(uid)
 
     def begin(self, uid: str) -> object:
-        """Begin to index an object, in place of an earlier run; return a token for this run."""
+        """Begin to index an object, which replaces an earlier run; return a token for this run."""
         turn = self._turns[uid] = object()
         return turn
 
     def has_turn(self, uid: str, turn: object) -> bool:
-        """Tell whether this run is still the latest, and the object was not discarded."""
+        """Return whether this run is the latest, and the object was not discarded."""
         return self._turns.get(uid) is turn
 
     def end(self, uid: str, turn: object) -> None:
-        """End this run, if it is still the latest."""
+        """End this run if it is the latest."""
         if self._turns.get(uid) is turn:
             del self._turns[uid]
 
@@ -262,12 +261,20 @@ async def index_object(
 ) -> None:
     """Index an object with all handlers of its resource (chapter "In-memory indexing").
 
-    Errors are treated as everywhere, but there are no retries, and nothing is stored on the object.
+    Errors are treated as in other handlers, but without retries, and nothing is stored on the
+    object.
 
-    Guarantees: no error of a handler or of a filter leaves this function, or prevents the calls of
-    other handlers. If the object is discarded or indexed again meanwhile, the results are dropped.
-    The patch of the cause is not applied. The options have IGNORED as the default mode of errors,
-    and a level for successes that is not shown by default: there is one for each event.
+    Guarantees: no error of a handler or of a filter leaves this function or prevents calls of other
+    handlers. If the object is discarded or indexed again meanwhile, the results are dropped. The
+    patch of the cause is not applied.
+
+    Args:
+        handlers: the index handlers of the resource.
+        cause: of the calls.
+        uid: of the object.
+        indexes: of the operator.
+        options: of the calls, with IGNORED as the default mode of errors, and DEBUG as the level of
+            successes, as each event causes one.
     """
     turn = indexes.begin(uid)
     try:
@@ -275,7 +282,7 @@ async def index_object(
             if handler is None:
                 feed.discard(uid)
                 continue
-            state = feed.standings.get(uid)
+            state = feed.states.get(uid)
             if state is not None and not state.is_due(now()):
                 continue
             state = state or HandlerState(started=now())
@@ -284,14 +291,16 @@ async def index_object(
                 break
             if outcome.exception is not None:
                 feed.discard(uid)
-                feed.standings[uid] = state.with_outcome(outcome)
+                feed.states[uid] = state.with_outcome(outcome)
             else:
-                feed.standings.pop(uid, None)
+                feed.states.pop(uid, None)
                 if outcome.result is not None:  # ignored errors have none (IDX-12, IDX-16)
                     feed.replace(uid, outcome.result)
             if cause.patch and not feed.has_patched:
                 feed.has_patched = True
-                cause.logger.warning("%s has filled its patch, which is ignored.", handler)
+                cause.logger.warning(
+                    "%s has changed its patch. Patches of indexers are ignored.", handler
+                )
             cause.patch.clear()
     finally:
         indexes.end(uid, turn)
@@ -300,13 +309,13 @@ async def index_object(
 def _choose(
     handlers: Sequence[IndexHandler], cause: ResourceCause, indexes: Indexes
 ) -> dict[Feed, IndexHandler | None]:
-    """Return the first matching handler of each feed; None where there is none.
+    """Return the first matching handler of each feed, or None.
 
-    If a filter fails, it is unknown whether the object matches. This is treated as any failure of
-    an indexer: the values stay as they are, so the feed is not returned.
+    If a filter fails, webop does not know whether the object matches. As after other failures of
+    an indexer, the values stay: the feed is not returned.
     """
     chosen: dict[Feed, IndexHandler | None] = {}
-    doubtful: set[Feed] = set()
+    failed: set[Feed] = set()
     for handler in handlers:
         feed = indexes.feed_of(handler)
         if chosen.setdefault(feed, None) is not None:
@@ -315,6 +324,6 @@ def _choose(
             if prematches(handler, cause):
                 chosen[feed] = handler
         except Exception:
-            cause.logger.exception("%s has a filter that failed.", handler)
-            doubtful.add(feed)
-    return {f: h for f, h in chosen.items() if h is not None or f not in doubtful}
+            cause.logger.exception("A filter of %s failed.", handler)
+            failed.add(feed)
+    return {f: h for f, h in chosen.items() if h is not None or f not in failed}

@@ -1,7 +1,7 @@
-"""Calling a user's function: in the loop or in a thread, with a context for webop's own functions.
+"""The current call of a handler, and where it runs: in the loop or in a thread.
 
-Functions that are called inside of a handler (``webop.execute``, ``webop.adopt``) find the handler
-and its object in the current :class:`Invocation`; sync handlers see it in their threads.
+Functions that users call inside of a handler (``webop.execute``, ``webop.adopt``) find the handler
+and its object in the current :class:`Invocation`, also in the threads of sync handlers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def get_invocation(purpose: str) -> Invocation:
     """Return the current invocation.
 
     Raises:
-        LookupError: the caller is not inside of a handler; ``purpose`` says what is impossible.
+        LookupError: the caller is not inside of a handler; the message names the ``purpose``.
     """
     try:
         return current_invocation.get()
@@ -59,7 +59,7 @@ def get_invocation(purpose: str) -> Invocation:
 
 @functools.lru_cache(maxsize=4096)
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Tell whether a callable must be awaited, also behind partials and wrappers (ASY-04)."""
+    """Return whether a callable must be awaited, looking through wrappers (ASY-04)."""
     while True:
         if inspect.iscoroutinefunction(fn):
             return True
@@ -72,7 +72,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
-    """Return the threads for a sync handler."""
+    """Return the thread pool for a sync handler."""
     if isinstance(handler, WebhookHandler):
         return settings.admission
     if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:

@@ -1,6 +1,6 @@
-"""What the operator remembers of its objects in memory: the users' memos.
+"""The memos of users in memory.
 
-Everything here is lost at a restart (chapter "In-memory containers").
+They are lost at a restart (chapter "In-memory containers").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 class Memo(dict[Any, Any]):
     """A dict whose items are also attributes; the default memo of objects and operators.
 
-    The methods of dicts are not shadowed by items of the same names (MEM-02).
+    Items do not hide methods of dicts with the same names (MEM-02).
     """
 
     __slots__ = ()
@@ -38,23 +38,25 @@ class Memo(dict[Any, Any]):
 
 
 class Memos:
-    """The memos of all objects, by their uids.
+    """The memos of all objects, by uid.
 
     Args:
-        operator_memo: the operator's own memo; each object's memo is a shallow copy of it, made
-            at the first appearance of the object (MEM-07).
+        operator_memo: the memo of the operator; the memo of each object starts as a shallow copy
+            of it (MEM-07).
     """
 
     def __init__(self, operator_memo: Any) -> None:
         self.operator_memo = operator_memo
         self._memos: dict[str, Any] = {}
-        self._lent: OrderedDict[str, Any] = OrderedDict()  # known from reviews only, newest last
+        self._lent: OrderedDict[str, Any] = (
+            OrderedDict()
+        )  # of objects known from reviews only, newest last
 
     def __len__(self) -> int:
         return len(self._memos)
 
     def recall(self, uid: str) -> Any:
-        """Return the memo of an object; make it if the object is new."""
+        """Return the memo of an object; create it if the object is new."""
         if uid not in self._memos:
             found = self._lent.pop(uid, None)
             self._memos[uid] = copy.copy(self.operator_memo) if found is None else found
@@ -63,12 +65,12 @@ class Memos:
     def lend(self, uid: str | None, *, limit: int) -> Any:
         """Return the memo of an object for a review (MEM-13).
 
-        The deletion of an object that is not watched is not noticed. So the number of memos that
-        are known from reviews only is limited; those not used for the longest time are dropped.
+        webop does not notice the deletion of objects that it does not watch. So it limits the
+        number of memos that it knows from reviews only, and drops the least recently used.
 
         Args:
             uid: of the object; None while it is being created: the memo is temporary then.
-            limit: the number of memos to keep of objects that are not watched.
+            limit: the number of memos of objects that are not watched.
         """
         if not uid:
             return copy.copy(self.operator_memo)
@@ -83,6 +85,6 @@ class Memos:
         return found
 
     def forget(self, uid: str) -> None:
-        """Drop the memo of an object that is gone."""
+        """Drop the memo of a deleted object."""
         self._memos.pop(uid, None)
         self._lent.pop(uid, None)

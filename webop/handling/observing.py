@@ -1,6 +1,6 @@
-"""What is seen of the calls of handlers: in metrics, on the status page, in traces.
+"""Record the calls of handlers for metrics, the status page and traces.
 
-No values of objects are in it: of errors, the types alone.
+The records contain no values of objects; of errors, only the types.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from webop.tracing import Description, open_span
 if TYPE_CHECKING:
     from webop.tracing import Span
 
-DONE = Outcome(final=True)  # of the most calls by far
+DONE = Outcome(final=True)  # the outcome of most calls
 CANCELLED = Outcome(final=True)
 _TYPES: dict[type[Handler], str] = {
     ActivityHandler: "activity",
@@ -47,10 +47,10 @@ _TYPES: dict[type[Handler], str] = {
 }
 
 
-def note_begin(invocation: Invocation) -> Span | None:
-    """Note that a call begins; return its span, if there is one."""
-    if (standing := invocation.options.standing) is not None:
-        standing.running = invocation.handler.id
+def record_begin(invocation: Invocation) -> Span | None:
+    """Record the begin of a call; return its span if traces are enabled."""
+    if (status := invocation.options.status) is not None:
+        status.running = invocation.handler.id
     return open_span(_describe, invocation)
 
 
@@ -67,31 +67,31 @@ def _describe(invocation: Invocation) -> Description:
     return Description(f"handler {name}", attributes)
 
 
-def note_end(
+def record_end(
     invocation: Invocation,
     outcome: Outcome,
     seconds: float,
     failure: Exception | None,
     span: Span | None,
 ) -> None:
-    """Note how a call has ended; each one comes here, hence the shortcut to its row."""
+    """Record the end of a call. Each call runs this, hence the shortcut to its row."""
     handler, options = invocation.handler, invocation.options
-    tally, standing = options.tally, options.standing
-    if (row := tally.rows.get(handler)) is None:
-        row = tally.durations.find(_name(handler, options), name_type(handler))
+    counters, status = options.counters, options.status
+    if (row := counters.rows.get(handler)) is None:
+        row = counters.durations.find(_name(handler, options), name_type(handler))
         if not options.parents and not isinstance(handler, ActivityHandler):
-            tally.rows[handler] = row  # others are new for each call
+            counters.rows[handler] = row  # other handlers are new objects in each call
     add(row, seconds)
     if outcome is not DONE and (how := _name_failure(handler, outcome)):
-        tally.failures[_name(handler, options), name_type(handler), how] += 1
+        counters.failures[_name(handler, options), name_type(handler), how] += 1
         if failure is not None and how != "denied":
-            tally.note_error(_name(handler, options), name_type(handler), _name_error(failure))
-    if standing is not None:
-        standing.running = ""
-        standing.failures.pop(handler.id, None)
+            counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if status is not None:
+        status.running = ""
+        status.failures.pop(handler.id, None)
         if failure is not None and not outcome.final:
             attempts = invocation.state.retries + 1
-            standing.failures[handler.id] = attempts, _name_error(failure)
+            status.failures[handler.id] = attempts, _name_error(failure)
     if span is not None:
         named = _name_failure(handler, outcome) or "success"
         is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
@@ -100,13 +100,13 @@ def note_end(
 
 
 def _name_error(failure: Exception) -> str:
-    """Return the types of an error and of its cause; texts quote what objects contain."""
+    """Return the types of an error and of its cause; messages can quote values of objects."""
     names = [type(each).__name__ for each in (failure, failure.__cause__) if each is not None]
     return " from ".join(names)
 
 
 def _name(handler: Handler, options: CallOptions) -> str:
-    """Return the id; those of sub-handlers can be made of what objects contain."""
+    """Return the id; ids of sub-handlers can contain values of objects, so "/*" replaces them."""
     return f"{next(iter(options.parents))}/*" if options.parents else handler.id
 
 
@@ -116,7 +116,7 @@ def name_type(handler: Handler) -> str:
 
 
 def _name_failure(handler: Handler, outcome: Outcome) -> str:
-    """Return why a call was no success; nothing if it was."""
+    """Return why a call did not succeed; an empty string if it did."""
     if outcome is CANCELLED:
         return "cancelled"
     if outcome.exception is None:
@@ -127,7 +127,7 @@ def _name_failure(handler: Handler, outcome: Outcome) -> str:
 
 
 def is_verdict(failure: BaseException | None) -> bool:
-    """Tell whether this is what a webhook denies a request with, not how it fails."""
+    """Return whether this error of a webhook is a denial, not a failure."""
     is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
     is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
     return is_meant and not is_overdue

@@ -1,8 +1,8 @@
-"""The options of decorators: for each, its type, what it must be, and what it means, in one place.
+"""The options of decorators: types, checks and meanings, in one place.
 
-Type checkers and editors read the TypedDicts, pydantic checks the values at import, and the page
-``docs/options.md`` is made of the texts. Mistakes raise ``TypeError`` and ``ValueError``, as in any
-wrong call of a function; the messages name the option and the remedy. The defaults are those of
+Type checkers and editors read the TypedDicts, pydantic checks the values at import, and
+``docs/options.md`` is generated from the texts. Mistakes raise ``TypeError`` and ``ValueError``, as
+in any wrong call; the messages name the option and the remedy. The defaults are in
 :mod:`webop.handling.handlers`. Used by :mod:`webop.on`.
 """
 
@@ -42,7 +42,7 @@ _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 
 
 def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
-    """Refuse async functions: nobody awaits them, so whatever they return would be true."""
+    """Refuse async functions: webop does not await filters, and a coroutine is always true."""
     if inspect.iscoroutinefunction(value):
         raise ValueError("async")
     return value
@@ -67,60 +67,60 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 class CommonOptions(TypedDict, total=False):
-    """What every handler can be given."""
+    """Options of all handlers."""
 
     id: Id | None
-    """The name of the handler in the state on objects and in the log; by default the function's"""
+    """Id of the handler in the log and in the state on objects; by default the function's name"""
     param: Any
-    """Anything: the handler gets it as ``param``"""
+    """Any value; the handler gets it as ``param``"""
     registry: OperatorRegistry | None
-    """Where the handler is registered; by default ``webop.get_default_registry()``"""
+    """The registry of the handler; by default ``webop.get_default_registry()``"""
 
 
 class RetryOptions(TypedDict, total=False):
-    """How failures are treated (chapter "Error handling")."""
+    """Options for errors and retries (chapter "Error handling")."""
 
     errors: Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")] | None
-    """What exceptions mean that are neither temporary nor permanent errors"""
+    """How to treat exceptions other than temporary and permanent errors"""
     timeout: Number | None
-    """The seconds after which a handler that has not succeeded is not called again"""
+    """Seconds since the first attempt after which the handler fails for good"""
     retries: Count | None
-    """The number of attempts after which it is not called again"""
+    """Number of attempts after which the handler fails for good"""
     backoff: Number | None
-    """The seconds until the next attempt"""
+    """Seconds until the next attempt"""
 
 
 class MetaOptions(TypedDict, total=False):
     """Filters by metadata and by a callback (chapter "Filtering")."""
 
     labels: Labels | None
-    """Labels of the object: values, functions, ``webop.PRESENT`` or ``webop.ABSENT``"""
+    """Required labels: values, functions, ``webop.PRESENT`` or ``webop.ABSENT``"""
     annotations: Mapping[Name, Criterion] | None
-    """The same for annotations"""
+    """Required annotations, in the same form"""
     when: Function | None
-    """A function of the handler's arguments that returns whether to call it"""
+    """A function of the handler's arguments that returns whether to call the handler"""
 
 
 class FieldOptions(TypedDict, total=False):
     """Filters by one field."""
 
     field: FieldPath
-    """A field, such as ``"spec.size"``: the handler is called if it is there"""
+    """A field, such as ``"spec.size"``, that must exist"""
     value: Any
-    """The value of the field: any value, a function, ``webop.PRESENT`` or ``webop.ABSENT``"""
+    """Required value of the field: a value, a function, ``webop.PRESENT`` or ``webop.ABSENT``"""
 
 
 class TransitionOptions(TypedDict, total=False):
     """Filters by the change of one field."""
 
     old: Any
-    """As ``value``, before the change"""
+    """Like ``value``, for the state before the change"""
     new: Any
-    """As ``value``, after the change"""
+    """Like ``value``, for the state after the change"""
 
 
 class ActivityOptions(CommonOptions, RetryOptions, total=False):
-    """Options of the operator's own handlers."""
+    """Options of startup, cleanup, login and probe handlers."""
 
 
 class EventOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
@@ -135,14 +135,14 @@ class ResumeOptions(ChangeOptions, total=False):
     """Options of ``@on.resume``."""
 
     deleted: Flag | None
-    """Whether to call it for objects that are being deleted, too"""
+    """Whether to call the handler also for objects that are being deleted"""
 
 
 class DeleteOptions(ChangeOptions, total=False):
     """Options of ``@on.delete``."""
 
     optional: Flag | None
-    """Whether objects can go without the handler having been called: there is no finalizer"""
+    """Whether to add no finalizer, so that objects can disappear before the handler is called"""
 
 
 class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
@@ -153,61 +153,61 @@ class DaemonOptions(ChangeOptions, total=False):
     """Options of ``@webop.daemon``."""
 
     initial_delay: Delay | None
-    """The seconds until it is started, or a function that returns them"""
+    """Seconds before the daemon starts, or a function that returns them"""
     cancellation_backoff: Number | None
-    """The seconds between telling a daemon to stop and cancelling its task"""
+    """Seconds between setting ``stopped`` and cancelling the task"""
     cancellation_timeout: Number | None
-    """The seconds after which a cancelled daemon is abandoned"""
+    """Seconds after which webop abandons a cancelled daemon"""
     cancellation_polling: Number | None
-    """The seconds between two looks at a daemon that has neither of both"""
+    """Seconds between log messages about a daemon that has neither option and does not stop"""
 
 
 class TimerOptions(ChangeOptions, total=False):
     """Options of ``@webop.timer``."""
 
     interval: Number | None
-    """The seconds between the end of a call and the beginning of the next one"""
+    """Seconds between the end of a call and the beginning of the next"""
     initial_delay: Delay | None
-    """The seconds until the first call, or a function that returns them"""
+    """Seconds before the first call, or a function that returns them"""
     sharp: Flag | None
-    """Whether the interval is between the beginnings of calls"""
+    """Whether calls begin at multiples of the interval"""
     idle: Number | None
-    """The seconds that an object must be unchanged before it is called"""
+    """Seconds for which the object must be unchanged before a call"""
 
 
 class WebhookOptions(EventOptions, total=False):
     """Options of ``@on.validate`` and ``@on.mutate``.
 
-    Those after ``ignore_failures`` are for the API server, as fields of its webhooks
+    Those after ``ignore_failures`` are fields of the webhook configuration for the API server
     (Kubernetes, "Dynamic Admission Control").
     """
 
     operation: Operation | None
-    """One of ``CREATE``, ``UPDATE``, ``DELETE``, ``CONNECT``: the handler is called for it only"""
+    """``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``: the only operation of the handler"""
     operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
-    """The same for several operations; by default all of them"""
+    """Several operations; by default all"""
     subresource: Subresource | None
-    """Which subresource, such as ``"status"``; ``"*"`` for the object itself and all of them"""
+    """A subresource, such as ``"status"``; ``"*"`` for the object itself and all subresources"""
     persistent: Flag | None
-    """Whether the webhook stays in the cluster when the last replica has ended"""
+    """Whether the webhook stays in the cluster after the last replica has stopped"""
     side_effects: Flag | None
-    """Whether the handler has side effects, but none in a dry run"""
+    """Whether the handler has side effects; it must have none in a dry run"""
     ignore_failures: Flag | None
-    """Whether nothing that the handler says or fails to say stops a request"""
+    """Whether to allow all requests, even if the handler denies them or fails"""
     failure_policy: Literal["Fail", "Ignore"] | None
-    """``"Ignore"``: requests pass while the handler cannot be called"""
+    """``"Ignore"``: allow requests while the API server cannot call the handler"""
     timeout_seconds: Annotated[Count, Field(ge=1, le=30)] | None
-    """How long the API server waits, 1 to 30"""
+    """Seconds that the API server waits for the response, 1 to 30"""
     namespace_selector: NamespaceSelector | None
     """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; by default all"""
     match_conditions: MatchConditions | None
-    """CEL expressions by names: the API server calls the webhook only if all are true"""
+    """CEL expressions by name: the API server calls the webhook only if all are true"""
     match_policy: Literal["Exact", "Equivalent"] | None
-    """``"Exact"``: not if the object is sent in another version of its API"""
+    """``"Exact"``: ignore requests in another version of the API"""
     reinvocation_policy: Literal["Never", "IfNeeded"] | None
-    """``"IfNeeded"``: call again if later webhooks change the object; for ``on.mutate`` only"""
+    """``"IfNeeded"``: call again if later webhooks change the object; ``on.mutate`` only"""
     scope: Literal["*", "Namespaced", "Cluster"] | None
-    """``"Namespaced"`` or ``"Cluster"``: only for such objects"""
+    """``"Namespaced"`` or ``"Cluster"``: only objects of this scope"""
 
 
 class RegisterOptions(RetryOptions, MetaOptions, total=False):
@@ -222,11 +222,11 @@ class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=
 
 
 def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
-    """Show ``inspect.signature`` and ``help()`` the options of ``**options: Unpack[…]``.
+    """Make ``inspect.signature`` and ``help()`` show the options of ``**options: Unpack[…]``.
 
     Args:
-        required: the options that have no default.
-        defaults: those whose default is not None.
+        required: options without a default.
+        defaults: options whose default is not None.
     """
 
     def decorator(fn: F) -> F:
@@ -251,13 +251,16 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 
 
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    """Return the options as attributes of a handler; None means the default everywhere.
+    """Return the options as attributes of a handler; None means the default.
 
-    The owner, such as "create handlers", is for the messages.
+    Args:
+        owner: such as "create handlers", for the messages.
+        options: by name.
+        known: the TypedDict of the allowed options.
 
     Raises:
-        TypeError: there is no such option, it is of a wrong type, or two exclude or need another.
-        ValueError: an option has a value that it cannot have.
+        TypeError: an option is unknown or of a wrong type, or two of them conflict.
+        ValueError: an option has an invalid value.
     """
     check_names(owner, options, known)
     given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
@@ -272,7 +275,7 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
             raise TypeError(f"{one}= and {other}= exclude each other.")
     for name in ("old", "new", "value"):
         if name in given and "field" not in given:
-            raise TypeError(f"{name}= needs to know the field: field='spec.x'.")
+            raise TypeError(f"{name}= requires field=, such as field='spec.size'.")
     return {name: getattr(model, name) for name in given}
 
 
@@ -285,7 +288,7 @@ def _build_model(known: Any) -> type[BaseModel]:
 
 
 def _is_of_wrong_type(error: ErrorDetails) -> bool:
-    """Tell whether this is a mistake in the type, not in the value; None is unclear, not wrong."""
+    """Return whether the type is wrong, not the value; None counts as a wrong value."""
     kind, value = error["type"], error["input"]
     if kind == "literal_error":
         return not isinstance(value, str)
@@ -294,7 +297,7 @@ def _is_of_wrong_type(error: ErrorDetails) -> bool:
 
 
 def _describe(error: ErrorDetails) -> str:
-    """Return an error of pydantic in words, such as "labels['a'] must be a string, got 5."."""
+    """Return the message of a pydantic error, such as "labels['a'] must be a string, got 5."."""
     name, *path = (part for part in error["loc"] if part != "[key]")
     place = str(name) + ("".join(f"[{part!r}]" for part in path) or "=")
     if error["type"] == "value_error":
@@ -312,14 +315,14 @@ def check_names(owner: str, options: Iterable[str], known: Any) -> None:
     """Check that all options are known, as in :func:`parse_options`.
 
     Raises:
-        TypeError: there are no such options; with those that were probably meant.
+        TypeError: some are unknown; the message suggests similar names.
     """
     names = known.__annotations__
     problems = []
     for option in options:
         if option not in names:
             close = difflib.get_close_matches(option, names)
-            # "retry" is nearer to "registry" than to "retries" by its letters alone.
+            # By its letters alone, "retry" is more similar to "registry" than to "retries".
             nearest = max(close, key=lambda name: name.startswith(option[:3]), default="")
             advice = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(names)}."
             problems.append(f"There is no option {option!r} of {owner}: {advice}")

@@ -1,8 +1,8 @@
-"""Whether this process acts on objects, or is paused because others act.
+"""Whether this process handles objects, or is paused because another one does.
 
-Peering and leadership decide (:mod:`webop.coordination`), the reactor obeys: a paused operator
-serves admission and keeps its indexes filled, but calls no handlers of objects, and runs no daemons
-and timers (chapters "Peering" and "Daemons").
+Peering and leadership decide (:mod:`webop.coordination`), and the reactor follows: a paused
+operator serves webhooks and updates its indexes, but calls no handlers of objects, and runs no
+daemons and timers (chapters "Peering" and "Daemons").
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from webop.handling.stopping import DaemonStoppingReason
 _POLLING = 0.02  # seconds
 
 Listener = Callable[[DaemonStoppingReason | None], None]
-"""Called when the turn changes: with the reason of the pause, or with None on resuming."""
+"""Called at each change: with the reason of the pause, or with None when the operator resumes."""
 
 
 class Pausing:
-    """Acts on objects unless somebody has paused it; keeps track of the work on objects.
+    """The state of the operator, active or paused, and its tasks that work on objects.
 
     Attributes:
-        turn: counts the changes between acting and being paused.
-        fence: if set, all work on objects ends there at the latest: the end of a lease.
+        turn: the number of changes between active and paused.
+        fence: the end of the lease, if there is one; all work on objects ends there at the latest.
     """
 
     def __init__(self) -> None:
@@ -37,17 +37,17 @@ class Pausing:
         self.fence: Fence | None = None
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their groups hold them
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their groups have strong references
         self._changed = asyncio.Event()
 
     @property
     def is_active(self) -> bool:
-        """Whether to act."""
+        """Whether to handle objects."""
         return not self._reasons
 
     @property
     def pause_reasons(self) -> list[str]:
-        """Why it is paused, in words; empty if it is not."""
+        """Why it is paused, for people; empty if it is active."""
         return list(self._reasons.values())
 
     def pause(
@@ -56,9 +56,9 @@ class Pausing:
         why: str,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING,
     ) -> None:
-        """Start no new work on objects from now on; running work can finish.
+        """Start no new work on objects; running work can finish.
 
-        Of one who pauses twice, the second reason replaces the first.
+        If the same caller pauses twice, the second reason replaces the first.
         """
         was_active = self.is_active
         self._reasons[who] = why
@@ -66,13 +66,13 @@ class Pausing:
             self._change(reason)
 
     def resume(self, who: str) -> None:
-        """Remove the reason of this one; act if no other reason is left."""
+        """Remove the reason of this caller; become active if no other reason is left."""
         if self._reasons.pop(who, None) is not None and self.is_active:
             self._change(None)
 
     @contextlib.contextmanager
     def subscribed(self, listener: Listener) -> Iterator[None]:
-        """Call a function at each change, before anything else happens."""
+        """Call a function at each change, before any waiting task continues."""
         self._listeners.append(listener)
         try:
             yield
@@ -80,14 +80,14 @@ class Pausing:
             self._listeners.remove(listener)
 
     async def wait_until_active(self) -> None:
-        """Wait while it is paused."""
+        """Wait while the operator is paused."""
         while not self.is_active:
             await self._changed.wait()
 
     async def wait_until_idle(self) -> None:
-        """Wait until all tasks have ended; threads that nobody waits for can still run.
+        """Wait until all tasks have ended; abandoned threads can still run.
 
-        Unless it is paused, new tasks can start at any time.
+        Unless the operator is paused, new tasks can start at any time.
         """
         while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
             await asyncio.sleep(_POLLING)
@@ -105,10 +105,10 @@ class Pausing:
         *,
         name: str,
     ) -> asyncio.Task[None]:
-        """Start a piece of work on an object, in a group of tasks, behind the fence.
+        """Start a task that works on an object, in a group of tasks, behind the fence.
 
-        It begins with a copy of the given context: its own may be that of work on another object,
-        which has made room for it.
+        It runs in a copy of the given context: the caller's context may belong to another object,
+        whose end has freed a slot.
         """
         context = context.copy()
         if self.fence is not None:
@@ -125,7 +125,7 @@ class Pausing:
 
     @contextlib.asynccontextmanager
     async def turn_of(self, turn: int) -> AsyncIterator[None]:
-        """Limit a block to one turn: it ends, without an error, when the next turn begins."""
+        """End a block, without an error, at the next change between active and paused."""
         try:
             async with asyncio.timeout(None) as scope:
 

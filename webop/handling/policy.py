@@ -1,7 +1,7 @@
-"""The verdict on a handler that has returned or raised: done, failed, or called again later.
+"""Classify the errors of handlers: failed for good, ignored, or retried.
 
-One policy for all kinds of handlers (chapter "Error handling"). Pure: the verdict is an
-:class:`Outcome`. :mod:`webop.handling.handler_states` records it, the caller logs it.
+One policy for all kinds of handlers (chapter "Error handling"). The result is an :class:`Outcome`.
+:mod:`webop.handling.handler_states` records it, the caller logs it. No I/O.
 """
 
 from __future__ import annotations
@@ -38,33 +38,38 @@ class ChildrenRetryError(TemporaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verdict on one attempt of a handler."""
+    """How an attempt of a handler ended."""
 
-    final: bool  # whether the handler must not be called again in this cycle
-    delay: float | None = None  # seconds until the next attempt, if there is one; None for at once
-    result: Any = None  # what the handler has returned
-    exception: BaseException | None = None  # what the handler has failed with
+    final: bool  # whether webop does not call the handler again in this cycle
+    delay: float | None = None  # seconds until the next attempt; None for at once
+    result: Any = None  # the returned value
+    exception: BaseException | None = None  # the error
     subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels
-    message: str = ""  # a line for the log, if the failure deserves one
-    is_unexpected: bool = False  # whether the log should carry the traceback
+    message: str = ""  # the message for the log; empty for none
+    is_unexpected: bool = False  # whether to log the traceback
 
 
 class Attempt(NamedTuple):
-    """The attempts of a handler before this one, and the seconds since the first."""
+    """The number of previous attempts, and the seconds since the first."""
 
     retries: int
     runtime: float
 
 
 def check_limits(handler: Handler, attempt: Attempt) -> None:
-    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11)."""
+    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11).
+
+    Raises:
+        HandlerTimeoutError: ``timeout=`` is exceeded.
+        HandlerRetriesError: ``retries=`` are used.
+    """
     if handler.timeout is not None and attempt.runtime >= handler.timeout:
         raise HandlerTimeoutError(f"{handler} has timed out after {attempt.runtime:.3f} seconds.")
     if handler.retries is not None and attempt.retries >= handler.retries:
         raise HandlerRetriesError(f"{handler} has exceeded {attempt.retries} retries.")
 
 
-def judge_failure(
+def classify_failure(
     handler: Handler,
     exc: Exception,
     attempt: Attempt,
@@ -72,11 +77,10 @@ def judge_failure(
     default_errors: ErrorsMode,
     default_backoff: float,
 ) -> Outcome:
-    """Return the verdict on an exception of a handler (ERR-03 to ERR-11, ERR-23).
+    """Return the outcome for an exception of a handler (ERR-03 to ERR-11, ERR-23).
 
-    A ``ValidationError`` of pydantic in an admission handler is about the object: a refusal. One
-    about a setting, at the startup, would be the same at each attempt; so would be wrong arguments
-    of webop's own classes.
+    A ``ValidationError`` of pydantic in an admission handler denies the request. Wrong settings and
+    wrong arguments of webop's classes in an activity are permanent: each attempt would fail.
     """
     if isinstance(handler, WebhookHandler) and is_validation_error(exc):
         exc = AdmissionError.from_validation(exc)
@@ -90,30 +94,30 @@ def judge_failure(
     if isinstance(exc, (HandlerTimeoutError, HandlerRetriesError)):
         return Outcome(final=True, exception=exc, message=reason)
     if isinstance(exc, AdmissionError):
-        return Outcome(final=True, exception=exc, message=f"{handler} refuses: {reason}")
+        return Outcome(final=True, exception=exc, message=f"{handler} denies the request: {reason}")
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
-        said = f"{handler} failed temporarily"
-        return _judge_retry(handler, exc, attempt, delay=exc.delay or 0, said=said)
-    said = f"{handler} failed with an exception"
-    is_unexpected = not isinstance(exc, WebopError)  # whose texts say it all
+        what = f"{handler} failed temporarily"
+        return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, what=what)
+    what = f"{handler} failed with an exception"
+    is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
-        text = f"{said} and will ignore it: {reason}"
+        text = f"{what} and will ignore it: {reason}"
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)
     if mode is ErrorsMode.PERMANENT:
-        text = f"{said} and will stop now: {reason}"
+        text = f"{what} and will stop now: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
     delay = default_backoff if handler.backoff is None else handler.backoff
-    hope = f" and will try again in {delay:g} seconds"
-    return _judge_retry(handler, exc, attempt, delay=delay, said=said, hope=hope)
+    suffix = f" and will try again in {delay:g} seconds"
+    return _classify_retry(handler, exc, attempt, delay=delay, what=what, suffix=suffix)
 
 
 def _find_call_problem(exc: Exception) -> str | None:
-    """Return what is wrong if one of webop's public classes was given arguments it does not have.
+    """Return a message if the error is a wrong argument of one of webop's public classes.
 
-    Python tells the class only in the text of the error.
+    Python names the class only in the text of the error.
     """
     found = _WRONG_CALL.match(str(exc)) if isinstance(exc, TypeError) else None
     package = sys.modules[__name__.partition(".")[0]]
@@ -130,26 +134,25 @@ def _find_call_problem(exc: Exception) -> str | None:
     return f"webop.{found['name']}(){what} {place}"
 
 
-def _judge_retry(
-    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, said: str, hope: str = ""
+def _classify_retry(
+    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, what: str, suffix: str = ""
 ) -> Outcome:
-    """Allow another attempt, unless the limits of the handler exclude it."""
+    """Return a retry, or a failure for good if a limit of the handler excludes a retry."""
     reason = str(exc) or repr(exc)
     is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
         limit = HandlerTimeoutError(
-            f"{said} and will stop now, as it would time out after {handler.timeout:g} seconds: "
+            f"{what} and will stop now: it would time out after {handler.timeout:g} seconds: "
             f"{reason}"
         )
     elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
         limit = HandlerRetriesError(
-            f"{said} and will stop now, as its attempts are used up (retries={handler.retries}): "
-            f"{reason}"
+            f"{what} and will stop now: all attempts are used (retries={handler.retries}): {reason}"
         )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
-    text = f"{said}{hope}: {reason}"
+    text = f"{what}{suffix}: {reason}"
     return Outcome(
         final=False, delay=delay, exception=exc, message=text, is_unexpected=is_unexpected
     )

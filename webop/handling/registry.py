@@ -1,4 +1,4 @@
-"""All handlers of an operator, by what they handle. Filled at import, then only read. Pure."""
+"""The registry of an operator's handlers: filled at import, then only read. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class ResourceHandlers:
-    """The handlers of one resource, sorted by family once, not at each event."""
+    """The handlers of one resource by family, sorted once instead of at each event."""
 
     __slots__ = ("background", "changes", "events", "extra_fields", "indexers")
 
@@ -49,15 +49,15 @@ class ResourceHandlers:
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.
 
-        Each pair of a function and an id occurs once (HND-07 to HND-09); if it is declared for
-        resuming and for what has happened, it is called for what has happened.
+        Each pair of a function and an id occurs once (HND-07 to HND-09). If it is declared both for
+        resuming and for the reason of the cause, the latter counts.
         """
         chosen: dict[tuple[Any, str], ChangeHandler] = {}
         reason = cause.reason
         is_first, is_deleted = cause.initial, cause.initial and cause.is_deleted
         is_any = reason in (Reason.CREATE, Reason.UPDATE, Reason.RESUME)
         for handler in self.changes:
-            if handler.initial:  # mixes into any first cycle, but rarely into deletions
+            if handler.initial:  # in the first cycle of any reason; in deletions on demand
                 is_for = is_first and (handler.deleted or not is_deleted)
             else:
                 is_for = is_any if handler.reason is None else handler.reason is reason
@@ -68,11 +68,11 @@ class ResourceHandlers:
         return list(chosen.values())
 
     def has_scope_for(self, cause: ChangeCause) -> bool:
-        """Tell whether the object is in the scope of any handler of changes (FLT-25)."""
+        """Return whether the object is in the scope of a handler of changes (FLT-25)."""
         return any(is_in_scope(handler, cause) for handler in self.changes)
 
     def needs_finalizer(self, cause: ResourceCause) -> bool:
-        """Tell whether the object must have the finalizer because of one of the handlers."""
+        """Return whether a handler of changes requires the finalizer on the object."""
         return any(
             handler.needs_finalizer and prematches(handler, cause) for handler in self.changes
         )
@@ -82,7 +82,7 @@ class OperatorRegistry:
     """The handlers of one operator.
 
     The decorators of :mod:`webop.on` fill the default registry (see
-    :func:`get_default_registry`) unless they are given another one.
+    :func:`get_default_registry`) unless they get ``registry=``.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class OperatorRegistry:
         return copied
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
-        """Return the handlers of an activity; fallbacks only if there are no others."""
+        """Return the handlers of an activity; the fallbacks only if there are no others."""
         found = [h for h in _select_of(ActivityHandler, self._handlers) if h.activity is activity]
         explicit = [h for h in found if not h.is_fallback]
         return list(deduplicated(explicit or found))
@@ -119,17 +119,17 @@ class OperatorRegistry:
     def select_webhooks(self) -> list[WebhookHandler]:
         """Return the handlers of admission reviews, each decorator separately.
 
-        Several decorators on a function stand for several operations or resources (ADM-13).
+        Several decorators of a function are for several operations or resources (ADM-13).
         """
         return list(_select_of(WebhookHandler, self._handlers))
 
     def collect_selectors(self) -> frozenset[Selector]:
-        """Return the selectors of all handlers, to find in the cluster."""
+        """Return the selectors of all handlers, for discovery."""
         found = _select_of(ResourceHandler, self._handlers)
         return frozenset(handler.selector for handler in found if handler.selector)
 
     def handlers_of(self, selectors: Iterable[Selector]) -> ResourceHandlers:
-        """Return the handlers of a resource: those of the selectors that it is served for."""
+        """Return the handlers with these selectors, which match one resource."""
         served = frozenset(selectors)
         return ResourceHandlers(h for h in self.select_resource_handlers() if h.selector in served)
 
@@ -137,7 +137,7 @@ class OperatorRegistry:
 def select_webhooks(
     handlers: Iterable[WebhookHandler], cause: WebhookCause
 ) -> list[WebhookHandler]:
-    """Return those for a review of their resource (ADM-13, 15, 20, 28, 30; D-52, D-53)."""
+    """Return the handlers to call for a review (ADM-13, 15, 20, 28, 30; D-52, D-53)."""
     found = [
         handler
         for handler in handlers
@@ -164,7 +164,7 @@ def _select_of(family: type[H], handlers: Iterable[Handler]) -> tuple[H, ...]:
 
 
 def _may_run_on(handler: WebhookHandler, operation: str) -> bool:
-    """Exclude mutating handlers from deletions, unless they are for deletions only."""
+    """Return whether a handler runs on an operation; only explicit mutating ones run on DELETE."""
     return (
         operation != "DELETE"
         or handler.reason is WebhookType.VALIDATING
@@ -176,7 +176,7 @@ _default_registry: OperatorRegistry | None = None
 
 
 def get_default_registry() -> OperatorRegistry:
-    """Return the registry that decorators fill when they are given none."""
+    """Return the registry that decorators fill by default."""
     global _default_registry  # noqa: PLW0603  the manual's one global
     if _default_registry is None:
         _default_registry = OperatorRegistry()
@@ -184,6 +184,6 @@ def get_default_registry() -> OperatorRegistry:
 
 
 def set_default_registry(registry: OperatorRegistry) -> None:
-    """Replace the default registry, for the decorators that follow."""
+    """Replace the default registry for all following decorators."""
     global _default_registry  # noqa: PLW0603  the manual's one global
     _default_registry = registry

@@ -1,7 +1,7 @@
-"""How daemons and timers are asked to stop, and how they see it (kwarg ``stopped``).
+"""The flag that asks daemons and timers to stop (kwarg ``stopped``).
 
-One :class:`Stopper` belongs to each running daemon or timer; the reactor sets it. The handler gets
-a :class:`DaemonStopped`: for sync daemons it waits as a thread does, for async ones it is awaited.
+Each running daemon or timer has a :class:`Stopper`, which the reactor sets. The handler gets a
+:class:`DaemonStopped`: in sync daemons its ``wait()`` blocks, in async ones it must be awaited.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class DaemonStoppingReason(enum.Flag):
     RESOURCE_DELETED = enum.auto()
     """The object is being deleted, or is gone."""
     OPERATOR_PAUSING = enum.auto()
-    """Another operator takes over."""
+    """The operator pauses, as another one takes over."""
     OPERATOR_EXITING = enum.auto()
     """The operator stops."""
     DAEMON_SIGNALLED = enum.auto()
-    """The daemon was asked to stop by its ``stopped`` flag."""
+    """``stopped`` was set."""
     DAEMON_CANCELLED = enum.auto()
     """``asyncio.CancelledError`` was raised into the daemon, if it is async."""
     DAEMON_ABANDONED = enum.auto()
-    """Nobody waits for the daemon any more."""
+    """webop no longer waits for the daemon."""
 
 
 NO_REASON = DaemonStoppingReason(0)
 
 
 class Stopper:
-    """The flag of one daemon or timer; set in the loop, seen in the loop and in a thread."""
+    """The flag of one daemon or timer; set in the loop, read in the loop and in threads."""
 
     __slots__ = ("_queued", "_sleepers", "_thread_event", "reason")
 
@@ -54,7 +54,7 @@ class Stopper:
         return bool(self.reason)
 
     def set(self, reason: DaemonStoppingReason) -> None:
-        """Add a reason, and wake everyone who waits."""
+        """Add a reason, and wake all waiters."""
         self.reason |= reason | DaemonStoppingReason.DAEMON_SIGNALLED
         if self._thread_event is not None:
             self._thread_event.set()
@@ -64,7 +64,7 @@ class Stopper:
             self._queued.cancel()
 
     def prevent(self, queued: Future[Any]) -> None:
-        """Drop a call that waits for a thread when the flag is set; a running one continues."""
+        """Cancel a call that still waits for a thread when the flag is set."""
         self._queued = queued
         if self.reason:
             queued.cancel()
@@ -74,9 +74,9 @@ class Stopper:
         self.reason |= stage
 
     async def sleep(self, seconds: float | None) -> None:
-        """Sleep for some seconds (None for ever), but no longer than until the flag is set.
+        """Sleep for some seconds (None: without limit), at most until the flag is set.
 
-        Other tasks get their turn even if the time is 0.
+        Other tasks can run even if the time is 0.
         """
         if self.reason or seconds == 0:
             await asyncio.sleep(0)
@@ -104,7 +104,7 @@ class Stopper:
 
 
 class DaemonStopped:
-    """Whether a daemon must stop: true in a condition as soon as it must (chapter "Daemons")."""
+    """Whether a daemon must stop: true as soon as it must (chapter "Daemons")."""
 
     __slots__ = ("_stopper",)
 
@@ -119,11 +119,11 @@ class DaemonStopped:
 
     @property
     def reason(self) -> DaemonStoppingReason | None:
-        """Why it must stop; None if it must not."""
+        """Why the daemon must stop; None if it must not."""
         return self._stopper.reason or None
 
     def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
-        """Tell whether the daemon must stop, for this reason if one is given."""
+        """Return whether the daemon must stop, or whether it must stop for this reason."""
         present = self._stopper.reason
         return bool(present if reason is None else reason & present)
 
@@ -136,9 +136,9 @@ class DaemonStopped:
 
 
 class SyncDaemonStopped(DaemonStopped):
-    """What sync daemons get, which run in threads.
+    """The flag for sync daemons.
 
-    The end of a lease also sets it, which a thread can see before the loop does.
+    It is also true after the end of the lease, which a thread can notice before the loop does.
     """
 
     __slots__ = ("_event", "_fence")
@@ -152,11 +152,11 @@ class SyncDaemonStopped(DaemonStopped):
         return bool(self._stopper) or (self._fence is not None and self._fence.rest <= 0)
 
     def is_set(self, reason: DaemonStoppingReason | None = None) -> bool:
-        """Tell whether the daemon must stop, for this reason if one is given."""
+        """Return whether the daemon must stop, or whether it must stop for this reason."""
         return bool(self) if reason is None else super().is_set(reason)
 
     def prevent(self, queued: Future[Any]) -> None:
-        """Drop the call itself if it must stop before it has a thread."""
+        """Cancel the call of the daemon if it must stop before it has a thread."""
         self._stopper.prevent(queued)
 
     def wait(self, timeout: float | None = None) -> SyncDaemonStopped:
@@ -166,7 +166,7 @@ class SyncDaemonStopped(DaemonStopped):
 
 
 class AsyncDaemonStopped(DaemonStopped):
-    """What async daemons get, which run in the operator's loop."""
+    """The flag for async daemons."""
 
     __slots__ = ()
 

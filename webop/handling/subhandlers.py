@@ -1,6 +1,6 @@
-"""Handlers within handlers: parts of a bigger job with progress of their own.
+"""Sub-handlers: parts of a handler with their own progress.
 
-The functions here are called by users from inside of handlers (chapter "Sub-handlers").
+Users call these functions inside of handlers (chapter "Sub-handlers").
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from webop.lifecycles import LifeCycleFn
 def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
     """Return a sub-handler of the current handler, with the id ``parent/child``.
 
-    Its field is checked as the parent's would be: for changes in update and field handlers, for
-    its value in others; but ``old`` and ``new`` are always about a change (FLT-11, FLT-12).
-    Without a field, it gets the same ``old``, ``new`` and ``diff`` as the parent.
+    Its field is checked like the parent's: for changes in update and field handlers, for its value
+    in others. ``old`` and ``new`` always mean a change (FLT-11, FLT-12). Without a field, it gets
+    the same ``old``, ``new`` and ``diff`` as the parent.
     """
     parent = get_invocation("Registering sub-handlers").handler
     child = build_id(fn, id=id, suffix=options.get("field", ()))
@@ -44,21 +44,21 @@ async def execute(
     lifecycle: LifeCycleFn | None = None,
     cause: Cause | None = None,
 ) -> None:
-    """Execute sub-handlers within a handler, and return when all of them have finished.
+    """Call sub-handlers inside of a handler, and return when all of them have finished.
 
-    Without a source, those are executed that were registered by ``@webop.subhandler`` or
-    ``webop.register`` so far. Until all are finished, this raises a special retry error, which the
-    handler must not catch (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
+    Without arguments, call those that ``@webop.subhandler`` and ``webop.register`` have registered
+    so far. If some have not finished, raise a retry error, which the handler must not catch
+    (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
 
     Args:
-        fns: functions by ids, or just functions, whose names are the ids.
+        fns: functions by id, or only functions, whose names are the ids.
         handlers: ready-made handlers.
-        registry: a registry whose handlers of changes are executed.
-        lifecycle: the order of execution; by default that of the operator.
-        cause: what to execute them for; by default the cause of the current handler.
+        registry: a registry whose handlers of changes are called.
+        lifecycle: the order of calls; by default that of the operator.
+        cause: the cause of the calls; by default that of the current handler.
 
     Raises:
-        LookupError: not inside of a handler.
+        LookupError: the caller is not inside of a handler.
         TypeError: more than one source is given.
     """
     invocation = get_invocation("webop.execute()")

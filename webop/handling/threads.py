@@ -1,9 +1,9 @@
-"""Sync functions in threads: pools for handlers, daemons and admission, so that none starves.
+"""Run sync functions in threads: separate pools for handlers, daemons and admission.
 
-A daemon keeps its thread as long as it runs; in a pool shared with handlers, a few daemons would
-block all sync handlers. Reviews have deadlines, and must wait for neither. Logins and probes never
-wait: each call has its own thread. A full pool is logged, with figures. A thread cannot be stopped:
-an abandoned call keeps its thread until it ends, and is counted until then.
+A daemon keeps its thread as long as it runs; in a shared pool, daemons could block all sync
+handlers. Reviews have deadlines and must wait for neither. Each login or probe gets a new thread. A
+full pool is logged. A thread cannot be stopped: an abandoned call keeps its thread and is counted
+until it ends.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from webop.settings.sections import Threads
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds; shorter bursts of calls are not logged
-_CROWD = 100  # calls that wait for a thread
+_TOLERANCE = 2.0  # seconds; shorter bursts of calls are not logged
+_MAX_WAITING = 100  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
 
 class Pool(Protocol):
-    """Where sync functions of one kind run: most are groups of settings."""
+    """Where sync functions of one kind run; most pools are groups of settings."""
 
     @property
     def threads(self) -> Threads:
-        """What the threads are for."""
+        """The name of the threads' purpose, for messages."""
 
     @property
     def executor(self) -> Executor:
@@ -44,11 +44,11 @@ class Pool(Protocol):
 
     @property
     def max_workers(self) -> int | None:
-        """How many calls can run at once; None for no limit."""
+        """The number of calls that can run at once; None for no limit."""
 
 
 class _NoPool:
-    """A thread for each call: what keeps the operator alive must not wait for other calls."""
+    """A thread for each call: logins and probes must not wait for other calls."""
 
     threads = Threads("activities", "logins and probes", "")
     executor: Executor = DedicatedThreads("webop-activities")
@@ -59,7 +59,7 @@ NO_POOL: Pool = _NoPool()
 
 
 class _Usage:
-    """How many calls an executor has accepted but not finished; changed in the loop only."""
+    """The unfinished calls of an executor; changed in the loop only."""
 
     __slots__ = ("calls", "full_since")
 
@@ -68,12 +68,12 @@ class _Usage:
         self.full_since: float | None = None
 
     def add(self, pool: Pool) -> None:
-        """Count a call; if it must wait for a thread, check later whether calls still wait."""
+        """Count a call; if it waits for a thread, check later whether calls still wait."""
         self.calls += 1
         if self.full_since is None and _is_full(self, pool):
             loop = asyncio.get_running_loop()
             self.full_since = loop.time()
-            loop.call_later(_PATIENCE, _look, self, pool, self.full_since)
+            loop.call_later(_TOLERANCE, _warn_if_full, self, pool, self.full_since)
 
     def remove(self, pool: Pool) -> None:
         """Count a call that has ended."""
@@ -85,35 +85,35 @@ class _Usage:
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 _abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
 
-_left: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
+_abandoned_calls: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
 
 
 def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
-    """Return the call that still runs in a thread although the task waiting for it has ended."""
-    return _left.get(task) if task.cancelled() else None
+    """Return the call that still runs in a thread although its task was cancelled."""
+    return _abandoned_calls.get(task) if task.cancelled() else None
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
-    """Return how many threads are busy with abandoned calls of a function."""
+    """Return the number of abandoned calls of a function that still run."""
     return _abandoned[fn] if _abandoned else 0
 
 
 def is_crowded(pool: Pool) -> bool:
-    """Tell whether so many calls wait for a thread that no more work for it should start."""
+    """Return whether so many calls wait for a thread that no new work should start."""
     usage, size = _usages.get(pool.executor), pool.max_workers
-    return usage is not None and size is not None and usage.calls > size + _CROWD
+    return usage is not None and size is not None and usage.calls > size + _MAX_WAITING
 
 
 def count_calls(pool: Pool) -> int:
-    """Return how many calls a pool has accepted but not finished."""
+    """Return the number of unfinished calls of a pool."""
     usage = _usages.get(pool.executor)
     return 0 if usage is None else usage.calls
 
 
 async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool) -> Any:
-    """Run a sync function in a pool; its thread sees the caller's context variables (ASY-03).
+    """Run a sync function in a pool, with the caller's context variables (ASY-03).
 
-    A daemon that must stop before it has a thread is not called at all.
+    If a daemon must stop before it has a thread, it is not called.
     """
     executor = pool.executor
     usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
@@ -122,7 +122,7 @@ async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool
     if (fence := current_fence.get()) is not None:
         fence.count(submitted)
     stopped = kwargs.get("stopped")
-    del kwargs  # a daemon is awaited for long
+    del kwargs  # daemons run for long
     if isinstance(stopped, SyncDaemonStopped):
         stopped.prevent(submitted)
     try:
@@ -130,7 +130,7 @@ async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool
     except asyncio.CancelledError:
         if not submitted.cancelled() or is_being_cancelled():
             raise
-        return None  # it had to stop while it waited for a thread
+        return None  # the daemon had to stop while it waited for a thread
     finally:
         if submitted.done():
             usage.remove(pool)
@@ -143,7 +143,7 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
     loop = asyncio.get_running_loop()
     _abandoned[fn] += 1
     if (task := asyncio.current_task()) is not None:
-        _left[task] = submitted
+        _abandoned_calls[task] = submitted
 
     def finish() -> None:
         usage.remove(pool)
@@ -151,18 +151,18 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
         if not _abandoned[fn]:
             del _abandoned[fn]
 
-    def tell(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the count has no use
+    def schedule_finish(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs the count
             loop.call_soon_threadsafe(finish)
 
-    submitted.add_done_callback(tell)
+    submitted.add_done_callback(schedule_finish)
 
 
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(**kwargs)
-    except StopIteration as exc:  # no future can hold it: the caller would wait for ever
-        raise RuntimeError(f"The handler has raised {exc!r}.") from exc
+    except StopIteration as exc:  # a future cannot hold it: the caller would never continue
+        raise RuntimeError(f"The handler raised {exc!r}.") from exc
 
 
 def _is_full(usage: _Usage, pool: Pool) -> bool:
@@ -170,18 +170,18 @@ def _is_full(usage: _Usage, pool: Pool) -> bool:
     return size is not None and usage.calls > size
 
 
-def _look(usage: _Usage, pool: Pool, full_since: float) -> None:
-    """Warn of a pool that has been full all the time; it is checked again later."""
+def _warn_if_full(usage: _Usage, pool: Pool, full_since: float) -> None:
+    """Warn if a pool has been full since then, and schedule the next check."""
     if usage.full_since != full_since:
         return
     size = pool.max_workers or 0
     logger.warning(
-        "All %d threads for sync %s are busy, and %d more wait for one: make them async, or raise "
-        "settings.%s.max_workers.",
+        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, "
+        "or increase settings.%s.max_workers.",
         size,
         pool.threads.calls,
         usage.calls - size,
         pool.threads.group,
     )
     loop = asyncio.get_running_loop()
-    loop.call_later(_WARNING_INTERVAL, _look, usage, pool, full_since)
+    loop.call_later(_WARNING_INTERVAL, _warn_if_full, usage, pool, full_since)

@@ -1,9 +1,10 @@
-"""Notices that the event loop is blocked, and by which handler: from a thread of its own.
+"""Detect a blocked event loop, and the handler that blocks it, from a separate thread.
 
-Once per ``settings.process.blocked_loop_threshold``, it looks at what the thread of the loop is
-doing. Unless that is waiting, it asks the loop for a sign of life; without one in that time, it
-reports the handler and the stack. So an idle loop is rarely woken; whatever blocks for twice the
-threshold is surely found, and nothing that blocks for less than it. Any kind of loop will do.
+Once per ``settings.process.blocked_loop_threshold``, the watchdog checks what the thread of the
+loop does. Unless that thread waits for I/O, the watchdog schedules a callback in the loop; if the
+loop does not call it within the threshold, the watchdog logs the handler and the stack. So an idle
+loop is rarely woken. The watchdog detects each block of twice the threshold, and none that is
+shorter than the threshold. It works with any event loop.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from webop.settings import ProcessSettings
 
 logger = logging.getLogger(__name__)
 
-_OFF_POLLING = 5.0  # seconds; between looks at the setting while it is off
+_OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
 
@@ -49,7 +50,7 @@ def watching_loop(settings: ProcessSettings) -> Iterator[None]:
 
 
 async def measure_lag(timings: Timings) -> None:
-    """Measure for ever how much later than due the loop does what is due."""
+    """Measure how late the loop runs due callbacks, without end."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + _LAG_POLLING
@@ -58,23 +59,20 @@ async def measure_lag(timings: Timings) -> None:
 
 
 class Watchdog:
-    """Watches one event loop from another thread.
-
-    The settings count as they are at each look.
-    """
+    """Watches one event loop from another thread; reads the settings at each check."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ProcessSettings) -> None:
         self._loop = loop
         self._thread = threading.get_ident()
         self._settings = settings
         self._stopped = threading.Event()
-        self._answered = threading.Event()
+        self._responded = threading.Event()
         self._logged = Once()
 
     def stop(self) -> None:
-        """End soon; called in the loop, so this is a sign of life, too."""
+        """End soon. The loop calls this, so it is not blocked."""
         self._stopped.set()
-        self._answered.set()
+        self._responded.set()
 
     def run(self) -> None:
         """Watch until stopped, or until the loop is closed."""
@@ -82,48 +80,49 @@ class Watchdog:
             threshold = self._settings.blocked_loop_threshold
             try:
                 if threshold is not None:
-                    self._look(threshold)
+                    self._check(threshold)
             except Exception as exc:  # noqa: BLE001  of a log handler, or the loop is just closed
-                logger.debug("A look at the event loop has failed: %r", exc)
+                logger.debug("Cannot check the event loop: %r", exc)
             self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
 
-    def _look(self, threshold: float) -> None:
-        """Ask a busy loop for a sign of life; if there is none, report why, and wait for it.
+    def _check(self, threshold: float) -> None:
+        """Check that a busy loop responds; if it does not, log why, and wait until it does.
 
-        If this thread comes late itself, and no CPU was used meanwhile, the process was stopped, or
-        had no CPU. If CPU was used, the loop has not let other threads run.
+        If this thread runs late and the process used no CPU meanwhile, the process was stopped or
+        got no CPU. If it used CPU, the loop did not let other threads run.
         """
         top = sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
         if top is None or top.f_code.co_filename in _IDLE:
             return
         began, used = time.monotonic(), time.process_time()
-        self._answered.clear()
-        self._loop.call_soon_threadsafe(self._answered.set)
-        if self._answered.wait(threshold) or self._stopped.is_set() or not self._loop.is_running():
+        self._responded.clear()
+        self._loop.call_soon_threadsafe(self._responded.set)
+        if self._responded.wait(threshold) or self._stopped.is_set() or not self._loop.is_running():
             return
         seconds = time.monotonic() - began
         if seconds > 2 * threshold and time.process_time() - used < seconds / 2:
             return
         invocation, stack = self._inspect()
-        who = "The event loop is blocked"
+        begin, end = "The event loop is blocked", "The event loop is no longer blocked"
         extra = {}
         if invocation is not None:
-            who = f"{invocation.handler} blocks the event loop"
+            begin = f"{invocation.handler} blocks the event loop"
+            end = f"{invocation.handler} no longer blocks the event loop"
             log = invocation.cause.logger
             extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
-        level = self._logged.choose_level(who)  # it may do so for many objects
+        level = self._logged.choose_level(begin)  # it may do so for many objects
         logger.log(
             level,
-            "%s for %.1f s so far; no other handlers, reviews and probes are served meanwhile. "
-            "Await what takes long, or make it a sync handler. It is here:\n%s",
-            who,
+            "%s for %.1f s so far. All other handlers, reviews and probes wait. Await slow calls, "
+            "or make it a sync handler. It is here:\n%s",
+            begin,
             seconds,
             stack,
             extra=extra,
         )
-        self._answered.wait()
+        self._responded.wait()
         seconds = time.monotonic() - began
-        logger.log(min(level, logging.INFO), "%s no more, after %.1f s.", who, seconds)
+        logger.log(min(level, logging.INFO), "%s, after %.1f s.", end, seconds)
 
     def _walk_stack(self) -> list[tuple[FrameType, int]]:
         """Return the frames of the loop's thread and their lines, the innermost one first."""

@@ -1,7 +1,7 @@
 """Label selectors and CEL conditions of webhooks, as types that pydantic checks at import.
 
-Otherwise, mistakes would be found only when the configurations are applied, and the API server
-would refuse these completely. Used by :mod:`webop.handling.options`. The rules are those of the
+Otherwise, users would see mistakes only when webop writes the webhook configurations, which the API
+server would refuse as a whole. Used by :mod:`webop.handling.options`. The rules are those of the
 Kubernetes API, admissionregistration.k8s.io/v1 and meta/v1 LabelSelector.
 """
 
@@ -35,7 +35,7 @@ _MAX_PREFIX = 253
 
 
 def must_be(words: str) -> WrapValidator:
-    """Say what a value must be, instead of all that is wrong with it."""
+    """Replace pydantic's errors by one that says what the value must be."""
 
     def check(value: Any, parse: Callable[[Any], Any]) -> Any:
         try:
@@ -47,7 +47,7 @@ def must_be(words: str) -> WrapValidator:
 
 
 def checked_as(kind: Any) -> GetPydanticSchema:
-    """Take any collection that the annotation allows, and make it one of this kind."""
+    """Accept any collection that the annotation allows, and convert it to this type."""
     return GetPydanticSchema(lambda _, build: build(Annotated[kind, Strict(strict=False)]))
 
 
@@ -64,7 +64,7 @@ def _check_name(text: str) -> str:
 
 
 def check_label(text: Any) -> Any:
-    """Check what could be the value of a label, if it is a string."""
+    """Check a value of a label, if it is a string."""
     if isinstance(text, str) and text and not _PART.fullmatch(text):
         raise _refuse("must be up to 63 letters and digits, with '-', '_' or '.' only inside")
     return text
@@ -100,7 +100,7 @@ def _check_values(item: LabelRequirement) -> LabelRequirement:
 
 @with_config(STRICT)
 class LabelSelector(TypedDict, total=False):
-    """Labels as the Kubernetes API has them (meta/v1 LabelSelector)."""
+    """A label selector of the Kubernetes API (meta/v1 LabelSelector)."""
 
     matchLabels: Mapping[Name, Label]
     matchExpressions: Annotated[
@@ -111,14 +111,14 @@ class LabelSelector(TypedDict, total=False):
 
 @with_config(STRICT)
 class NamedExpression(TypedDict):
-    """A condition as the Kubernetes API has it (admissionregistration.k8s.io/v1)."""
+    """A match condition of the Kubernetes API (admissionregistration.k8s.io/v1)."""
 
     name: Name
     expression: Annotated[str, must_be("a string"), AfterValidator(_check_expression)]
 
 
 def _spell_selector(value: Any) -> Any:
-    """Return criteria as in ``labels=`` as a LabelSelector, which is left as it is."""
+    """Convert filters as in ``labels=`` to a LabelSelector; return a LabelSelector unchanged."""
     if not isinstance(value, Mapping):
         raise PydanticCustomError("kind_type", "must be a mapping of labels, or a LabelSelector")
     if value.keys() & LabelSelector.__annotations__.keys():
@@ -127,8 +127,8 @@ def _spell_selector(value: Any) -> Any:
         if not isinstance(criterion, (str, MetaFilterToken)):
             raise PydanticCustomError(
                 "kind_type",
-                "must have a string, PRESENT or ABSENT for {key}: only the API server knows the "
-                "labels of namespaces",
+                "must have a string, PRESENT or ABSENT for {key}: the API server checks the labels "
+                "of namespaces, and cannot call functions",
                 {"key": repr(key)},
             )
     return {"matchExpressions": build_expressions(value)}
@@ -154,7 +154,7 @@ def _name_conditions(items: list[NamedExpression]) -> tuple[MatchCondition, ...]
     if len(items) > MAX_CONDITIONS:
         raise _refuse(f"must be at most {MAX_CONDITIONS} conditions")
     if len({item["name"] for item in items}) < len(items):
-        raise _refuse("must have a name of its own for each condition")
+        raise _refuse("must have a different name for each condition")
     return tuple(MatchCondition(**item) for item in items)
 
 
@@ -173,7 +173,7 @@ MatchConditions = Annotated[
 
 
 def build_expressions(labels: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return label criteria as the API server has them; callbacks are left out (ADM-19, 21)."""
+    """Convert label filters for the API server, without functions (ADM-19, 21)."""
     expressions: list[dict[str, Any]] = []
     for key, criterion in (labels or {}).items():
         if criterion is PRESENT:

@@ -1,7 +1,7 @@
-"""What monitoring sees of an operator: metrics in the formats of Prometheus.
+"""The metrics of an operator, in the formats of Prometheus.
 
 Flow: :func:`webop.metrics.exposition.expose` → the definitions in
 :mod:`webop.metrics.definitions`, each with a function that reads its values from the operator →
-the text. Nothing of it runs between scrapes: counters are in :mod:`webop.counters`, gauges are read
-when they are asked for.
+the text. Nothing here runs between scrapes: counters are in :mod:`webop.counters`, gauges are read
+at each scrape.
 """

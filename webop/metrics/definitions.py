@@ -1,11 +1,11 @@
-"""Each metric: its name, its labels, what it means, and where its values come from.
+"""The definition of each metric: its name, its labels, its meaning, and its values.
 
-Names begin with ``webop_`` and go on as those of controller-runtime. Without this prefix are those
-that mean exactly what the metrics of client-go mean: existing dashboards and alerts fit them.
+Names begin with ``webop_`` and continue like those of controller-runtime. Metrics without this
+prefix mean exactly the same as those of client-go, so existing dashboards and alerts work.
 
-Label values are bounded: ids of handlers, kinds, methods, statuses, words. There are no names of
-objects, no namespaces, no values: for the watches of several namespaces, it is the sum or the
-worst.
+Label values are bounded: ids of handlers, kinds, methods, statuses, fixed words. No label has names
+of objects, namespaces or values. For the watches of several namespaces, the value is the sum or the
+worst one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _USUAL_REJECTIONS = ("denied", "error", "overloaded", "timeout", "unavailable")
 
 
 class MetricType(Enum):
-    """The types of Prometheus that are in use here."""
+    """The types of Prometheus that webop uses."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -47,11 +47,11 @@ class Definition(NamedTuple):
     """One metric.
 
     Attributes:
-        name: as it is scraped; of a histogram, without ``_bucket``, ``_count`` and ``_sum``.
-        type: what it is.
-        labels: the names of its labels.
-        text: what it means.
-        read: returns its values by labels; of a histogram, its timings; None if there are none.
+        name: the name; of a histogram, without ``_bucket``, ``_count`` and ``_sum``.
+        type: the type.
+        labels: the names of the labels.
+        text: the meaning.
+        read: returns the values by labels; of a histogram, the timings; None if there are none.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Definition(NamedTuple):
 
 
 def is_acting(operator: Operator) -> bool:
-    """Tell whether handlers of objects are called."""
+    """Return whether this replica calls handlers for objects."""
     return operator.is_started and operator.context.pausing.is_active
 
 
 def read_calls(operator: Operator) -> Values:
     """Return the calls of handlers by handler, type and outcome."""
-    registry, counted = operator.context.registry, operator.context.tally.count_outcomes()
+    registry, counted = operator.context.registry, operator.context.counters.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
-    # From the beginning: Prometheus does not see an increase in what begins with 1.
+    # Begin with 0: Prometheus would not see an increase in a series that begins with 1.
     known = dict.fromkeys(chain.from_iterable((*changes, *reviews)), 0)
     return {**known, **counted}
 
@@ -82,9 +82,9 @@ def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
 
 
 def read_rejections(operator: Operator) -> Values:
-    """Return the requests that were not allowed, by webhook and reason."""
+    """Return the number of requests that were not allowed, by webhook and reason."""
     known = product(operator.webhooks.review.ids, _USUAL_REJECTIONS)
-    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.tally.rejections}
+    return {**dict.fromkeys(known, 0), **operator.webhooks.hosting.counters.rejections}
 
 
 def read_watches(operator: Operator) -> Values:
@@ -110,7 +110,7 @@ def read_watch_ages(operator: Operator) -> Values:
 
 
 def list_streams(operator: Operator) -> list[Stream]:
-    """Return the streams of objects; none while the operator does not run."""
+    """Return the streams of objects; none if the operator does not run."""
     observer = operator.observer if operator.is_started else None
     return list(observer.streams) if observer else []
 
@@ -132,7 +132,7 @@ def read_objects(operator: Operator) -> Values:
 
 
 def read_ages(operator: Operator) -> Values:
-    """Return for how long one object has been in a state, by resource and state."""
+    """Return the longest time of an object in a state, by resource and state."""
     ages: dict[Labels, float] = {}
     timed = {phase.name.lower() for phase in (Phase.HELD, Phase.WAITING, Phase.WORKING)}
     for labels, _, age in _measure_objects(operator):
@@ -151,7 +151,7 @@ def _read_waiting_requests(operator: Operator) -> Values:
 
 
 def read_calls_in_flight(operator: Operator) -> Values:
-    """Return the reviews that are being judged, by webhook."""
+    """Return the number of reviews in progress, by webhook."""
     calls = operator.webhooks.hosting.gate.calls
     return {(key,): calls.get(key, 0) for key in operator.webhooks.review.ids}
 
@@ -197,13 +197,13 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_ready", _GAUGE, ()),
-        "1 if reviews and objects are served, as /readyz says; else 0.",
+        "1 if this replica is ready, as /readyz reports; else 0.",
         lambda operator: {(): float(not operator.list_obstacles())},
     ),
     Definition(
         *("webop_acting", _GAUGE, ()),
-        "1 if this replica calls handlers of objects, 0 if it stands by, is paused, or does not "
-        "run.",
+        "1 if this replica calls handlers for objects, 0 if it is a standby, is paused, or does "
+        "not run.",
         lambda operator: {(): is_acting(operator)},
     ),
     Definition(
@@ -213,87 +213,87 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_handler_calls_total", _COUNTER, ("handler", "type", "outcome")),
-        "Calls of handlers that have ended. Types: activity, change, daemon, event, index, timer, "
+        "Finished calls of handlers. Types: activity, change, daemon, event, index, timer, "
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
-        "denied (a webhook refused the request); ignored (an error without consequences); "
-        "cancelled. All sub-handlers of a handler are counted as one: parent/*.",
+        "denied (a webhook denied the request); ignored (an error without consequences); "
+        "cancelled. All sub-handlers of a handler count as one: parent/*.",
         read_calls,
     ),
     Definition(
         *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
-        "How long these calls took. Sync handlers: including the wait for a thread.",
-        lambda operator: operator.context.tally.durations,
+        "Duration of these calls. For sync handlers, including the wait for a thread.",
+        lambda operator: operator.context.counters.durations,
     ),
     Definition(
         *("webop_objects", _GAUGE, ("resource", "state")),
-        "Known objects. States: idle; held (handlers wait until indexes are filled); waiting (for "
-        "a turn); working (a worker has it, handlers included); resting (until a retry is due).",
+        "Known objects. States: idle; held (until indexes are filled); waiting (for a slot); "
+        "working (a worker processes it, handlers included); resting (until a retry is due).",
         read_objects,
     ),
     Definition(
         *("webop_objects_oldest_seconds", _GAUGE, ("resource", "state")),
-        "For how long one object has been held, waiting, or working: that with the longest time.",
+        "Longest time that an object has been held, waiting, or working.",
         read_ages,
     ),
     Definition(
         *("webop_watches", _GAUGE, ("resource", "state")),
-        "Watches, those of the framework included. States: listing; watching; reconnecting.",
+        "Watches, including those of webop itself. States: listing; watching; reconnecting.",
         read_watches,
     ),
     Definition(
         *("webop_watch_age_seconds", _GAUGE, ("resource",)),
-        "For how long the stream of a watch has been open; 0 if it is not. Of several namespaces: "
-        "the youngest one.",
+        "Time since the stream of a watch was opened; 0 if it is not open. For several "
+        "namespaces: the youngest stream.",
         read_watch_ages,
     ),
     Definition(
         *("webop_watch_restarts_total", _COUNTER, ("resource", "reason")),
-        "Streams of watches that are over. Reasons: ended (as API servers end them after some "
-        "minutes), failed (any error).",
+        "Ended streams of watches. Reasons: ended (API servers end them after some minutes), "
+        "failed (any error).",
         lambda operator: operator.client.tally.restarts,
     ),
     Definition(
         *("rest_client_requests_total", _COUNTER, ("method", "code")),
         "Requests to the API server by HTTP method (WATCH for the streams of watches) and status; "
-        "<error> if there was no answer. Each retry counts.",
+        "<error> if there was no response. Each retry counts.",
         lambda operator: operator.client.tally.codes,
     ),
     Definition(
         *("rest_client_request_duration_seconds", _HISTOGRAM, ("verb",)),
-        "How long these requests took, by the same methods; WATCH: until the stream was accepted.",
+        "Duration of these requests, by the same methods; WATCH: until the stream was accepted.",
         lambda operator: operator.client.tally.durations,
     ),
     Definition(
         *("webop_client_slot_wait_seconds", _HISTOGRAM, ("resource",)),
-        "For how long requests about objects waited for a slot; most do not wait, and are not "
+        "Time that requests about objects waited for a slot. Requests that do not wait are not "
         "counted.",
         lambda operator: operator.client.tally.waits,
     ),
     Definition(
         *("webop_client_slots_busy", _GAUGE, ("resource",)),
-        "Requests about objects that are being made now: 16 of a resource at most. "
+        "Requests about objects in progress: at most 16 per resource. "
         "Resources handlers, reviews: those of the client of handlers.",
         _read_busy_slots,
     ),
     Definition(
         *("webop_client_slots_waiting", _GAUGE, ("resource",)),
-        "Requests about objects that wait for a slot now.",
+        "Requests about objects that wait for a slot.",
         _read_waiting_requests,
     ),
     Definition(
         *("webop_webhook_latency_seconds", _HISTOGRAM, ("webhook",)),
-        "How long reviews took, from the head of the request to the verdict. (all): reviews that "
-        "name no webhook; (unknown): those of webhooks that do not exist.",
-        lambda operator: operator.webhooks.hosting.tally.durations,
+        "Duration of reviews, from the head of the request to the response. (all): reviews that "
+        "name no webhook; (unknown): reviews for webhooks that do not exist.",
+        lambda operator: operator.webhooks.hosting.counters.durations,
     ),
     Definition(
         *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),
-        "Reviews that a webhook is judging now.",
+        "Reviews in progress.",
         read_calls_in_flight,
     ),
     Definition(
         *("webop_webhook_rejections_total", _COUNTER, ("webhook", "reason")),
-        "Requests that were not allowed. Reasons: denied (by a handler, as it is meant to); error "
+        "Requests that were not allowed. Reasons: denied (by a handler, on purpose); error "
         "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
         "unknown_webhook; malformed; too_large; slow_request.",
         read_rejections,
@@ -306,22 +306,22 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_event_loop_lag_seconds", _HISTOGRAM, ()),
-        "How late the event loop did what was due, measured twice a second.",
+        "Delay of the event loop, measured twice a second.",
         lambda operator: operator.loop_lag,
     ),
     Definition(
         *("webop_threads", _GAUGE, ("pool",)),
-        "How many sync handlers can run at once. Pools: handlers, daemons, admission.",
+        "Number of sync handlers that can run at once. Pools: handlers, daemons, admission.",
         _read_sizes,
     ),
     Definition(
         *("webop_threads_busy", _GAUGE, ("pool",)),
-        "How many sync handlers run now; those that were given up on and still run count, too.",
+        "Number of running sync handlers, including those that run on after their timeout.",
         _read_busy_threads,
     ),
     Definition(
         *("webop_threads_queued", _GAUGE, ("pool",)),
-        "How many sync handlers wait for a thread.",
+        "Number of sync handlers that wait for a thread.",
         _read_queued_calls,
     ),
 )

@@ -1,4 +1,4 @@
-"""A scrape: from the values of an operator to the text in the format that the client accepts."""
+"""A scrape: format the metrics of an operator as text, as the client accepts it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BUCKETS = [*map(str, BOUNDS), "+Inf"]
 
 
 class OperatorCollector:
-    """The metrics of one operator, then those of the process in prometheus-client's own registry.
+    """The metrics of one operator, then those in prometheus-client's own registry.
 
-    The latter are what prometheus-client knows of the process, and what handlers have defined:
-    ``prometheus_client.Counter("orders", "…")`` is all that a metric of the user's own needs.
+    The latter are metrics of the process, and those that users define:
+    ``prometheus_client.Counter("orders", "…")`` is enough.
 
     Args:
-        operator: what is measured; None if there is none yet.
-        with_others: whether the latter are wanted.
+        operator: the operator; None if there is none yet.
+        with_others: whether to include the latter.
     """
 
     def __init__(self, operator: Operator | None, *, with_others: bool = True) -> None:
@@ -45,7 +45,7 @@ class OperatorCollector:
         self._with_others = with_others
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics; errors in those of others do not hide ours."""
+        """Yield all metrics; errors in foreign ones do not hide ours."""
         names = set()
         if self._operator is not None:
             for definition in DEFINITIONS:
@@ -56,29 +56,29 @@ class OperatorCollector:
             for family in REGISTRY.collect() if self._with_others else ():
                 if family.name not in names:
                     yield family
-        except Exception:  # noqa: BLE001 - of others; it is logged
-            _complain("A collector in the registry of prometheus_client has failed.")
+        except Exception:  # noqa: BLE001 - in foreign code; it is logged
+            _log_failure("A collector in the registry of prometheus_client has failed.")
 
 
 def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
     """Return the metrics as text, and the type of the text.
 
     Args:
-        operator: what is measured; None if there is none yet.
-        accept: the header: OpenMetrics if it asks for that, else the text format of Prometheus.
+        operator: the operator; None if there is none yet.
+        accept: the Accept header: OpenMetrics if requested, else the text format of Prometheus.
     """
     try:
         encode, content_type = choose_encoder(accept)
-    except TypeError:  # the version is not a number
+    except TypeError:  # the version in the header is not a number
         encode, content_type = choose_encoder("")
     try:
         return encode(OperatorCollector(operator)), content_type
-    except Exception:  # noqa: BLE001 - of others; it is logged
-        _complain("Metrics in the registry of prometheus_client are not valid.")
+    except Exception:  # noqa: BLE001 - in foreign code; it is logged
+        _log_failure("Metrics in the registry of prometheus_client are not valid.")
         return encode(OperatorCollector(operator, with_others=False)), content_type
 
 
-def _complain(text: str) -> None:
+def _log_failure(text: str) -> None:
     logger.log(_once.choose_level(text), text, exc_info=True)
 
 

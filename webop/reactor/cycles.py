@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
-from webop.handling.handler_states import HandlerState, Progress, build_mark
+from webop.handling.handler_states import HandlerState, Progress, digest_essence
 from webop.handling.handlers import Reason
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
@@ -58,9 +58,9 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
         commit=commits.add,
-        tally=ctx.operator.tally,
-        standing=cycle.standing,
-        goes_on=lambda: not obj.keeper.is_stopped,
+        counters=ctx.operator.counters,
+        status=cycle.standing,
+        may_continue=lambda: not obj.keeper.is_stopped,
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # it matches no more
         del cycle.standing.failures[key]
@@ -145,7 +145,7 @@ class _Commits:
     def mark(self, progress: Progress, keys: Iterable[str]) -> None:
         """Note in the progress of these handlers which state they were called for."""
         if self._seen is not None:
-            progress.mark(keys, build_mark(self._seen.restore()))
+            progress.set_seen(keys, digest_essence(self._seen.restore()))
 
     def subtract_from(self, patch: Patch) -> None:
         """Remove from a patch what is written; users may have changed the object since then."""
@@ -207,9 +207,9 @@ def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cy
     cause, essence = plan.cause, plan.cause.new
     states = progress.list_all(body=cause.body, storage=storage)
     if any(state.seen for state in states):
-        mark = build_mark(cause.new)
+        digest = digest_essence(cause.new)
         if cause.reason is Reason.UPDATE:
-            progress.renew(mark)
-        elif cause.reason is Reason.CREATE and any(state.is_outdated(mark) for state in states):
+            progress.restart_outdated(digest)
+        elif cause.reason is Reason.CREATE and any(state.is_outdated(digest) for state in states):
             essence = {}
     return Cycle(cause.reason, essence, frozenset(progress), find_current_span())

@@ -64,8 +64,8 @@ class Processor:
         self._event_options = CallOptions(
             settings,
             default_errors=ErrorsMode.IGNORED,
-            tally=ctx.operator.tally,
-            goes_on=lambda: ctx.operator.pausing.is_active,
+            counters=ctx.operator.counters,
+            may_continue=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
@@ -207,7 +207,7 @@ class Processor:
         progress = Progress.start(handlers)
         options = self._event_options
         if event_type == "DELETED":  # nobody sees it again
-            options = replace(options, goes_on=lambda: True)
+            options = replace(options, may_continue=lambda: True)
         deliver_results(await execute(handlers, cause, progress, options), cause.patch)
         if not cause.patch or event_type == "DELETED":
             return

@@ -143,8 +143,8 @@ def start_in_background(
     options = CallOptions(
         operator.settings,
         success_level=logging.DEBUG if is_timer else logging.INFO,
-        tally=operator.tally,
-        standing=background.standing,
+        counters=operator.counters,
+        status=background.standing,
     )
     run = Run(ctx, obj, background, handler, stopper, cause, options)
     loop = asyncio.get_running_loop()

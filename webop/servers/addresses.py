@@ -1,4 +1,4 @@
-"""Where webhook servers are reached: the addresses and the URLs that are told to their clients."""
+"""The addresses and URLs by which clients reach webhook servers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def get_reachable_address(addr: str) -> str:
-    """Return where to connect to for a server that listens on an address.
+    """Return the address to connect to for a server that listens on an address.
 
-    One can listen on the catch-all addresses, but not connect to them.
+    Clients cannot connect to catch-all addresses (0.0.0.0, ::); use the loopback for these.
     """
     if not addr:
         return "localhost"

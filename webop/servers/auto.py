@@ -1,4 +1,4 @@
-"""Webhook servers that look at the cluster first, and choose how it can reach this host."""
+"""Webhook servers that detect the kind of cluster and choose how it can reach this host."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _SERVERS: dict[ClusterKind, type[WebhookServer]] = {
     ClusterKind.DOCKER_DESKTOP: WebhookDockerDesktopServer,
 }
 
-# Seconds. The login and the retries of the client are within; longer than that, nobody is served.
+# Seconds, including the login and the client's retries; meanwhile, no reviews are served.
 _DETECTION_LIMIT = 30.0
 
 
 class WebhookAutoServer(WebhookServer):
-    """A server that knows K3d, Minikube and Docker Desktop (manual, "Servers and tunnels").
+    """A server that detects K3d, Minikube and Docker Desktop (manual, "Servers and tunnels").
 
-    For these, it is as :class:`~webop.WebhookK3dServer`, etc. For all others, and without
-    a cluster, it is a plain :class:`~webop.WebhookServer`. It never tunnels.
+    For these, it acts as :class:`~webop.WebhookK3dServer`, etc.; for other clusters, and without
+    a cluster, as a plain :class:`~webop.WebhookServer`. It never opens a tunnel.
 
-    The parameters are those of the plain server; a given ``host`` or ``addr`` wins.
+    It has the parameters of the plain server; a given ``host`` or ``addr`` wins.
     """
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Serve as the server for the cluster does (:meth:`WebhookServer.serve`)."""
+        """Serve like the server for the detected cluster (:meth:`WebhookServer.serve`)."""
         if not self.host:
             chosen = await _choose_server() or WebhookServer
             self.DEFAULT_HOST, self.DEFAULT_ADDR = chosen.DEFAULT_HOST, chosen.DEFAULT_ADDR  # type: ignore[misc]
@@ -55,14 +55,14 @@ class WebhookAutoServer(WebhookServer):
 
 
 class WebhookAutoTunnel(BaseWebhookServer):
-    """A server for the local clusters that are known, and a tunnel for all others.
+    """A server for known local clusters, and a tunnel for all others.
 
-    See :class:`~webop.WebhookAutoServer` and :class:`~webop.WebhookNgrokTunnel`; to set more than
-    the address, use one of them.
+    See :class:`~webop.WebhookAutoServer` and :class:`~webop.WebhookNgrokTunnel`. Use one of them to
+    set more than the address.
 
     Args:
-        addr: the address to listen on; of the tunnel, for its local server.
-        port: the port to listen on; 9443 by default; 0 takes a free one.
+        addr: the address to listen on.
+        port: the port to listen on; 9443 by default; 0 for a free one.
         path: the root path of the URLs; none by default.
     """
 
@@ -75,7 +75,7 @@ class WebhookAutoTunnel(BaseWebhookServer):
         self.path = path
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Serve by the server for the cluster, or by a tunnel."""
+        """Serve by the server for the detected cluster, or by a tunnel."""
         chosen = await _choose_server() or WebhookNgrokTunnel
         server = chosen(addr=self.addr, port=self.port, path=self.path)
         async with contextlib.aclosing(server.serve(fn)) as configs:
@@ -84,22 +84,22 @@ class WebhookAutoTunnel(BaseWebhookServer):
 
 
 async def _choose_server() -> type[WebhookServer] | None:
-    """Return the server for the cluster; None if it is not one of those that are known."""
+    """Return the server for the cluster; None for an unknown kind of cluster."""
     cluster = get_hosting().cluster
     if cluster is None:
-        logger.info("There is no cluster to detect the kind of.")
+        logger.info("Cannot detect the kind of cluster: the operator has no access to a cluster.")
         return None
     try:
         async with asyncio.timeout(_DETECTION_LIMIT):
             kind = await _detect(cluster)
     except (TimeoutError, WebopError) as exc:
-        reason = str(exc) or f"no answer in {_DETECTION_LIMIT:g} s"
-        logger.warning("The kind of the cluster cannot be detected: %s", reason)
+        reason = str(exc) or f"no response in {_DETECTION_LIMIT:g} s"
+        logger.warning("Cannot detect the kind of cluster: %s", reason)
         return None
     if kind is None:
-        logger.info("The cluster is none of those that are detected: %s.", ", ".join(ClusterKind))
+        logger.info("The cluster is none of the known local ones: %s.", ", ".join(ClusterKind))
         return None
-    logger.info("The cluster is detected to be %s.", kind)
+    logger.info("Detected a local cluster: %s.", kind)
     return _SERVERS[kind]
 
 
@@ -111,7 +111,7 @@ async def _detect(cluster: ClusterAccess) -> ClusterKind | None:
         try:
             kind = detect_by_certificate(read_names(certificate))
         except ValueError as exc:
-            logger.warning("The certificate of the API server cannot be read: %s", exc)
+            logger.warning("Cannot read the certificate of the API server: %s", exc)
         else:
             if kind is not None:
                 return kind

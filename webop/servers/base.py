@@ -1,8 +1,8 @@
-"""What a webhook server is to the framework, and the framework to a webhook server.
+"""The interface between the framework and webhook servers.
 
-A server takes reviews from the API servers by whatever way it has, calls the given function with
-them, and yields the configs by which the API servers reach it (manual, "Custom servers/tunnels").
-This module is imported by users' handler files: it costs nothing to import.
+A webhook server receives reviews from API servers, calls the framework's function with each, and
+yields the configs by which API servers reach it (manual, "Custom servers/tunnels"). Users' handler
+files import this module, so it must be cheap to import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 class UserInfo(TypedDict, total=False):
-    """Who has sent a request to the API server: the ``userInfo`` of a review.
+    """The user who sent a request to the API server: the ``userInfo`` of a review.
 
     The fields are those of UserInfo in authentication.k8s.io/v1.
     """
@@ -33,7 +33,7 @@ class UserInfo(TypedDict, total=False):
 
 
 class WebhookClientConfigService(TypedDict, total=False):
-    """A Kubernetes Service that leads to the webhook server; ``path`` and ``port`` may be absent.
+    """The Kubernetes Service in front of the webhook server; ``path`` and ``port`` are optional.
 
     The fields are those of ServiceReference in admissionregistration.k8s.io/v1.
     """
@@ -47,7 +47,7 @@ class WebhookClientConfigService(TypedDict, total=False):
 class WebhookClientConfig(TypedDict, total=False):
     """How API servers reach the webhook server: the ``clientConfig`` of managed webhooks.
 
-    Either ``url`` or ``service``; the ids of the handlers are appended to the path of either.
+    It has either ``url`` or ``service``. The ids of the handlers are appended to the path.
     """
 
     url: str | None
@@ -57,10 +57,10 @@ class WebhookClientConfig(TypedDict, total=False):
 
 
 def check_generator(value: Any, what: str) -> None:
-    """Refuse what a function has returned that must be an asynchronous generator.
+    """Check that a function has returned an asynchronous generator.
 
     Raises:
-        ConfigurationError: it is none; the function has ``return`` instead of ``yield``.
+        ConfigurationError: it has not, such as a function with ``return`` instead of ``yield``.
     """
     if not isinstance(value, AsyncIterable):
         if asyncio.iscoroutine(value):
@@ -75,7 +75,7 @@ class WebhookFn(Protocol):
     """The framework's function that webhook servers call with each review.
 
     Raises:
-        ReviewError: this is not a usable review; its ``status`` is what to answer over HTTP.
+        ReviewError: this is not a usable review; respond with its HTTP ``status``.
     """
 
     async def __call__(
@@ -86,35 +86,35 @@ class WebhookFn(Protocol):
         headers: Headers | None = None,
         sslpeer: SSLPeer | None = None,
     ) -> dict[str, Any]:
-        """Judge an AdmissionReview with a request; return the one with the response.
+        """Judge an AdmissionReview with a request; return an AdmissionReview with the response.
 
         Args:
-            request: the review as it came, parsed from JSON.
-            webhook: the id of the only handler to run; None runs all that match.
-            headers: of the HTTP request; given to the handlers.
+            request: the review, parsed from JSON.
+            webhook: the id of the handler to call; None calls all that match.
+            headers: of the HTTP request, for the handlers.
             sslpeer: the verified client certificate, as ``ssl.SSLSocket.getpeercert()`` has it.
         """
         ...
 
 
 class WebhookServerProtocol(Protocol):
-    """Anything that serves webhooks: a coroutine-generator function or a callable object.
+    """Anything that serves webhooks: an async generator function or a callable object.
 
-    Optionally, it is an async context manager: whatever its ``__aenter__`` returns is then called
-    instead, and its ``__aexit__`` cleans up (manual, "System resource cleanup").
+    It can be an async context manager. Then the result of its ``__aenter__`` is called, and its
+    ``__aexit__`` cleans up (manual, "System resource cleanup").
     """
 
     def __call__(self, fn: WebhookFn, /) -> AsyncIterator[WebhookClientConfig]:
-        """Serve until closed, yielding a config at first and whenever the endpoint changes."""
+        """Serve until closed; yield a config at first, and again whenever it changes."""
         ...
 
 
 class BaseWebhookServer(abc.ABC):
-    """What all webhook servers of webop have in common; a subclass has :meth:`serve`.
+    """The base class of webop's webhook servers; subclasses implement :meth:`serve`.
 
-    Each call of the server runs :meth:`serve` in one task of its own, and returns an iterator of
-    what that yields. The task is cancelled when the iterator is closed, and when the context of
-    the server is left (manual, "System resource cleanup"): iterators that wait then end.
+    Each call of the server runs :meth:`serve` in a separate task and returns an iterator over the
+    configs that it yields. The task is cancelled when the iterator is closed, and when the context
+    of the server is left (manual, "System resource cleanup"); waiting iterators then end.
     """
 
     def __init__(self) -> None:
@@ -123,21 +123,21 @@ class BaseWebhookServer(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Serve reviews by a function until cancelled; clean up then.
+        """Call a function for each review until cancelled; then clean up.
 
         Yields:
             The config for the API servers, at first and whenever it changes. The code after a
-            ``yield`` runs when the operator has taken the config.
+            ``yield`` runs when the operator has received the config.
 
         Raises:
-            ConfigurationError: it cannot be started with these options.
+            ConfigurationError: the server cannot start with these options.
         """
 
     def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
-        """Serve reviews by a function until the returned generator is closed.
+        """Call a function for each review until the returned generator is closed.
 
         Raises:
-            ConfigurationError: (on the first step) it cannot be started with these options.
+            ConfigurationError: (on the first step) the server cannot start with these options.
         """
         return self._run(fn)
 
@@ -175,10 +175,10 @@ class BaseWebhookServer(abc.ABC):
             self._ending.discard(task)
 
     async def _stop(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Cancel each task once, as a second time would cut its cleaning up; wait for their ends.
+        """Cancel each task once, as a second time would interrupt its cleanup; wait for all.
 
-        What was cancelled is remembered here: ``cancelling()`` is also true while a timeout inside
-        of the task expires.
+        The cancelled tasks are remembered, as ``cancelling()`` is also true while a timeout inside
+        the task expires.
         """
         for task in tasks - self._ending:
             self._ending.add(task)

@@ -1,6 +1,6 @@
-"""From the bytes of a review to its JSON, at a bounded cost of time and memory.
+"""Decode the JSON of a review at a bounded cost of time and memory.
 
-Decoded, a text like ``[],[],…`` takes thirty times its size, and a decoder holds up the event loop
+Decoded, a text like ``[],[],…`` takes thirty times its size, and a decoder blocks the event loop
 even from a thread. So the values are counted before they are decoded.
 """
 
@@ -14,15 +14,15 @@ import orjson
 from webop.errors import ReviewError
 
 # Values in a review: the commas and opening brackets outside of strings. An object in etcd has
-# 1.5 MiB at most, an update comes with two states of it, and objects that are nothing but short
-# fields and their managers' notes have 9 bytes per value: 350 000 values. As many as are allowed
-# here take 110 MiB and 0.3 s at most, whatever they are.
+# at most 1.5 MiB, an update has two states of it, and objects of nothing but short fields and
+# ``managedFields`` have 9 bytes per value: 350 000 values. The number allowed here takes at most
+# 110 MiB and 0.3 s.
 _MAX_VALUES = 400_000
-# The deepest that orjson encodes, which is a cheap way to find it out. Whatever handlers and we do
-# with an object of this depth, Python does not end its recursion.
+# The limit of orjson's encoder, which is a cheap way to check the depth. Objects of this depth
+# never exceed Python's recursion limit.
 _MAX_DEPTH = 254
-# A text takes ten times its size at most, unless it has values of less than 10 bytes: these take
-# 100 bytes.
+# Decoded, a text takes at most ten times its size, or 100 bytes for each value of less than
+# 10 bytes.
 _VALUE_SIZE = 10
 _CONTENT = bytes(set(range(256)) - set(b'"{[,'))
 _ALL_BUT_VALUES = bytes(set(range(256)) - set(b"{[,"))
@@ -31,11 +31,13 @@ _ALL_BUT_VALUES = bytes(set(range(256)) - set(b"{[,"))
 def decode_review(body: bytes, hold: Callable[[int], None]) -> dict[str, Any]:
     """Decode the JSON of a review.
 
-    ``hold`` is called with what the review counts for in memory beyond the size of its text; it may
-    refuse that.
+    Args:
+        body: the bytes of the request.
+        hold: is called with the memory to count beyond the size of the text, in units of text
+            bytes; it may raise.
 
     Raises:
-        ReviewError: this is not JSON, or not an object, or too complex.
+        ReviewError: the body is not JSON, not an object, or too complex.
     """
     values = body.translate(None, _ALL_BUT_VALUES)
     count = len(values)
@@ -58,7 +60,7 @@ def decode_review(body: bytes, hold: Callable[[int], None]) -> dict[str, Any]:
 
 
 def _count_values(body: bytes) -> int:
-    """Count the values of a JSON text, or its strings if there are too many of them."""
+    """Count the values of a JSON text; only its strings, if these exceed the limit."""
     text = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _CONTENT)
     strings = text.count(b'"') // 2
     return strings if strings > _MAX_VALUES else len(b"".join(text.split(b'"')[::2]))

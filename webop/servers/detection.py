@@ -1,7 +1,7 @@
-"""Which local cluster it is, by what its API server tells of itself (pure).
+"""Detect the kind of a local cluster by its API server's certificate and version (pure).
 
-The rules are those that users of Kopf rely on: certificates first, as they can be seen without
-any permission; the version, where the certificate says nothing.
+The rules are Kopf's: the certificate first, as it can be read without permissions; then the
+version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClusterKind(enum.StrEnum):
-    """Local clusters that know the host they run on by a name of their own."""
+    """Local clusters that have a special name for the host they run on."""
 
     K3D = "k3d"
     MINIKUBE = "minikube"
@@ -23,10 +23,10 @@ class ClusterKind(enum.StrEnum):
 
 
 def detect_by_certificate(names: CertificateNames) -> ClusterKind | None:
-    """Recognise a cluster by the certificate of its API server.
+    """Detect a cluster by the certificate of its API server.
 
-    K3s signs by its own CA ("k3s-server-ca@1700000000") for "k3s"; Minikube by
-    "minikubeCA" for "minikube"; that of Docker Desktop is for "docker-for-desktop", among others.
+    K3s: the name "k3s", signed by a CA such as "k3s-server-ca@1700000000". Minikube: the name
+    "minikube", signed by "minikubeCA". Docker Desktop: the name "docker-for-desktop".
     """
     if names.common_name == "k3s" or "k3s" in names.organizations:
         return ClusterKind.K3D
@@ -42,6 +42,6 @@ def detect_by_certificate(names: CertificateNames) -> ClusterKind | None:
 
 
 def detect_by_version(version: Mapping[str, Any]) -> ClusterKind | None:
-    """Recognise a cluster by the answer of ``/version``: that of K3s is like "v1.36.3+k3s1"."""
+    """Detect a cluster by the response of ``/version``; K3s has "v1.36.3+k3s1", for example."""
     is_k3s = "+k3s" in str(version.get("gitVersion", ""))
     return ClusterKind.K3D if is_k3s else None

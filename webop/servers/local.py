@@ -1,7 +1,7 @@
-"""Webhook servers that listen on a port of this host: a plain one, and for local clusters.
+"""Webhook servers that listen on a port of this host: a plain one, and those for local clusters.
 
-They are named in users' handler files (``settings.admission.server = webop.WebhookServer()``),
-so what makes them work (uvicorn, cryptography) is imported when they start.
+Users' handler files import this module (``settings.admission.server = webop.WebhookServer()``), so
+uvicorn and cryptography are imported only when a server starts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HOST = re.compile(r"[-\w.]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, or an IPv6 addre
 
 
 class _ContradictionError(ConfigurationError, ValueError):
-    """Options that exclude each other; Kopf raises ValueError."""
+    """Two options exclude each other; a ValueError, too, as in Kopf."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,38 +50,38 @@ class WebhookServer(BaseWebhookServer):
     serves until its generator is closed.
 
     Args:
-        addr: the address to listen on; empty for all interfaces. By default, that is "localhost",
-            or all interfaces in a pod and with a ``host``.
-        port: the port to listen on; 9443 by default; 0 takes a free one.
+        addr: the address to listen on; empty for all interfaces. The default is "localhost", or
+            all interfaces in a pod and with ``host``.
+        port: the port to listen on; 9443 by default; 0 for a free one.
         path: the root path of the URLs; none by default.
         host: the hostname in the URLs; by default, the address.
-        cadata: the CA certificates (in PEM) for the clients to trust; not used by the server.
+        cadata: the CA certificates (PEM) that clients must trust; the server does not use them.
         cafile: the same in a file.
-        cadump: a file to write the resulting CA bundle to, e.g. for ``curl --cacert``.
-        context: a TLS context; whatever else is given here is loaded into it.
-        insecure: serve plain HTTP; Kubernetes does not connect to that.
-        certfile: the server's certificate; if there is none, a self-signed one is generated.
-        pkeyfile: its private key; by default, it is in ``certfile``, too.
-        password: what decrypts the key in the file, or encrypts the generated one.
-        extra_sans: further names and addresses to put into the self-signed certificate.
-        verify_mode: whether client certificates are asked for and required.
-        verify_cafile: the CA certificates (in PEM) to verify those of clients.
-        verify_capath: the same in a directory, as OpenSSL wants it.
+        cadump: a file to write the resulting CA bundle to, such as for ``curl --cacert``.
+        context: a TLS context; the other options are loaded into it.
+        insecure: serve plain HTTP; API servers do not connect to that.
+        certfile: the server's certificate; by default, a self-signed one is generated.
+        pkeyfile: its private key; by default, it is in ``certfile``.
+        password: decrypts the key in the file, or encrypts the generated one.
+        extra_sans: more names and addresses for the self-signed certificate.
+        verify_mode: whether client certificates are requested and required.
+        verify_cafile: the CA certificates (PEM) that verify client certificates.
+        verify_capath: the same in a directory, as OpenSSL expects it.
         verify_cadata: the same as data.
-        file_check_interval: how often, in seconds, the files are looked at for changes. Changed
-            certificates are used for new connections, with no connection refused meanwhile.
+        file_check_interval: seconds between checks of the files for changes. Changed certificates
+            are used for new connections; no connection is refused meanwhile.
 
-    Flow: :meth:`watch_certificate` puts a certificate to use and yields the CA bundle for the
-    clients; the listener starts; the config that :meth:`build_config` makes is yielded, and again
-    each time the bundle changes. Subclasses that get their certificates, or are reached, in other
-    ways override these two.
+    Flow: :meth:`watch_certificate` loads a certificate and yields the CA bundle for the clients;
+    the listener starts; the config from :meth:`build_config` is yielded, and again each time the
+    bundle changes. Override these two methods for certificates from elsewhere and for other
+    addresses.
     """
 
-    #: The hostname for the URLs if there is no ``host``; None takes the address.
+    #: The hostname for the URLs without ``host``; None for the address.
     DEFAULT_HOST: ClassVar[str | None] = None
     DEFAULT_ADDR: ClassVar[str] = "localhost"
     DEFAULT_PORT: ClassVar[int] = 9443
-    #: What the options must be, if they are given.
+    #: The types of the options.
     TYPES: ClassVar[dict[str, Any]] = {
         **dict.fromkeys(("addr", "path", "host"), str),
         "port": int,
@@ -121,14 +121,14 @@ class WebhookServer(BaseWebhookServer):
     def build_certificate(
         hostnames: Collection[str], password: str | None = None
     ) -> tuple[bytes, bytes]:
-        """Build a self-signed certificate for some hostnames and IP addresses.
+        """Build a self-signed certificate for hostnames and IP addresses.
 
-        The first hostname that is not an address becomes the common name, or else the first
-        address. The catch-all addresses (0.0.0.0, ::) are left out.
+        The first hostname that is not an address becomes the common name; without one, the first
+        address. The catch-all addresses (0.0.0.0, ::) are skipped.
 
         Args:
             hostnames: the alternative names.
-            password: what encrypts the private key.
+            password: encrypts the private key.
 
         Returns:
             The certificate and its private key, both in PEM.
@@ -137,21 +137,20 @@ class WebhookServer(BaseWebhookServer):
             from webop.servers.certificates.certs import build_certificate_self_signed  # noqa: PLC0415 - slow
         except ImportError as error:
             raise ConfigurationError(
-                f"Self-signed certificates cannot be made ({error}): `pip install cryptography`; "
-                "or give your own certificate by certfile= and pkeyfile=; "
+                f"Cannot make a self-signed certificate ({error}). Run `pip install cryptography`, "
+                "or set certfile= and pkeyfile= to your own certificate, "
                 "or use plain HTTP by insecure=True."
             ) from error
         pair = build_certificate_self_signed(hostnames, password)
         return pair.cert, pair.key
 
     async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
-        """Put a certificate to use; yield the CA bundle for the clients, again when it changes.
+        """Load a certificate; yield the CA bundle for the clients, and again when it changes.
 
-        The listener starts after the first bundle: by then, :meth:`use_certificate` must have
-        been called. It can be called again at any time. The code after a ``yield`` runs when the
-        operator has taken the config; :meth:`wait_for_trust` waits until the clusters have
-        followed. Return if nothing can change any more; the generator is closed when the server
-        is.
+        Call :meth:`use_certificate` before the first ``yield``, after which the listener starts,
+        and again for each new certificate. The code after a ``yield`` runs when the operator has
+        received the config; :meth:`wait_for_trust` waits until it is in the cluster. Return if
+        nothing can change any more. The generator is closed with the server.
 
         Yields:
             The CA certificates in PEM; None for those that clients trust by default.
@@ -172,10 +171,10 @@ class WebhookServer(BaseWebhookServer):
                     yield bundle
 
     def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:
-        """Build the config that tells the clients where the server is, and what to trust.
+        """Build the config for the clients: the address of the server and its CA bundle.
 
         Args:
-            port: the port that it listens on.
+            port: the port of the listener.
             bundle: the CA certificates in PEM; None for the default ones.
         """
         scheme = "http" if self.insecure else "https"
@@ -194,25 +193,27 @@ class WebhookServer(BaseWebhookServer):
         Args:
             cert: the certificate in PEM, with the intermediate ones after it.
             key: its private key in PEM; None if it is in the same text.
-            password: what decrypts the key.
+            password: decrypts the key.
 
         Raises:
-            ConfigurationError: a handshake has shown another certificate.
-            ssl.SSLError: this is not PEM, or they do not fit. Nothing has changed then.
+            ConfigurationError: a test handshake presents another certificate.
+            ssl.SSLError: this is not PEM, or the key does not belong to the certificate. The
+                previous certificate stays in use.
         """
         if self._contexts is not None:
             await self._contexts.use(cert, key, password)
             self._expiry.note(cert)
 
     async def wait_for_trust(self, bundle: bytes) -> None:
-        """Wait until the clusters trust these CA certificates (PEM), for a minute at most."""
+        """Wait until the cluster trusts these CA certificates (PEM), for at most a minute."""
         config = self.build_config(self._listening_port, bundle)
         try:
             # Not wait_for(): that of Python 3.11 can swallow a cancellation.
             async with asyncio.timeout(_TRUST_SECONDS):
                 await self._hosting.confirm(config)
         except TimeoutError:
-            logger.warning("The new CA bundle is not confirmed after %s s.", _TRUST_SECONDS)
+            text = "The webhook configurations do not have the new CA bundle after %g s."
+            logger.warning(text, _TRUST_SECONDS)
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Serve until cancelled (:meth:`BaseWebhookServer.serve`).
@@ -227,15 +228,15 @@ class WebhookServer(BaseWebhookServer):
         self._check_options()
         hosting = self._hosting = get_hosting()
         self._expiry = ExpiryWatch(hosting)
-        # Files are read in a thread: those of networked disks can take long.
+        # In a thread: reading from a networked disk can take long.
         self._contexts = await call_in_dedicated_thread(self._build_contexts)
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
         addr = self._get_addr()
         if not (self.addr is not None or self.host or addr == self.DEFAULT_ADDR):
             logger.warning(
-                "Webhooks are served on all interfaces, as this is a pod, but API servers are told "
-                "to call %r: set host= to the name of the Service, such as NAME.NAMESPACE.svc.",
+                "The webhook server listens on all interfaces of this pod, but API servers will "
+                "call %r. Set host= to the name of the Service, such as NAME.NAMESPACE.svc.",
                 self._get_host(),
             )
         async with contextlib.aclosing(self.watch_certificate()) as bundles:
@@ -275,30 +276,30 @@ class WebhookServer(BaseWebhookServer):
             )
         if self.host and not _HOST.fullmatch(self.host):
             raise ConfigurationError(
-                f"host= of the webhook server must be a name or an address, got {self.host!r}: "
-                "the port goes to port=, the path to path=, the scheme is always https."
+                f"host= of the webhook server must be a name or an address, got {self.host!r}. "
+                "Set the port by port= and the path by path=; the scheme is always https."
             )
 
     def _build_contexts(self) -> LiveContext | None:
-        """Return the TLS contexts, with no certificate yet; None for plain HTTP."""
+        """Return the TLS contexts, still without certificate; None for plain HTTP."""
         verification = (self.verify_cafile, self.verify_capath, self.verify_cadata)
         if not self.insecure:
             if self.verify_mode == ssl.CERT_REQUIRED and not (self.context or any(verification)):
                 raise ConfigurationError(
-                    "verify_mode=CERT_REQUIRED needs the CA certificates of the clients, or no "
-                    "client is accepted: give verify_cafile=, verify_capath= or verify_cadata=."
+                    "verify_mode=CERT_REQUIRED needs CA certificates; without them, no client is "
+                    "accepted. Set verify_cafile=, verify_capath= or verify_cadata=."
                 )
             cafile, capath, cadata = verification
             return LiveContext(
                 self.context, mode=self.verify_mode, cafile=cafile, capath=capath, cadata=cadata
             )
         if self.context is not None:
-            raise _ContradictionError("There cannot be both insecure=True and a TLS context=.")
+            raise _ContradictionError("insecure=True and context= exclude each other.")
         if self.verify_mode is not None or verification != (None, None, None):
             raise ConfigurationError(
-                "There cannot be both insecure=True and verify_mode=, verify_cafile=, "
-                "verify_capath=, or verify_cadata=: plain HTTP has no client certificates to "
-                "verify, so anybody could send reviews. Remove insecure=True, or the others."
+                "insecure=True excludes verify_mode=, verify_cafile=, verify_capath= and "
+                "verify_cadata=: plain HTTP has no client certificates, so anybody could send "
+                "reviews. Remove insecure=True, or the others."
             )
         return None
 
@@ -314,12 +315,12 @@ class WebhookServer(BaseWebhookServer):
     async def _watch_files(
         self, current: Material, own: bytes | None
     ) -> AsyncGenerator[bytes | None, None]:
-        """Follow the files; yield the CA bundle when it changes.
+        """Check the files for changes; yield the CA bundle when it changes.
 
-        The new CA certificates are trusted beside the old ones before the new certificate is
-        used, and the old ones until the look after that: other replicas may see the files later.
+        New CA certificates are trusted beside the old ones before the new certificate is used. The
+        old ones stay until the next check, as other replicas may see the files later.
         """
-        bundle = told = add_bundle(current.bundle, own)
+        bundle = advertised = add_bundle(current.bundle, own)
         once = Once()
         while True:
             await asyncio.sleep(self.file_check_interval)
@@ -328,20 +329,20 @@ class WebhookServer(BaseWebhookServer):
             previous, bundle = bundle, add_bundle(changed.bundle, own)
             is_same = (changed.cert, changed.key) == (current.cert, current.key)
             if bundle != previous:
-                told = join_bundles(told, bundle)
-                yield told
-                await self.wait_for_trust(told)
-            elif told != bundle and is_same:
-                told = bundle
-                yield told
+                advertised = join_bundles(advertised, bundle)
+                yield advertised
+                await self.wait_for_trust(advertised)
+            elif advertised != bundle and is_same:
+                advertised = bundle
+                yield advertised
             if changed.cert is not None and not is_same and self._contexts is not None:
                 try:
                     await self.use_certificate(changed.cert, changed.key, self.password)
                 except (ConfigurationError, ssl.SSLError) as error:
-                    changed = current  # to be tried again: other files may be half-written
+                    changed = current  # retry at the next check: files may be half-written
                     if once.is_new("failure", str(error)):
                         text = "The changed certificate of the webhook server is not in use: %s"
-                        logger.error(text, error)  # noqa: TRY400 - it is no fault of the code
+                        logger.error(text, error)  # noqa: TRY400 - a traceback would not help
                 else:
                     once.forget("failure")
                     text = "The changed certificate of the webhook server is in use: %s."
@@ -349,27 +350,27 @@ class WebhookServer(BaseWebhookServer):
             current = changed
 
     async def _read_again(self, current: Material) -> Material:
-        """Read the files; keep what is known if they are not usable, as when half-written."""
+        """Read the files; return the current material if they are unusable (half-written)."""
         try:
             return await call_in_dedicated_thread(self._read_material)
         except ConfigurationError as error:
-            logger.warning("The changed files of the webhook server are left out: %s", error)
+            logger.warning("Ignored the changed files of the webhook server: %s", error)
             return current
 
     async def _dump(self, bundle: bytes | None) -> None:
         if self.cadump is None:
             return
         if bundle is None:
-            logger.warning("There are no CA certificates to write to cadump=%r.", str(self.cadump))
+            logger.warning("No CA certificates to write to cadump=%r.", str(self.cadump))
         else:
             await call_in_dedicated_thread(write_file, self.cadump, bundle, "cadump")
 
 
 class WebhookK3dServer(WebhookServer):
-    """A server for K3d/K3s clusters on this host, which know it as ``host.k3d.internal``.
+    """A server for K3d/K3s clusters on this host, which call it ``host.k3d.internal``.
 
-    Unlike the plain server, it listens on all interfaces by default: the clusters come from
-    their own networks, not from the loopback.
+    Unlike the plain server, it listens on all interfaces by default, as the clusters connect from
+    their own networks.
     """
 
     DEFAULT_HOST = "host.k3d.internal"
@@ -377,10 +378,10 @@ class WebhookK3dServer(WebhookServer):
 
 
 class WebhookMinikubeServer(WebhookServer):
-    """A server for Minikube clusters on this host, which know it as ``host.minikube.internal``.
+    """A server for Minikube clusters on this host, which call it ``host.minikube.internal``.
 
-    Unlike the plain server, it listens on all interfaces by default: the clusters come from
-    their own networks, not from the loopback.
+    Unlike the plain server, it listens on all interfaces by default, as the clusters connect from
+    their own networks.
     """
 
     DEFAULT_HOST = "host.minikube.internal"
@@ -388,9 +389,9 @@ class WebhookMinikubeServer(WebhookServer):
 
 
 class WebhookDockerDesktopServer(WebhookServer):
-    """A server for the cluster of Docker Desktop: this host is its ``host.docker.internal``.
+    """A server for Docker Desktop, which calls this host ``host.docker.internal``.
 
-    Docker Desktop leads that name to this host's loopback, too, where the plain server listens.
+    That name leads to this host's loopback, too, where the plain server listens.
     """
 
     DEFAULT_HOST = "host.docker.internal"

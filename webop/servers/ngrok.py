@@ -1,8 +1,8 @@
 """A webhook server that is reached through a tunnel of ngrok.
 
-pyngrok finds or downloads the agent of ngrok; the agent itself is a subprocess for each tunnel,
-and tells in its log what happens. This module is named in users' handler files, so pyngrok is
-imported when the tunnel is opened.
+pyngrok finds or downloads the agent of ngrok. The agent is a subprocess for each tunnel; its log
+says what happens. Users' handler files import this module, so pyngrok is imported only when the
+tunnel is opened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WebhookNgrokTunnel(WebhookTunnel):
 
     Args:
         addr: the address for the local server to listen on; "localhost" by default.
-        port: its port; 9443 by default; 0 takes a free one.
+        port: its port; 9443 by default; 0 for a free one.
         path: the root path of the URLs; none by default.
         token: the authtoken of ngrok; by default, that of ``NGROK_AUTHTOKEN`` or ``ngrok.yml``.
         region: where the tunnel begins; by default, ngrok takes the nearest one.
@@ -70,11 +70,11 @@ class WebhookNgrokTunnel(WebhookTunnel):
         path = await call_in_dedicated_thread(_find_agent, self.binary)
         command = [path, "http", upstream, "--log", "stdout", "--log-format", "json"]
         command += ["--region", self.region] if self.region else []
-        # Not in the command line, which everybody on this host can see.
+        # Not in the command line, which all users of this host can see.
         environment = os.environ | ({"NGROK_AUTHTOKEN": self.token} if self.token else {})
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
-            # A Ctrl+C is for the operator: it ends the agent when the reviews are answered.
+            # In its own session, so that Ctrl-C reaches the operator only; see ``finally``.
             agent = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdin=null, stdout=pipe, start_new_session=True
             )
@@ -100,7 +100,7 @@ class WebhookNgrokTunnel(WebhookTunnel):
                 agent.kill()
             await agent.wait()
         found = re.search(r"ERR_NGROK_(\d+)", complaint)
-        advice = f"Check what {path} does when it is run by hand, or set another binary=."
+        advice = f"Run {path} by hand to see what is wrong, or set another binary=."
         advice = _ADVICES.get(found[1], advice) if found else advice
         raise ConfigurationError(
             f"The ngrok agent has ended (exit code {code}). {complaint}{advice}"
@@ -108,29 +108,29 @@ class WebhookNgrokTunnel(WebhookTunnel):
 
 
 def _find_agent(binary: str | os.PathLike[str] | None) -> str:
-    """Return the path of the executable; download it if there is none.
+    """Return the path of the executable; download it if it is missing.
 
     Raises:
-        ConfigurationError: there is none, and it cannot be downloaded.
+        ConfigurationError: it is missing and cannot be downloaded.
     """
     if binary is not None:
         found = shutil.which(Path(binary).expanduser())
         if found is None:
             raise ConfigurationError(
-                f"There is no executable binary={str(binary)!r}. Install ngrok "
-                "(https://ngrok.com/download), or leave binary= out: then pyngrok downloads it."
+                f"binary={str(binary)!r} is not an executable. Install ngrok "
+                "(https://ngrok.com/download), or omit binary= to let pyngrok download it."
             )
         return found
     try:
         from pyngrok import conf, exception, ngrok  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ConfigurationError(
-            f"No pyngrok to download ngrok with ({error}): `pip install 'webop[ngrok]'`, "
-            "or install ngrok (https://ngrok.com/download) and give its path by binary=."
+            f"Cannot download ngrok without pyngrok ({error}). Run `pip install 'webop[ngrok]'`, "
+            "or install ngrok (https://ngrok.com/download) and set binary= to its path."
         ) from error
     config = conf.PyngrokConfig()
     if not Path(config.ngrok_path).exists():
-        text = "Downloading ngrok to %s; set binary= to use one of your own."
+        text = "Downloading ngrok to %s; set binary= to use your own."
         logger.info(text, config.ngrok_path)
     try:
         ngrok.install_ngrok(config)
@@ -140,7 +140,7 @@ def _find_agent(binary: str | os.PathLike[str] | None) -> str:
 
 
 async def _read_line(log: asyncio.StreamReader) -> bytes:
-    """Return the next line; of one that is too long (64 KiB), only its end."""
+    """Return the next line; of a line above 64 KiB, only its end."""
     try:
         return await log.readline()
     except ValueError:
@@ -148,7 +148,7 @@ async def _read_line(log: asyncio.StreamReader) -> bytes:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Read a line of the log: ``{"lvl": "info", "msg": "started tunnel", "url": "https://…"}``."""
+    """Parse a line of the log: ``{"lvl": "info", "msg": "started tunnel", "url": "https://…"}``."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The gate for overload: what is too much at once is refused at once, for a later attempt.
+"""The overload gate: it refuses reviews beyond the limits at once, so that clients retry.
 
-One gate belongs to one operator, or to one server that runs without an operator. The HTTP side
-counts the bodies in memory, the admission side its reviews and the calls of its handlers.
+An operator has one gate, and so has a server without an operator. The HTTP side counts the bodies
+in memory; the admission side counts reviews and calls of handlers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OverloadGate:
-    """Counts what is being served, and refuses what exceeds the limits.
+    """Counts the reviews being served and refuses those that exceed the limits.
 
     The limits are read at each use, so that changes count.
     """
@@ -25,47 +25,47 @@ class OverloadGate:
         self._get_limits = get_limits
         self._held = 0
         self._reviews = 0
-        #: The calls that run, by the ids of the handlers.
+        #: The running calls, by the ids of the handlers.
         self.calls: dict[str, int] = {}
 
     def check(self, size: int) -> None:
-        """Check that a body of so many bytes fits, without counting it.
+        """Check that a body of ``size`` bytes fits, without counting it.
 
         Raises:
-            ReviewError: it does not (429).
+            ReviewError: it does not fit (429).
         """
         limits = self._get_limits()
-        # The largest review is served alone, even if the budget is smaller than it.
+        # A single review of the maximum size is served even if the budget is smaller.
         if (held := self._held + size) > limits.max_held_bytes and held > limits.max_body:
             budget = max(limits.max_held_bytes, limits.max_body)
             raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
 
     def hold(self, size: int) -> None:
-        """Count bytes of a body; the caller must release as many, whatever happens.
+        """Count bytes of a body; the caller must release as many.
 
         Raises:
-            ReviewError: they do not fit (429); they are not counted.
+            ReviewError: they do not fit (429), and are not counted.
         """
         self.check(size)
         self._held += size
 
     def release(self, size: int) -> None:
-        """Uncount bytes of bodies that are not in memory any more."""
+        """Subtract bytes of bodies that are not in memory any more."""
         self._held -= size
 
     def enter(self, calls: Mapping[str, int]) -> Iterable[str]:
-        """Count a review and the handlers that it will call; the caller must let it leave.
+        """Count a review and the calls of its handlers; the caller must call :meth:`leave`.
 
         Args:
-            calls: the ids of the handlers, with the calls of each that were given up but still
-                keep their threads.
+            calls: the ids of the handlers, each with its number of cancelled calls that still
+                occupy threads.
 
         Returns:
-            What to let leave: the ids of the handlers.
+            The argument for :meth:`leave`.
 
         Raises:
-            ReviewError: it is one too many for the operator, or for any of these handlers (429);
-                nothing is counted.
+            ReviewError: the operator or one of the handlers is at its limit (429); nothing is
+                counted.
         """
         limits = self._get_limits()
         if self._reviews >= limits.max_reviews:
@@ -79,13 +79,13 @@ class OverloadGate:
         return calls
 
     def leave(self, calls: Iterable[str]) -> None:
-        """Uncount a review that was let in, and its handlers."""
+        """Subtract a review that has entered, and the calls of its handlers."""
         self._reviews -= 1
         for key in calls:
             self.calls[key] -= 1
 
 
 def _refuse(what: str, setting: str) -> ReviewError:
-    """Return a refusal that API servers take for a request to try again soon."""
+    """Build a refusal that makes API servers retry soon."""
     text = f"{what}, which is the limit (settings.admission.{setting}); try again."
     return ReviewError(text, status=429, retry_after=1)

@@ -1,6 +1,6 @@
-"""A webhook server for operators in a cluster: behind a Service, with certificates of its own.
+"""A webhook server for operators in a cluster: behind a Service, with certificates by webop.
 
-It is named in users' handler files, so what is slow to import is imported when it starts.
+Users' handler files import this module, so slow imports happen when the server starts.
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 class WebhookServiceServer(WebhookServer):
     """A server on all interfaces of a pod, which API servers reach by a Service.
 
-    Without ``certfile``, it makes its certificate, and shares it with all replicas of the operator
-    by a Secret. The certificate is renewed after two thirds of its life, or when the Secret is
-    deleted or its annotation ``webop.dev/rotate`` gets another value. No request fails then: what
-    signs the new certificate is trusted by the API servers before the certificate is used, and
-    for long after that the same goes for the old one. A Secret that somebody else keeps (such as
-    cert-manager) is followed in the same way, and never written.
+    Without ``certfile``, it makes its certificate and shares it with all replicas of the operator
+    in a Secret. It renews the certificate after two thirds of its life, and when the Secret is
+    deleted or its annotation ``webop.dev/rotate`` gets another value. No request fails: API servers
+    trust the new CA before the new certificate is used, and the old CA for long after that. A
+    Secret that somebody else keeps (such as cert-manager) is followed in the same way, and never
+    written.
 
     The operator needs the verbs get and update for the Secret, and create for secrets in its
     namespace.
 
     Args:
-        service: the name of the Service; by default, it is in the variable WEBOP_SERVICE.
+        service: the name of the Service; by default, the environment variable WEBOP_SERVICE.
         namespace: of the Service and the Secret; by default, that of the operator.
         service_port: the port of the Service.
-        secret: the name of the Secret; ``<service>-webhook-certs`` by default.
-        certificate_lifetime: how long the certificates are valid that are made here.
-        poll_interval: seconds between looks at the Secret.
-        settle_time: seconds that API servers may take to go by an applied configuration.
-        overlap: seconds for which old CA certificates are trusted, at least, after their last use.
+        secret: the name of the Secret; by default, ``<service>-webhook-certs``.
+        certificate_lifetime: how long the certificates that webop makes are valid.
+        poll_interval: seconds between checks of the Secret.
+        settle_time: seconds that API servers may take to follow a changed configuration.
+        overlap: seconds for which old CA certificates stay trusted, at least.
 
-    All others are those of :class:`~webop.WebhookServer`, but for ``host=`` and ``insecure=``: the
-    clients connect to the Service, by HTTPS. With ``certfile=``, the files are watched for changes
-    and there is no Secret; else ``cafile=`` and ``cadata=`` are trusted beside its CA.
+    The other options are those of :class:`~webop.WebhookServer`, except ``host=`` and
+    ``insecure=``: clients connect to the Service, by HTTPS. With ``certfile=``, the files are
+    checked for changes and there is no Secret. Without, ``cafile=`` and ``cadata=`` are trusted
+    beside its CA.
     """
 
     DEFAULT_ADDR: ClassVar[str] = ""
@@ -78,22 +79,21 @@ class WebhookServiceServer(WebhookServer):
     namespace: str | None = None
     service_port: int = 443
     secret: str | None = None
-    # As of cert-manager: renewed six times a year, so nobody forgets how; and a month is left
-    # then for those who repair what prevents it.
+    # As in cert-manager: six renewals a year, each with a month left to repair what prevents it.
     certificate_lifetime: dt.timedelta = dt.timedelta(days=90)
     poll_interval: float = 5.0
     settle_time: float = 15.0
     overlap: float = 600.0
 
     async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
-        """Follow the Secret, or the files (:meth:`WebhookServer.watch_certificate`)."""
+        """Watch the Secret, or the files (:meth:`WebhookServer.watch_certificate`)."""
         if self.insecure or self.host:
             raise ConfigurationError(
                 "WebhookServiceServer takes neither insecure=True nor host=: API servers connect "
-                "to its Service, by HTTPS. Name that by service=, or use WebhookServer."
+                "to its Service, by HTTPS. Set service=, or use WebhookServer."
             )
         await self._wait_for_namespace()
-        self._build_service()  # an absent name is reported before anything else is done
+        self._build_service()  # report a missing name first
         if self.certfile is not None or self.pkeyfile is not None:
             bundles = super().watch_certificate()
         else:
@@ -109,7 +109,7 @@ class WebhookServiceServer(WebhookServer):
         if cluster is None:
             raise ConfigurationError(
                 "WebhookServiceServer keeps its certificates in a Secret, but there is no cluster. "
-                "Run it in an operator with access to one; or give certfile= and pkeyfile=."
+                "Run it in an operator with access to one, or set certfile= and pkeyfile=."
             )
         extra = read_material(cafile=self.cafile, cadata=self.cadata).bundle
 
@@ -156,18 +156,18 @@ class WebhookServiceServer(WebhookServer):
         namespace = self.namespace or (cluster and cluster.namespace)
         if not service:
             raise ConfigurationError(
-                "WebhookServiceServer does not know its Service: give its name by service=, "
-                f"or by the environment variable {_SERVICE_VARIABLE}."
+                "WebhookServiceServer does not know its Service: set service= or the environment "
+                f"variable {_SERVICE_VARIABLE}."
             )
         if not namespace:
             raise ConfigurationError(
-                f"The namespace of the Service {service!r} is not known: give it by namespace=."
+                f"The namespace of the Service {service!r} is not known: set namespace=."
             )
         for option, name in (("service", service), ("namespace", namespace)):
             if not _NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"{option}= of WebhookServiceServer must be a name of Kubernetes: lowercase "
-                    f"letters, digits and '-', 63 at most; got {name!r}."
+                    f"{option}= of WebhookServiceServer must be a Kubernetes name: at most 63 "
+                    f"lowercase letters, digits and '-'; got {name!r}."
                 )
         if not 1 <= self.service_port <= 65535:
             raise ConfigurationError(
@@ -177,7 +177,7 @@ class WebhookServiceServer(WebhookServer):
         return service, namespace
 
     async def _wait_for_namespace(self) -> None:
-        """Wait for the login, if need be: the namespace of the operator comes with it."""
+        """Wait for the login if necessary: it provides the operator's namespace."""
         cluster = self._hosting.cluster
         if self.namespace or cluster is None:
             return
@@ -188,7 +188,7 @@ class WebhookServiceServer(WebhookServer):
                 logger.warning("The namespace of the operator is not known yet: %s", exc)
                 await asyncio.sleep(self.poll_interval)
             except APIError:
-                return  # there has been a login
+                return  # the login has succeeded
             else:
                 return
 
@@ -197,7 +197,7 @@ class WebhookServiceServer(WebhookServer):
         from webop.servers.certificates.rotation import Rotation  # noqa: PLC0415 - slow
         from webop.servers.certificates.secretdata import make_leaf  # noqa: PLC0415 - slow
 
-        # The first one is what API servers ask for.
+        # API servers connect to the first one.
         service, namespace = self._get_names()
         name = f"{service}.{namespace}"
         names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
@@ -209,7 +209,7 @@ class WebhookServiceServer(WebhookServer):
             overlap=self.overlap,
             make=make_leaf,
         )
-        # By the end of its life, the certificate must be replaced.
+        # A rotation must be complete before the certificate expires.
         least = rotation.promotion + rotation.settle
         if self.certificate_lifetime.total_seconds() / 3 < least:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Webhook servers that are reached through a tunnel: for clusters that are far away.
+"""Webhook servers that are reached through a tunnel, for remote clusters.
 
 Flow: API server → the public address of a provider → its agent on this host → a plain local server.
 A provider is a subclass of :class:`WebhookTunnel` with one method.
@@ -22,11 +22,11 @@ from webop.servers.local import WebhookServer
 
 logger = logging.getLogger(__name__)
 
-_SOUND_LIFE = 60.0  # seconds; a tunnel that has lasted for so long was a good one
+_GOOD_LIFE = 60.0  # seconds; after that, a tunnel counts as good, and the backoff is reset
 
 
 class WebhookTunnel(BaseWebhookServer):
-    """A plain local server, and a public address that leads to it; a subclass has :meth:`open`.
+    """A plain local server and a public address for it; subclasses implement :meth:`open`.
 
     The public address must be HTTPS with a certificate that is trusted by default. Anybody who
     guesses it can send reviews. When the tunnel is lost, another one is opened, and its address
@@ -38,7 +38,7 @@ class WebhookTunnel(BaseWebhookServer):
         path: the root path of the URLs; none by default.
     """
 
-    #: Seconds for the first public address of a tunnel; the agent may be downloaded meanwhile.
+    #: Seconds until a tunnel must have its first public address; includes downloading the agent.
     START_LIMIT: ClassVar[float] = 60.0
 
     def __init__(
@@ -54,11 +54,10 @@ class WebhookTunnel(BaseWebhookServer):
         """Open a tunnel to a local URL, such as "http://localhost:9443"; close it when cancelled.
 
         Yields:
-            The public URL, and another one if it changes. The generator goes on for as long as
-            the tunnel is there, and returns when it is lost.
+            The public URL, and again if it changes. The generator returns when the tunnel is lost.
 
         Raises:
-            ConfigurationError: the tunnel cannot be opened, or is lost, and why.
+            ConfigurationError: why the tunnel cannot be opened, or was lost.
         """
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
@@ -74,7 +73,7 @@ class WebhookTunnel(BaseWebhookServer):
                     yield WebhookClientConfig(url=url)
 
     async def _keep_open(self, upstream: str) -> AsyncGenerator[str, None]:
-        """Yield the public URL, and that of the next tunnel whenever one is lost."""
+        """Yield the public URL; when a tunnel is lost, open another and yield its URL."""
         backoff = Backoff((1, 2, 4, 8, 16, 32, 60))
         has_served = False
         while True:
@@ -91,15 +90,15 @@ class WebhookTunnel(BaseWebhookServer):
                         yield url
                         url = await anext(urls, None)
                     if url is not None:
-                        loss = f"It has opened {url}, but Kubernetes needs https."
+                        loss = f"It opened {url}, but API servers need https."
             except TimeoutError:
-                loss = f"It is not ready after {self.START_LIMIT:g} s."
+                loss = f"It was not ready after {self.START_LIMIT:g} s."
             except ConfigurationError as error:
                 loss = str(error)
             if not has_served:
-                raise ConfigurationError(f"The tunnel cannot be opened: {loss}")
-            if time.monotonic() - since > _SOUND_LIFE:
+                raise ConfigurationError(f"Cannot open the tunnel: {loss}")
+            if time.monotonic() - since > _GOOD_LIFE:
                 backoff.reset()
             pause = backoff.next() or 0
-            logger.warning("The tunnel is lost: %s Opening another one in %g s.", loss, pause)
+            logger.warning("Lost the tunnel: %s Opening another one in %g s.", loss, pause)
             await asyncio.sleep(pause)

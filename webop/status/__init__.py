@@ -1,6 +1,6 @@
-"""What people see of an operator while it runs: a page, and the report that it is made of.
+"""The status page of a running operator, and the report that it shows.
 
-Flow: :func:`webop.status.report.build_report` reads what metrics read, and the objects in progress
-→ ``/status.json`` → the page in a browser, which asks for it again and again. Which files belong to
-the page, and who may have them, is in :mod:`webop.status.page`.
+Flow: :func:`webop.status.report.build_report` reads the values of the metrics and the objects in
+progress → ``/status.json`` → the page in a browser, which polls it. :mod:`webop.status.page` has
+the files of the page and checks who can read them.
 """

@@ -1,4 +1,4 @@
-"""The files of the page, and who may have them."""
+"""The files of the page, and the check of who can read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES = {
 }
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:\d*)?")
 
-#: Nothing from elsewhere, nothing for elsewhere, nothing kept.
+#: Load nothing from other origins, give nothing to them, cache nothing.
 HEADERS = MappingProxyType(
     {
         "cache-control": "no-store",
@@ -33,7 +33,7 @@ HEADERS = MappingProxyType(
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only processes of this machine, or of this pod, reach an address or a name."""
+    """Return whether only processes of this machine or pod reach an address or a name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -41,14 +41,14 @@ def is_loopback(host: str) -> bool:
 
 
 class Page:
-    """Where the page is, and who may see it.
+    """The paths of the page, and the check of requests for it.
 
     Args:
-        path: the path of the page; its files and the report are beside it.
-        bound: the host that is listened on.
+        path: the path of the page; its files and the report are in the same folder.
+        bound: the host that the server listens on.
 
     Attributes:
-        report_path: where the report is.
+        report_path: the path of the report.
         files: the names of the files by their paths.
     """
 
@@ -59,13 +59,13 @@ class Page:
         self._bound = bound.lower()
 
     def refuse(self, host: str) -> str:
-        """Return why a request is refused; nothing if it is not.
+        """Return why a request is refused; empty if it is not.
 
-        A page of somebody else can have its own name resolved to the loopback (DNS rebinding), and
-        would be of the same origin then. Its name stays in the header.
+        A foreign page can let its host name resolve to the loopback address (DNS rebinding), and
+        would then have the same origin. The Host header still has the foreign name.
 
         Args:
-            host: the header of the request.
+            host: the Host header of the request.
         """
         if not is_loopback(self._bound):
             return ""
@@ -73,7 +73,7 @@ class Page:
         name = match["host"].strip("[]").lower() if match else ""
         if name == self._bound or name in {"localhost", "127.0.0.1", "::1"}:
             return ""
-        return "This page is only for http://localhost; it was asked for by another name.\n"
+        return "Open this page as http://localhost: it refuses requests for other host names.\n"
 
     def read(self, path: str) -> tuple[bytes, str]:
         """Return the content and the type of a file."""

@@ -1,7 +1,7 @@
-"""The report ``/status.json``: its shape, and where it comes from.
+"""The report ``/status.json``: its shape and its sources.
 
-Nothing in it is a value of an object, nor quotes one: of errors, there are the types alone. The
-names and the namespaces of objects are in it. Lists are limited: what is left out is counted.
+It contains no values of objects and no texts of errors, which quote values, only their types. It
+contains names and namespaces of objects. Lists are limited; the number of omitted items is given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from typing_extensions import TypedDict  # that of typing is none for pydantic before 3.12
+from typing_extensions import TypedDict  # pydantic does not support that of typing before 3.12
 
 from webop.counters import BOUNDS, Labels
 from webop.handling.observing import name_type
@@ -32,21 +32,21 @@ Row = TypeVar("Row")
 
 
 class Rows(TypedDict, Generic[Row]):
-    """A list, and how many are not in it."""
+    """A list, and the number of omitted items."""
 
     items: list[Row]
     left_out: int
 
 
 class LastError(TypedDict):
-    """The last error of a handler: its type, and how many seconds ago it was."""
+    """The last error of a handler: its type, and its age in seconds."""
 
     type: str
     age: float
 
 
 class HandlerRow(TypedDict):
-    """A handler; ``calls`` are numbers by outcome, ``seconds`` is how long all of them took."""
+    """A handler; ``calls`` are numbers by outcome, ``seconds`` is the duration of all calls."""
 
     id: str
     type: str
@@ -59,7 +59,7 @@ class HandlerRow(TypedDict):
 class KindRow(TypedDict):
     """A watched kind: the age of its youngest stream, its watches and objects by state.
 
-    ``oldest`` is for how many seconds one object has been in a state.
+    ``oldest`` is the longest time of an object in a state, in seconds.
     """
 
     resource: str
@@ -71,7 +71,7 @@ class KindRow(TypedDict):
 
 
 class FailureRow(TypedDict):
-    """A handler that will be called again; without an id, it is what webop does itself."""
+    """A handler that will be retried; without an id, work of webop itself."""
 
     handler: str
     attempts: int
@@ -92,7 +92,7 @@ class ObjectRow(TypedDict):
 
 
 class WebhookRow(TypedDict):
-    """A webhook; ``counts`` are numbers of reviews by latency, as ``bounds`` of the report."""
+    """A webhook; ``counts`` are numbers of reviews by latency, by the report's ``bounds``."""
 
     id: str
     counts: list[int]
@@ -102,14 +102,14 @@ class WebhookRow(TypedDict):
 
 
 class Lease(TypedDict):
-    """The Lease by which replicas choose who acts."""
+    """The Lease of the replicas."""
 
     name: str
     is_held: bool
 
 
 class Report(TypedDict):
-    """All of it. ``bounds`` are the upper ends of the buckets of latencies; the last is open."""
+    """The report. ``bounds`` are the upper bounds of latencies; the last bucket has none."""
 
     version: str
     time: str
@@ -126,7 +126,7 @@ class Report(TypedDict):
 
 
 def build_report(operator: Operator) -> Report:
-    """Return what there is to know of an operator now."""
+    """Return the current report of an operator."""
     leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
     return {
         "version": __version__,
@@ -149,7 +149,7 @@ def _limit(rows: list[Row]) -> Rows[Row]:
 
 
 def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]]:
-    """Return the values by all labels but the last one, then by the last one."""
+    """Return the values by all labels except the last one, then by the last one."""
     grouped: defaultdict[Labels, dict[str, Any]] = defaultdict(dict)
     for (*labels, last), value in values.items():
         grouped[tuple(labels)][last] = value
@@ -157,16 +157,16 @@ def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]
 
 
 def _list_handlers(operator: Operator) -> list[HandlerRow]:
-    tally, registry, now = operator.context.tally, operator.context.registry, time.monotonic()
+    counters, registry, now = operator.context.counters, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
         selector = handler.selector
-        named = str(selector) if selector and not selector.fn else "as a function says"
+        named = str(selector) if selector and not selector.fn else "chosen by a function"
         resources[handler.id, name_type(handler)][named] = None
     rows: list[HandlerRow] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
-        error = tally.errors.get(labels)
-        row = tally.durations.rows.get(labels)
+        error = counters.errors.get(labels)
+        row = counters.durations.rows.get(labels)
         rows.append(
             {
                 "id": labels[0],
@@ -205,7 +205,7 @@ def _list_kinds(operator: Operator) -> list[KindRow]:
 
 
 def _list_objects(operator: Operator) -> Rows[ObjectRow]:
-    """Return those first that have failed most often, then those that take longest."""
+    """Return the objects in progress: most failures first, then longest duration."""
     busy = [
         (stream.ctx.resource.plural_name, obj)
         for stream in metrics.list_streams(operator)
@@ -243,7 +243,7 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
 
 
 def _list_webhooks(operator: Operator) -> list[WebhookRow]:
-    latencies = operator.webhooks.hosting.tally.durations.rows
+    latencies = operator.webhooks.hosting.counters.durations.rows
     in_flight = metrics.read_calls_in_flight(operator)
     rejections = _group(metrics.read_rejections(operator))
     empty = [0.0] * (len(BOUNDS) + 2)

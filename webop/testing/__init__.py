@@ -1,6 +1,6 @@
-"""For the tests of operators; the fixtures are in :mod:`webop.testing.plugin`.
+"""Tools for tests of operators; the fixtures are in :mod:`webop.testing.plugin`.
 
-Everything is imported when it is asked for: pytest loads this package in every run.
+Names are imported at first use, because pytest loads this package in every run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "review",
 ]
 
-# What is where, and how it is called there.
+# The module of each name, and its name there.
 _LAZY = {
     "AdmissionClient": ("webop.testing.admission", "AdmissionClient"),
     "AdmissionResult": ("webop.testing.results", "AdmissionResult"),

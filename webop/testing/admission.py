@@ -1,8 +1,8 @@
-"""Admission handlers in tests of users: called in the process of the test, with no cluster.
+"""Call admission handlers in tests of users, in the process of the test, without a cluster.
 
-Flow: :class:`AdmissionClient` runs the app that is run in production, and posts to it what an API
-server would (httpx): first to the mutating webhooks, one after another, each of which gets the
-object as the former ones have left it; then the result to the validating ones. The answers make
+Flow: :class:`AdmissionClient` runs the same app as production, and posts the requests of an API
+server to it (httpx): first to the mutating webhooks, one after another, each with the
+object as the previous one left it; then the result to the validating webhooks. The responses make
 an :class:`AdmissionResult`.
 """
 
@@ -29,7 +29,7 @@ from webop.handling.registry import OperatorRegistry
 from webop.loading import load_sources
 from webop.objects.resources import Resource
 from webop.settings import AdmissionSettings, OperatorSettings
-from webop.testing.registries import AdmissionRegistry, judges, replace_default_registry
+from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.results import AdmissionResult, read_result
 from webop.testing.reviews import TargetOptions, complete, find_resource, review, to_json
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _TARGET = TargetOptions.__annotations__.keys()
-_TIMEOUT = 10.0  # seconds; for the handlers of the start, and for those of the end
+_TIMEOUT = 10.0  # seconds; for the startup handlers, and for the cleanup handlers
 _DETACHED: dict[str, Any] = {"server": None, "managed": None, "shutdown_delay": 0.0}
 
 
 class RequestOptions(TargetOptions, total=False):
     """The options of the requests of :class:`AdmissionClient`."""
 
-    webhook: str | None  # the id of the only handler to call; by default all that match
+    webhook: str | None  # the id of the only handler to call; by default all matching ones
     headers: Mapping[str, str] | None  # of the reviews, over HTTP
     timeout: float | None  # the seconds that the API server would wait
 
 
 class AdmissionClient:
-    """An async context manager that calls admission handlers as an API server does.
+    """An async context manager that calls admission handlers like an API server.
 
     ::
 
@@ -59,29 +59,29 @@ class AdmissionClient:
             assert result.webhooks == ("fill-in", "check")
             assert result.object["spec"]["size"] == "1G"
 
-    Handlers are called one after another, until one of them refuses; startup and cleanup handlers
-    around it all. There is no cluster: nothing is watched, indexes are empty, no webhook server is
-    started (``settings.admission.server`` and ``.managed`` stay None whatever is assigned). What
-    only API servers judge is not judged: schemas, ``scope``, ``namespace_selector``,
+    It calls the handlers one after another, until one of them denies. Startup handlers run before,
+    cleanup handlers after. There is no cluster: nothing is watched, indexes are empty, no webhook
+    server runs (``settings.admission.server`` and ``.managed`` ignore assignments and stay None).
+    Checks of the API server are missing: schemas, ``scope``, ``namespace_selector``,
     ``match_conditions`` and the like.
 
     Args:
-        registry: the handlers; by default a copy of the default registry. Handlers that are loaded
-            here go to it.
-        settings: as the startup handlers find them; by default those of the environment.
-        modules: files (``handlers.py``) and modules (``package.module``) to import before.
+        registry: the handlers; by default a copy of the default registry. Handlers of ``modules``
+            go to it.
+        settings: the settings for startup handlers; by default those of the environment.
+        modules: files (``handlers.py``) and modules (``package.module``) to import.
         memo: the operator's memo.
-        resources: kinds, for handlers that ask for them by short names or categories, and for
-            kinds whose plural is not the usual one.
-        cluster: what the ``client`` of the handlers is connected to, such as the fixture
-            ``webop_cluster``; by default nothing: what it is asked for fails.
+        resources: kinds, for handlers that name them by short names or categories, and for
+            kinds with an unusual plural.
+        cluster: the cluster that the ``client`` of handlers uses, such as the fixture
+            ``webop_cluster``; by default none, and requests of that client fail.
         timeout: the seconds for startup handlers, and for cleanup handlers; None for no limit.
 
     Raises:
-        TypeError: an argument is of another type; says which one, and what it must be.
+        TypeError: an argument has the wrong type.
     """
 
-    def __init__(  # noqa: PLR0913 - all there is to say about an operator
+    def __init__(  # noqa: PLR0913 - the options of an operator
         self,
         registry: OperatorRegistry | None = None,
         settings: OperatorSettings | None = None,
@@ -120,50 +120,50 @@ class AdmissionClient:
         self._http: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
-        """Import the modules, and call the startup handlers; both may fail."""
+        """Import the modules and call the startup handlers; raise their errors."""
         if self._http is not None:
-            raise WebopError("The client runs already.")
+            raise WebopError("This AdmissionClient runs already.")
         async with AsyncExitStack() as stack:
             self._http = await self._start(stack)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Call the cleanup handlers, which may fail."""
+        """Call the cleanup handlers; raise their errors."""
         self._http = None
         await self._stack.aclose()
 
     async def create(
         self, obj: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
-        """Ask to create an object, given as it is sent to the API server.
+        """Request the creation of an object, given as a client sends it to the API server.
 
         Raises:
-            ReviewError: a webhook has no answer but an error: there is no such handler, it is not
-                for such objects, it has taken too long; with the reason and the HTTP status.
-            ConfigurationError: it is not clear what the object is.
+            ReviewError: a webhook responds with an error: there is no such handler, it is not
+                for such objects, or it took too long; has the reason and the HTTP status.
+            ConfigurationError: the kind of the object is unknown.
         """
         return await self._admit("CREATE", obj, None, options)
 
     async def update(
         self, old: Mapping[str, Any], new: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
-        """Ask to change an object from its stored state; errors as for :meth:`create`.
+        """Request a change of an object from its stored state; errors as for :meth:`create`.
 
-        ``new`` is the whole object as it is going to be, also with ``subresource="status"``.
+        ``new`` is the whole object after the change, also with ``subresource="status"``.
         """
         return await self._admit("UPDATE", new, old, options)
 
     async def delete(
         self, obj: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
-        """Ask to delete a stored object; errors as for :meth:`create`."""
+        """Request the deletion of a stored object; errors as for :meth:`create`."""
         return await self._admit("DELETE", None, obj, options)
 
     async def connect(
         self, obj: Mapping[str, Any] | None = None, **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
-        """Ask to connect, as ``kubectl exec`` does; ``resource`` and ``subresource`` are needed."""
+        """Request a connection, like ``kubectl exec``; needs ``resource`` and ``subresource``."""
         return await self._admit("CONNECT", obj, None, options)
 
     async def send(
@@ -174,31 +174,31 @@ class AdmissionClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> AdmissionResult:
-        """Send a review as it is, such as one of :func:`webop.testing.review`, in one request.
+        """Send a review unchanged, such as one of :func:`webop.testing.review`, in one request.
 
-        It goes to one handler, or to all that match; errors as for :meth:`create`.
+        It goes to one handler, or to all matching ones; errors as for :meth:`create`.
         """
         http = self._get_http()
         given: RequestOptions = {"webhook": webhook, "headers": headers, "timeout": timeout}
         parse_options("send()", given, RequestOptions)
         calls: dict[str, None] = {}
-        token = judges.set(calls)
+        token = called.set(calls)
         try:
-            answer = await http.post(
+            response = await http.post(
                 f"/{quote(webhook or '')}",
                 content=orjson.dumps(request),
                 headers={"Content-Type": "application/json", **(headers or {})},
                 params={} if timeout is None else {"timeout": f"{timeout:g}s"},
             )
         finally:
-            judges.reset(token)
-        if answer.status_code != 200:
-            raise ReviewError(answer.json()["message"], status=answer.status_code)
-        return read_result(request, answer.json()["response"], calls)
+            called.reset(token)
+        if response.status_code != 200:
+            raise ReviewError(response.json()["message"], status=response.status_code)
+        return read_result(request, response.json()["response"], calls)
 
     def _get_http(self) -> httpx.AsyncClient:
         if self._http is None:
-            raise WebopError("The client does not run: use it within `async with client:`.")
+            raise WebopError("This AdmissionClient does not run. Use it within `async with`.")
         return self._http
 
     async def _admit(
@@ -233,7 +233,7 @@ class AdmissionClient:
     def _find_paths(
         self, operation: str, resource: Resource, options: RequestOptions
     ) -> dict[WebhookType, list[str]]:
-        """Return where an API server sends requests, by the rules of the configurations."""
+        """Return the webhook paths that match, by the rules of webhook configurations."""
         handlers = self._handlers.select_webhooks()
         ids = [{h.id for h in handlers if h.reason is reason} for reason in WebhookType]
         paths: dict[WebhookType, list[str]] = {reason: [] for reason in WebhookType}
@@ -250,11 +250,11 @@ class AdmissionClient:
             if is_asked and path not in paths[handler.reason]:
                 paths[handler.reason].append(path)
         if webhook is not None and not any(paths.values()):
-            paths[WebhookType.VALIDATING] = [webhook]  # the app says best why this cannot be
+            paths[WebhookType.VALIDATING] = [webhook]  # the app explains the error best
         return paths
 
     async def _start(self, stack: AsyncExitStack) -> httpx.AsyncClient:
-        if self._registry is None:  # what is imported for good must not be gone after the test
+        if self._registry is None:  # modules (not files) stay imported
             load_sources(
                 each for each in self._modules if not (each.endswith(".py") or "/" in each)
             )
@@ -285,8 +285,8 @@ class AdmissionClient:
             await asyncio.wait_for(step, self._timeout)
         except TimeoutError:
             raise WebopError(
-                f"The {activity} handlers have not finished in {self._timeout:g} s; give them more "
-                "by timeout=."
+                f"The {activity} handlers did not finish in {self._timeout:g} s. Set a longer "
+                "timeout=."
             ) from None
 
 
@@ -295,13 +295,13 @@ def _select(options: RequestOptions, names: Collection[str]) -> dict[str, Any]:
 
 
 class _DetachedSettings(AdmissionSettings):
-    """Settings of admission where nobody but the test sends reviews."""
+    """Settings of admission without a server: only the test sends reviews."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, _DETACHED.get(name, value))
 
 
 def _detach(settings: OperatorSettings) -> OperatorSettings:
-    """Return the settings with no server of webhooks."""
+    """Return a copy of the settings without a webhook server."""
     admission = _DetachedSettings.model_construct(**(dict(settings.admission) | _DETACHED))
     return settings.model_copy(update={"admission": admission})

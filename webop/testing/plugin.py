@@ -12,11 +12,11 @@
             assert (await client.create({...})).allowed
 
 pytest finds it by the entry point ``webop`` of the group ``pytest11`` and loads it in every
-run, also in those of people who do not use it; hence nothing is imported here at the top.
+run, also in those that do not use it; so this module imports nothing of webop at the top.
 
-The binaries are provided after the collection, if a collected test needs them: the first time
-can take minutes, and a test has a time-out. With pytest-xdist, each worker has its own cluster;
-the workers tell the versions that they have used to the process that writes the summary.
+If a collected test needs the binaries, they are provided after the collection: the first time
+can take minutes, and tests can have timeouts. With pytest-xdist, each worker has its own cluster,
+and sends the version to the process that writes the summary.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from webop.testing.runner import OperatorRunner
 
 _WORKER_KEY = "webop_clusters"
-_ENDING = 30.0  # seconds that an operator has to stop
-# The API server knows within that time that the webhooks of an operator that stops are gone.
+_STOP_TIMEOUT = 30.0  # seconds
+# A local API server notices within this time that webhooks were removed.
 _ENVIRONMENT = {"WEBOP_ADMISSION__SHUTDOWN_DELAY": "0.2"}
 _clusters_key = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
 def webop_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
-    """A real Kubernetes API server, started at first use: one per run, or per xdist worker."""
+    """A real Kubernetes API server, started at first use; one per run or per xdist worker."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
 
     with LocalCluster() as cluster:
@@ -54,9 +54,9 @@ def webop_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def webop_kubeconfig(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Logs in to the cluster for the time of a test: KUBECONFIG is set; the path of the file.
+    """The path of a kubeconfig of the cluster; KUBECONFIG is set to it during the test.
 
-    So operators, kubectl and client libraries of the test go there, and nowhere else.
+    So operators, kubectl and client libraries of the test use this cluster only.
     """
     monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
     return webop_cluster.kubeconfig
@@ -64,13 +64,14 @@ def webop_kubeconfig(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def webop_namespace(webop_cluster: LocalCluster, webop_kubeconfig: Path) -> Iterator[str]:  # noqa: ARG001
-    """The name of a fresh namespace of the cluster, deleted after the test; logged in, too.
+    """The name of a new namespace, deleted after the test; includes webop_kubeconfig.
 
-    It disappears only if kube-controller-manager runs; else it stays, closed for new objects.
+    The deletion completes only with kube-controller-manager. Until then, the namespace accepts no
+    new objects.
     """
     name = webop_cluster.create_namespace()
     yield name
-    with contextlib.suppress(OSError):  # the test may have left the API server dead
+    with contextlib.suppress(OSError):  # the test may have killed the API server
         webop_cluster.delete_namespace(name)
 
 
@@ -80,10 +81,10 @@ def webop_operator(
 ) -> Callable[..., OperatorRunner]:
     """Makes operators in the background, as context managers: ``webop_operator("handlers.py")``.
 
-    They take the arguments of ``webop run``, and by name those of
-    ``webop.testing.OperatorRunner``. Without ``-n`` and ``-A``, they serve the namespace of the
-    test. Files are looked for in the folder of the test, and from there upwards, up to the root
-    folder of pytest.
+    It takes the arguments of ``webop run``, and as keywords those of
+    ``webop.testing.OperatorRunner``. Without ``-n`` and ``-A``, the operator serves the namespace
+    of the test. It looks for files in the folder of the test and in the folders above, up to the
+    root folder of pytest.
     """
     from webop.testing.runner import OperatorRunner  # noqa: PLC0415 - only if it is used
 
@@ -91,7 +92,7 @@ def webop_operator(
         words = [_find_source(str(argument), request) for argument in arguments]
         scope = () if any(map(_is_scope, words)) else (f"--namespace={webop_namespace}",)
         environment = {**_ENVIRONMENT, **(options.pop("env", None) or {})}
-        chosen: Any = {"timeout": _ENDING, **options}
+        chosen: Any = {"timeout": _STOP_TIMEOUT, **options}
         return OperatorRunner(["run", *scope, *words], env=environment, **chosen)
 
     return build
@@ -99,10 +100,10 @@ def webop_operator(
 
 @pytest.fixture
 def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionClient]:
-    """Makes clients of admission handlers: takes what ``webop.testing.AdmissionClient`` takes.
+    """Makes clients of admission handlers; takes the arguments of ``AdmissionClient``.
 
-    Files with handlers are looked for in the folder of the test, and from there upwards, up to
-    the root folder of pytest. It is for async tests, of whatever plugin.
+    It looks for files in the folder of the test and in the folders above, up to the root folder
+    of pytest. It is for async tests, of any plugin.
     """
     from webop.testing.admission import AdmissionClient  # noqa: PLC0415 - only if it is used
 
@@ -117,13 +118,13 @@ def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionCl
 
 
 def _is_scope(word: str) -> bool:
-    """Tell whether an argument of ``webop run`` says which namespaces are served."""
+    """Return whether an argument of ``webop run`` selects namespaces."""
     name = word.partition("=")[0] if word.startswith("--") else word[:2]
     return name in ("-A", "-n", "--all-namespaces", "--namespace")
 
 
 def _find_source(source: str, request: pytest.FixtureRequest) -> str:
-    """Return the path of a file with handlers; names of modules stay as they are."""
+    """Return the path of a file with handlers; names of modules stay unchanged."""
     if Path(source).suffix != ".py":
         return source
     root = request.config.rootpath
@@ -132,12 +133,12 @@ def _find_source(source: str, request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the list of the clusters that this process will have started."""
+    """Prepare the list of the clusters that this process starts."""
     config.stash[_clusters_key] = []
 
 
 def pytest_report_header() -> str:
-    """Say which Kubernetes the tests will run against, if they ask for one."""
+    """Return the version of Kubernetes that tests would use."""
     from webop.controlplane import binaries  # noqa: PLC0415 - xdist workers have no header
     from webop.controlplane.versions import PINNED_VERSION  # noqa: PLC0415
     from webop.errors import WebopError  # noqa: PLC0415
@@ -145,7 +146,7 @@ def pytest_report_header() -> str:
     try:
         found = binaries.find_binaries()
         if found is None:
-            return f"webop: Kubernetes v{PINNED_VERSION}, to be downloaded or built at first use"
+            return f"webop: Kubernetes v{PINNED_VERSION}, downloaded or built at first use"
         version = found.version or binaries.detect_version(found.folder)
     except WebopError as error:
         return f"webop: no local Kubernetes. {error}"
@@ -153,7 +154,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Provide the binaries before the first test, with the progress shown."""
+    """Provide the binaries before the first test, and show the progress."""
     needed = ("webop_cluster" in getattr(item, "fixturenames", ()) for item in session.items)
     if session.config.option.collectonly or not any(needed):
         return
@@ -161,10 +162,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from webop.controlplane.progress_bar import StreamProgress  # noqa: PLC0415
     from webop.errors import WebopError  # noqa: PLC0415
 
-    # What goes wrong here goes wrong again in the fixture, where it fails the tests concerned.
+    # The fixture repeats the error, and fails the tests that use it.
     with contextlib.suppress(WebopError):
         if find_binaries() is None:
-            # Output is let through that pytest would keep for the report of a failure.
+            # Show the progress at once: pytest would capture it.
             capture: Any = session.config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 provide_binaries(StreamProgress(sys.stderr))
@@ -172,7 +173,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the clusters of an xdist worker over to the process that writes the summary."""
+    """Send the clusters of an xdist worker to the process that writes the summary."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_WORKER_KEY] = session.config.stash[_clusters_key]
@@ -180,7 +181,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001 - xdist's
-    """Take over the clusters of an xdist worker that has ended."""
+    """Collect the clusters of an xdist worker that has ended."""
     output = getattr(node, "workeroutput", None) or {}
     node.config.stash[_clusters_key].extend(output.get(_WORKER_KEY, ()))
 
@@ -188,7 +189,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001 - xdi
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say which Kubernetes the tests have run against."""
+    """Write the versions of Kubernetes that the tests have used."""
     clusters = config.stash[_clusters_key]
     for text in sorted(set(clusters)):
         count = clusters.count(text)

@@ -1,4 +1,4 @@
-"""The handlers of a test: apart from those of other tests, and from the cluster."""
+"""Registries that isolate the handlers of a test from other tests and from the cluster."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from webop.handling.handlers import Activity, ActivityHandler, ResourceHandler, 
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.objects.resources import Selector
 
-# What is in there has not been written by the author of the test.
+# Code that the author of the test has not written.
 _LIBRARIES: set[Path | str] = {"webop", *map(Path, sysconfig.get_paths().values())}
 
-#: The ids of the webhook handlers that a review is for, their own filters considered, in order.
-judges: ContextVar[dict[str, None]] = ContextVar("judges")
+#: The ids of the webhook handlers that match a review, after their filters, in order.
+called: ContextVar[dict[str, None]] = ContextVar("called")
 
 
 @contextlib.contextmanager
 def replace_default_registry(registry: OperatorRegistry | None) -> Iterator[OperatorRegistry]:
-    """Give the files that are loaded a registry that is not that of the next test."""
+    """Replace the default registry during a block, so that loaded files register there."""
     original = get_default_registry()
     chosen = original.copy() if registry is None else registry
     set_default_registry(chosen)
@@ -38,11 +38,11 @@ def replace_default_registry(registry: OperatorRegistry | None) -> Iterator[Oper
 
 @contextlib.contextmanager
 def forgetting_imports(registry: OperatorRegistry) -> Iterator[None]:
-    """Have the modules of an operator imported anew by the next one that is made of them.
+    """Forget the modules of an operator after the block, so that the next one imports them again.
 
-    Decorators work on import. A module that stays imported while its handlers have gone with the
-    registry would give none to the next operator. So what is imported within the block is
-    forgotten, if a module with handlers is in the same package, or beside it in a folder.
+    Decorators work on import: a module that stays imported would register no handlers for the
+    next operator. So everything that was imported within the block is forgotten if it is in the
+    package or the folder of a module with handlers.
     """
     known, path = set(sys.modules), list(sys.path)
     before = set(_list_modules(registry))
@@ -52,22 +52,22 @@ def forgetting_imports(registry: OperatorRegistry) -> Iterator[None]:
         sys.path[:] = [folder for folder in sys.path if folder in path]
         fresh = {name: sys.modules[name] for name in sys.modules.keys() - known}
         own = (set(_list_modules(registry)) - before) & fresh.keys()
-        origins = {origin for name in own for origin in _tell_origins(fresh[name])} - _LIBRARIES
+        origins = {origin for name in own for origin in _find_origins(fresh[name])} - _LIBRARIES
         for name, module in fresh.items():
-            if origins.intersection(_tell_origins(module)):
+            if origins.intersection(_find_origins(module)):
                 del sys.modules[name]
 
 
 def _list_modules(registry: OperatorRegistry) -> Iterator[str]:
-    """Yield the names of the modules that the functions of the handlers are in."""
+    """Yield the names of the modules with the functions of the handlers."""
     activities = [each for activity in Activity for each in registry.select_activities(activity)]
     webhooks = registry.select_webhooks()
     for handler in (*registry.select_resource_handlers(), *webhooks, *activities):
         yield getattr(handler.fn, "__module__", None) or ""
 
 
-def _tell_origins(module: Any) -> set[Path | str]:
-    """Return what a module has in common with others that have been written with it."""
+def _find_origins(module: Any) -> set[Path | str]:
+    """Return the package of a module, and its folder if it is a single file."""
     package = getattr(module, "__name__", "").partition(".")[0]
     file = getattr(module, "__file__", None)
     is_alone = file is not None and not getattr(module, "__package__", "")
@@ -75,11 +75,10 @@ def _tell_origins(module: Any) -> set[Path | str]:
 
 
 class AdmissionRegistry(OperatorRegistry):
-    """The handlers of another registry, so far as they need no cluster: nothing is watched.
+    """A view of another registry with the handlers that need no cluster; nothing is watched.
 
-    Indexes are there, and stay empty. Nobody logs in to the cluster that the developer uses.
-
-    The other registry may still grow.
+    Indexes exist, but stay empty. Login handlers are replaced, so that the test does not use the
+    cluster of the developer. The other registry can still grow.
     """
 
     def __init__(self, origin: OperatorRegistry) -> None:
@@ -87,7 +86,7 @@ class AdmissionRegistry(OperatorRegistry):
         self._handlers = origin._handlers  # noqa: SLF001 - a view of it
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
-        """Return the handlers of the operator's life, but those that log in."""
+        """Return the handlers of an activity; for logins, one that fails."""
         if activity is not Activity.AUTHENTICATION:
             return super().select_activities(activity)
         return [ActivityHandler(id="no_cluster", fn=_refuse_login, activity=activity)]
@@ -97,26 +96,26 @@ class AdmissionRegistry(OperatorRegistry):
         return []
 
     def collect_selectors(self) -> frozenset[Selector]:
-        """Return none: there is nothing to discover."""
+        """Return none: nothing needs discovery."""
         return frozenset()
 
     def select_webhooks(self) -> list[WebhookHandler]:
-        """Return the handlers of admission reviews, who note themselves in :data:`judges`."""
-        return [_watch(handler) for handler in super().select_webhooks()]
+        """Return the webhook handlers; each records its calls in :data:`called`."""
+        return [_record(handler) for handler in super().select_webhooks()]
 
 
 async def _refuse_login(**_: Any) -> None:
-    text = "AdmissionClient has no cluster; give it one by cluster=, for the client of handlers"
+    text = "AdmissionClient has no cluster. To use the client in handlers, set cluster="
     raise PermanentError(text)
 
 
-def _watch(handler: WebhookHandler) -> WebhookHandler:
-    """Have a handler note itself when it is chosen: callbacks are the last of all filters."""
+def _record(handler: WebhookHandler) -> WebhookHandler:
+    """Return a handler that records when it is chosen: ``when`` is the last of all filters."""
 
     def is_chosen(**kwargs: Any) -> bool:
         if handler.when is not None and not handler.when(**kwargs):
             return False
-        judges.get({})[handler.id] = None
+        called.get({})[handler.id] = None
         return True
 
     return replace(handler, when=is_chosen)

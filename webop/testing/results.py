@@ -1,4 +1,4 @@
-"""What comes of admission, as tests look at it; with the patches of the webhooks applied."""
+"""The results of admission for tests, with the patches of the webhooks applied."""
 
 from __future__ import annotations
 
@@ -20,28 +20,32 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, repr=False)
 class AdmissionResult:
-    """What has come of a request."""
+    """The result of a request."""
 
-    allowed: bool  # a request that no handler is for is allowed, too: look at the webhooks
+    allowed: bool  # also true if no handler matches: check the webhooks
     webhooks: tuple[str, ...] = ()  # the ids of the handlers that were called, in order
-    message: str = ""  # why the request is refused
-    code: int | None = None  # the HTTP status of the refusal
-    reason: str = ""  # the machine-readable reason of the refusal
-    causes: tuple[AdmissionCause, ...] = ()  # what is wrong with which fields
+    message: str = ""  # why the request is denied
+    code: int | None = None  # the HTTP status of the denial
+    reason: str = ""  # the machine-readable reason of the denial
+    causes: tuple[AdmissionCause, ...] = ()  # the invalid fields
     warnings: list[str] = field(default_factory=list)  # shown to the user
     patch: list[Json] = field(default_factory=list)  # the JSON patches of all mutating handlers
     object: Json | None = None  # with these patches applied; None on deletions
     audit_annotations: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        verdict = "allowed" if self.allowed else f"refused ({self.code}): {self.message!r}"
-        parts = [verdict, f"webhooks={', '.join(self.webhooks) or 'none'}"]
+        decision = "allowed" if self.allowed else f"denied ({self.code}): {self.message!r}"
+        parts = [decision, f"webhooks={', '.join(self.webhooks) or 'none'}"]
         names = ("reason", "causes", "warnings", "patch", "audit_annotations")
         parts += [f"{name}={value!r}" for name in names if (value := getattr(self, name))]
         return f"<{type(self).__name__} {'; '.join(parts)}>"
 
     def raise_for_denial(self) -> Self:
-        """Return the result itself if the request is admitted; else raise the refusal."""
+        """Return the result itself if the request is allowed.
+
+        Raises:
+            AdmissionError: the request is denied.
+        """
         if not self.allowed:
             raise AdmissionError(
                 self.message, self.code, reason=self.reason or None, causes=self.causes
@@ -49,7 +53,7 @@ class AdmissionResult:
         return self
 
     def followed_by(self, later: AdmissionResult) -> AdmissionResult:
-        """Return the result of two webhooks, the former of which has admitted the request."""
+        """Return the combined result of two webhooks; the first one has allowed the request."""
         return replace(
             later,
             webhooks=tuple(dict.fromkeys((*self.webhooks, *later.webhooks))),
@@ -62,7 +66,7 @@ class AdmissionResult:
 def read_result(
     request: Mapping[str, Any], response: Mapping[str, Any], calls: Iterable[str]
 ) -> AdmissionResult:
-    """Return what an answer means."""
+    """Return the result in the response to a review."""
     status = response.get("status") or {}
     operations = orjson.loads(base64.b64decode(response.get("patch") or "W10="))
     body = request["request"].get("object")
@@ -81,7 +85,7 @@ def read_result(
 
 
 def apply_json_patch(body: Json, operations: Iterable[Mapping[str, Any]]) -> Json:
-    """Apply the JSON patch of a webhook of webop: keys of mappings are added, replaced, removed."""
+    """Apply the JSON patch of a webhook of webop, which only adds, replaces and removes keys."""
     result: Json = clone(body)
     for operation in operations:
         parts = operation["path"].split("/")[1:]

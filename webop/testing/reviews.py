@@ -1,4 +1,4 @@
-"""AdmissionReviews as API servers send them, made of nothing but objects."""
+"""Build AdmissionReviews like those of API servers from objects."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _KEPT = ("uid", "creationTimestamp", "resourceVersion")
 
 
 def _check_groups(groups: object) -> object:
-    """Refuse a text, which is an iterable of letters."""
+    """Refuse a string, which would be an iterable of characters."""
     if isinstance(groups, str):
         raise PydanticCustomError("kind_type", "must be a list of names")
     return groups
 
 
 class TargetOptions(TypedDict, total=False):
-    """What a request is about, beside the objects, and who has sent it."""
+    """The target of a request, in addition to the objects, and its user."""
 
     # Or its plural name; by default guessed from the kind.
     resource: Annotated[Resource | str | None, must_be("a webop.Resource or a plural name")]
-    kind: str | None  # of the object; by default as the object says, as the next two
+    kind: str | None  # by default that of the object, like the next two
     namespace: str | None
     name: str | None
-    # The name, or all of userInfo; else an administrator.
-    user: Annotated[str | Mapping[str, Any] | None, must_be("a name, or a mapping as userInfo is")]
+    # A name, or the whole userInfo; by default an administrator.
+    user: Annotated[str | Mapping[str, Any] | None, must_be("a name, or a mapping like userInfo")]
     # Of the user; "system:authenticated" is added.
     groups: Annotated[Iterable[str] | None, BeforeValidator(_check_groups)]
     dry_run: bool
@@ -53,7 +53,7 @@ class TargetOptions(TypedDict, total=False):
 class ReviewOptions(TargetOptions, total=False):
     """The options of :func:`review`."""
 
-    operation: str | None  # by default what the objects tell
+    operation: str | None  # by default implied by the objects
     uid: str | None  # of the request; by default a new one
 
 
@@ -64,8 +64,8 @@ def review(
 ) -> dict[str, Any]:
     """Build an AdmissionReview with a request (Kubernetes API, admission.k8s.io/v1).
 
-    One object is a creation, two are an update, an old one alone is a deletion; for any other
-    meaning there is ``operation=``: ``review(obj, operation="DELETE")`` has it as ``oldObject``.
+    One object is a creation, two are an update, an old one alone is a deletion. ``operation=``
+    overrides this: ``review(obj, operation="DELETE")`` has the object as ``oldObject``.
     """
     parse_options("review()", options, ReviewOptions)
     implied = "CREATE" if old is None else "DELETE" if obj is None else "UPDATE"
@@ -77,7 +77,7 @@ def review(
         raise ConfigurationError(f"A review of a {operation} needs an object.")
     body = new or before or {}
     resource, kind = find_resource(body, options), options.get("kind") or body.get("kind")
-    # A subresource can be of another group than its resource.
+    # A subresource can have another group than its resource.
     group, _, version = str(body.get("apiVersion") or resource.api_version).rpartition("/")
     names = {
         "kind": {"group": group, "version": version, "kind": kind or resource.kind},
@@ -116,25 +116,25 @@ def _build_userinfo(user: str | Mapping[str, Any] | None, groups: Iterable[str] 
 
 
 def to_json(obj: Mapping[str, Any] | None) -> Json | None:
-    """Return a copy of an object as it comes out of JSON.
+    """Return a copy of an object as parsed from JSON.
 
     Raises:
-        TypeError: it is no object, or has in it what JSON cannot express.
+        TypeError: this is no mapping, or contains values that JSON cannot represent.
     """
     if obj is not None and not isinstance(obj, Mapping):
-        raise TypeError(f"An object must be a mapping, as API servers are sent, got {obj!r}.")
+        raise TypeError(f"An object must be a mapping, got {obj!r}.")
     result: Json | None = orjson.loads(orjson.dumps(obj, default=unwrap_mapping))
     return result
 
 
 def find_resource(body: Json, options: TargetOptions, known: Iterable[Resource] = ()) -> Resource:
-    """Return the resource of an object; else its plural is guessed as generators make it."""
+    """Return the resource of an object; by default, guess its plural like code generators."""
     resource, kind = options.get("resource"), options.get("kind") or body.get("kind")
     if isinstance(resource, Resource):
         return resource
     if not (body.get("apiVersion") and kind):
         raise ConfigurationError(
-            "The object has no apiVersion, or no kind: add it, or give the resource: "
+            "The object has no apiVersion, or no kind: add it, or specify the resource: "
             "resource=webop.Resource(group, version, plural, kind=…)."
         )
     group, _, version = str(body["apiVersion"]).rpartition("/")
@@ -148,7 +148,7 @@ def find_resource(body: Json, options: TargetOptions, known: Iterable[Resource] 
 
 
 def complete(body: Json, old: Json | None, operation: str) -> Json:
-    """Return an object with what API servers set before validating webhooks get it."""
+    """Return an object with the fields that API servers set before validating webhooks."""
     meta = body.get("metadata")
     if not isinstance(meta, dict) or operation not in ("CREATE", "UPDATE"):
         return body

@@ -1,8 +1,8 @@
 """An operator in the background of a test: ``webop run`` in a thread (chapter "Operator testing").
 
-click's own runner for tests invokes the command, so the operator is the one that users start,
-with its options, files and log. It stops when the block of the test ends, and then tells how it
-has ended.
+click's runner for tests invokes the command, so the operator is the one that users start,
+with its options, files and log. It stops when the block of the test ends; then the runner has its
+outcome.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from webop.settings import OperatorSettings
 from webop.testing.registries import replace_default_registry
 from webop.testing.waiting import watched
 
-_PATIENCE = 60.0  # seconds
-_TOLD = 3000  # characters of the output of an operator that does not start
+_TIMEOUT = 60.0  # seconds
+_OUTPUT_LIMIT = 3000  # characters, in the error about an operator that does not start
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -43,22 +43,21 @@ class OperatorRunner:
         assert runner.exit_code == 0
         assert "as expected" in runner.output
 
-    The block begins when the startup handlers are done, or the command has ended without. It is
-    left when the operator has stopped. Within it, the output is that so far.
+    The block begins when the startup handlers have succeeded, or when the command has ended. At
+    its end, the operator is stopped. Within the block, ``output`` is the output so far.
 
-    It serves the cluster that one is logged in to at the moment, as the command line does
-    (``KUBECONFIG``). The operator is in the same process: what a test has mocked is mocked for
-    it, and its handlers can be inspected. While it runs, ``sys.stdout`` and ``sys.stderr`` of
-    the process belong to it, so there can be only one at a time.
+    Like the command line, the operator uses the cluster of ``KUBECONFIG``. It runs in the same
+    process: mocks of the test apply to it, and the test can inspect its handlers. While it runs,
+    ``sys.stdout`` and ``sys.stderr`` of the process belong to it, so run one at a time.
 
-    Handlers of files that are loaded are those of this run only: they go to the given registry,
-    or else to a copy of the default one.
+    Handlers from files belong to this run only: they go to the given registry, or to a copy of
+    the default one.
 
     Args:
         args: for :meth:`click.testing.CliRunner.invoke`: the arguments of the command line.
-        reraise: whether leaving the block raises what the command has failed with.
-        timeout: the seconds in which the operator has to stop at the end; by default 60. To start,
-            it has ``start_timeout``, an attribute: the same, but 60 at least.
+        reraise: whether the end of the block raises the error of the command.
+        timeout: the seconds that the operator has to stop; by default 60. To start, it has
+            ``start_timeout`` seconds, an attribute: the same, but at least 60.
         registry: the handlers; by default, those of the default registry.
         settings: the settings; by default, those of the environment.
         kwargs: for :meth:`click.testing.CliRunner.invoke`, such as ``env``.
@@ -76,14 +75,14 @@ class OperatorRunner:
         self.args = args
         self.kwargs = kwargs
         self.reraise = reraise
-        self.timeout = _PATIENCE if timeout is None else timeout
-        self.start_timeout = max(self.timeout, _PATIENCE)
+        self.timeout = _TIMEOUT if timeout is None else timeout
+        self.start_timeout = max(self.timeout, _TIMEOUT)
         self.registry = registry
         self.settings = settings
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        # A daemon, for an operator that hangs must not hang the process after the tests.
+        # A daemon thread, so that an operator that hangs does not block the end of the process.
         self._thread = threading.Thread(target=self._invoke, name="webop operator", daemon=True)
         self._replacement = contextlib.ExitStack()
         self._recorder = _Recorder()
@@ -92,14 +91,14 @@ class OperatorRunner:
         """Run the command, and wait until the operator is ready, or the command has ended.
 
         Raises:
-            WebopError: it is not ready in time, or it has run already.
+            WebopError: the operator is not ready in time, or this runner was used before.
         """
         if self._thread.ident is not None:
-            raise WebopError("This OperatorRunner has run already: make a new one for each run.")
+            raise WebopError("This OperatorRunner was used before. Create a new one for each run.")
         if watched:
             warnings.warn(
-                "An OperatorRunner runs within another one. There should be one at a time: the "
-                "inner operator has the handlers and the output of the outer one, too.",
+                "An OperatorRunner runs inside another one. Use one at a time: the inner operator "
+                "also gets the handlers and the output of the outer one.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -107,10 +106,10 @@ class OperatorRunner:
         watched.add(self._get_failure)
         self._thread.start()
         if not self._ready.wait(self.start_timeout):
-            said = self.output[-_TOLD:]
+            output = self.output[-_OUTPUT_LIMIT:]
             self._finish()
             raise WebopError(
-                f"The operator didn't start in {self.start_timeout:g} s. Its output:\n{said}"
+                f"The operator didn't start in {self.start_timeout:g} s. Its output:\n{output}"
             )
         return self
 
@@ -123,13 +122,13 @@ class OperatorRunner:
         """Stop the operator, and wait for its end.
 
         Raises:
-            WebopError: it has not stopped in time.
-            BaseException: what it has failed with, if that is to be re-raised.
+            WebopError: the operator did not stop in time.
+            BaseException: the operator's error, with ``reraise``.
         """
         self._finish()
         if self._thread.is_alive():
             raise WebopError(
-                f"The operator didn't stop in {self.timeout:g} s: it is still running."
+                f"The operator didn't stop in {self.timeout:g} s; it is still running."
             )
         failure = self._get_failure() if self.reraise else self.future.exception()
         if failure is not None:
@@ -137,7 +136,7 @@ class OperatorRunner:
 
     @property
     def future(self) -> concurrent.futures.Future[Result]:
-        """Click's result once the command has ended, or what has kept click from running it."""
+        """The result from click after the command has ended, or the error that prevented it."""
         return self._future
 
     @property
@@ -147,38 +146,38 @@ class OperatorRunner:
 
     @property
     def exception(self) -> BaseException | None:
-        """What the command has failed with, if it has."""
+        """The error of the command; None if it succeeded."""
         return self._get_result("exception").exception
 
     @property
     def exc_info(self) -> ExcInfo | None:
-        """The same as :func:`sys.exc_info` gives it; after an exit by code 0, that of the exit."""
+        """The same as :func:`sys.exc_info` returns it; after an exit with code 0, the exit."""
         info: Any = self._get_result("exception").exc_info
         return info  # type: ignore[no-any-return]
 
     @property
     def output(self) -> str:
-        """All that was written so far, as a terminal would have shown it."""
+        """All output so far, as on a terminal."""
         return self._recorder.read(-1) if self._is_running else self.future.result().output
 
     @property
     def stdout(self) -> str:
-        """What was printed so far."""
+        """The standard output so far."""
         return self._recorder.read(0) if self._is_running else self.future.result().stdout
 
     @property
     def stderr(self) -> str:
-        """What was logged so far, and the messages of the command line."""
+        """The standard error so far: log lines and messages of the command line."""
         return self._recorder.read(1) if self._is_running else self.future.result().stderr
 
     @property
     def stdout_bytes(self) -> bytes:
-        """What was printed, as it was written."""
+        """The standard output as bytes."""
         return self._get_result("whole output").stdout_bytes
 
     @property
     def stderr_bytes(self) -> bytes:
-        """What was logged, as it was written."""
+        """The standard error as bytes."""
         return self._get_result("whole output").stderr_bytes
 
     @property
@@ -188,8 +187,8 @@ class OperatorRunner:
     def _get_result(self, what: str) -> Result:
         if self._is_running:
             raise WebopError(
-                f"There is no {what} yet: look at it after the `with` block of the operator, or "
-                "wait for its own end by runner.future.result(timeout=10)."
+                f"There is no {what} yet: the operator still runs. Read it after the `with` block, "
+                "or wait for the end with runner.future.result(timeout=10)."
             )
         return self.future.result()
 
@@ -200,7 +199,7 @@ class OperatorRunner:
             self._thread.join(self.timeout)
 
     def _get_failure(self) -> BaseException | None:
-        """Return what it has failed with by now, if it has."""
+        """Return the operator's error; None if it runs or has succeeded."""
         if not self.future.done():
             return None
         return self.future.exception() or self.exception
@@ -218,17 +217,17 @@ class OperatorRunner:
                 result = self._recorder.invoke(
                     _Command(main.name), *self.args, obj=controls, **self.kwargs
                 )
-        except BaseException as exc:  # noqa: BLE001  it is raised where it can be seen
+        except BaseException as exc:  # noqa: BLE001  it is raised in the thread of the test
             self._future.set_exception(exc)
         else:
             if isinstance(result.exception, SystemExit) and result.exception.__cause__ is not None:
-                # The operator's error is told, not the exit that the command line makes of it.
+                # The operator's error, not the exit that the command line makes of it.
                 cause = result.exception.__cause__
                 result.exception = cause
                 result.exc_info = (type(cause), cause, cause.__traceback__)  # type: ignore[assignment]
             self._future.set_result(result)
         finally:
-            self._ready.set()  # nobody needs to wait for it any more
+            self._ready.set()  # end the wait for the start
 
 
 class _Recorder(CliRunner):
@@ -238,16 +237,16 @@ class _Recorder(CliRunner):
 
     @contextlib.contextmanager
     def isolation(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Keep the streams; with click before 8.2, the first one has everything."""
+        """Keep the streams; before click 8.2, the first one has all output."""
         with super().isolation(*args, **kwargs) as streams:
             self._streams = tuple(filter(None, streams))
             yield streams
 
     def read(self, number: int) -> str:
-        """Return what one of the streams has by now."""
+        """Return the content of one of the streams so far."""
         if not self._streams:
             return ""
-        sys.stdout.flush()  # it is that of the command now
+        sys.stdout.flush()  # the command's, at the moment
         text: str = (
             self._streams[min(number, len(self._streams) - 1)]
             .getvalue()
@@ -257,7 +256,7 @@ class _Recorder(CliRunner):
 
 
 class _Command(click.Group):
-    """The command line, whose exits tell why: for users, a message and a code are enough."""
+    """The command line, with the operator's error as the cause of each exit."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command, and exit."""

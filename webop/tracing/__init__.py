@@ -1,9 +1,9 @@
 """Spans of OpenTelemetry around reviews, handling cycles, calls of handlers, and requests.
 
-There are some only if the user has configured a tracer provider by the end of the startup. Who has
-none pays a call and a comparison for each of them: the API package is not even imported.
+Spans exist only if the user has configured a tracer provider by the end of the startup. Without
+one, each costs a call and a comparison, and the API package is not even imported.
 
-Spans never have values of objects: no messages of errors, no queries, no bodies.
+Spans never contain values of objects: no messages of errors, no queries, no bodies.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _tracing: Tracing | None = None
 
 
 class Description(NamedTuple):
-    """What a span is about.
+    """The description of a span.
 
     Attributes:
         name: one of a few: no names of objects.
-        attributes: those that are None are left out.
-        kind: of :class:`opentelemetry.trace.SpanKind`, by name.
-        parent: the span that it continues; by default the current one.
-        headers: of the HTTP request that it answers: the caller's span may be there.
-        is_inner: whether it is of interest only as a part of another span.
+        attributes: the attributes; None values are omitted.
+        kind: the name of a :class:`opentelemetry.trace.SpanKind`.
+        parent: the parent span; by default the current one.
+        headers: those of the HTTP request, which can contain the caller's span.
+        is_inner: whether to create the span only inside another one.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Description(NamedTuple):
 
 
 def set_up_tracing() -> None:
-    """Begin to trace if a tracer provider is configured by now; else stop."""
+    """Start tracing if a tracer provider is configured by now; else stop it."""
     global _tracing  # noqa: PLW0603 - as the provider, for all operators of the process
     _tracing = None
     if "opentelemetry.trace" in sys.modules:
@@ -56,19 +56,19 @@ def set_up_tracing() -> None:
 
 
 def open_span(describe: Callable[[*Ts], Description], *args: *Ts) -> Span | None:
-    """Begin a span, which is the current one until it is closed; None if nothing is traced.
+    """Start a span, which is the current one until it is closed; None without tracing.
 
-    It can be a block: ``with open_span(…) or NOT_TRACED as span``.
+    Use it as a block: ``with open_span(…) or NOT_TRACED as span``.
 
     Args:
-        describe: says what it is about; called only if it is traced.
-        args: what it is called with.
+        describe: returns the description; called only with tracing.
+        args: the arguments of ``describe``.
     """
     return None if _tracing is None else _tracing.begin(describe(*args))
 
 
 def find_current_span() -> SpanContext | None:
-    """Return what identifies the current span; None if there is none."""
+    """Return the context of the current span; None if there is none."""
     return None if _tracing is None else _tracing.find_current()
 
 
@@ -78,5 +78,5 @@ def find_trace_ids() -> dict[str, str]:
 
 
 def build_trace_headers() -> bytes:
-    """Return the header lines that hand the current span on; nothing if there is none."""
+    """Return the header lines that propagate the current span; nothing if there is none."""
     return b"" if _tracing is None else _tracing.build_headers()

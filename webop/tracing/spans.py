@@ -1,4 +1,4 @@
-"""The spans, by the API package of OpenTelemetry: imported only if there is a tracer provider."""
+"""The spans, with the API package of OpenTelemetry; imported only with a tracer provider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from webop.version import __version__
 logger = logging.getLogger(__name__)
 
 _once = Once()
-# The API server knows no other; those of the user would take baggage as well.
+# The API server supports no other one; the user's propagators could also send baggage.
 _PROPAGATOR = TraceContextTextMapPropagator()
 _FIELDS = _PROPAGATOR.fields
 
@@ -47,22 +47,22 @@ class Span:
         self.close()
 
     def close(self) -> None:
-        """End it; what was the current span before it is so again."""
+        """End the span; the previous span becomes current."""
         detach(self._token)
         try:
             self._span.end()
-        except Exception:  # noqa: BLE001  it is not what the span is about
-            _complain()
+        except Exception:  # noqa: BLE001  a failed span must not fail the work in it
+            _log_failure()
 
     def conclude(self, outcome: str, failure: BaseException | None = None) -> None:
-        """Say what has come of it; of a failure, nothing but its type is told."""
+        """Record the outcome; of an error, only its type."""
         self._is_concluded = True
         self._span.set_attribute("webop.outcome", outcome)
         if failure is not None:
             self._fail(_name(type(failure)))
 
-    def answer(self, status: int) -> None:
-        """Say what the answer to a request was."""
+    def record_response(self, status: int) -> None:
+        """Record the status of the response to a request."""
         self._is_concluded = True
         self._span.set_attribute("http.response.status_code", status)
         if status >= 400:
@@ -74,13 +74,13 @@ class Span:
 
 
 class Tracing:
-    """The tracer of webop, and what is done with its spans."""
+    """The tracer of webop, which starts spans and propagates them."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer("webop", __version__)
 
     def begin(self, description: Description) -> Span | None:
-        """Make a span; None if it would be of no interest, or cannot be made."""
+        """Start a span; None if it is an inner one without a parent, or if that fails."""
         if description.is_inner and self.find_current() is None:
             return None
         context = None
@@ -92,12 +92,12 @@ class Tracing:
         kind = trace.SpanKind[description.kind]
         try:
             return Span(self._tracer.start_span(description.name, context, kind, attributes))
-        except Exception:  # noqa: BLE001  it is not what the span is about
-            _complain()
+        except Exception:  # noqa: BLE001  a failed span must not fail the work in it
+            _log_failure()
             return None
 
     def _find_caller(self, headers: Mapping[str, str]) -> Context | None:
-        """Return the context of the caller; None if the current one continues it already."""
+        """Return the context of the caller; None if the current span already continues it."""
         carrier = {key.lower(): headers[key] for key in headers if key.lower() in _FIELDS}
         if not carrier:
             return None
@@ -124,8 +124,8 @@ class Tracing:
     def build_headers(self) -> bytes:
         """See :func:`webop.tracing.build_trace_headers`.
 
-        Of the flags, only "sampled" is sent. Kubernetes 1.36 ignores headers with any other, such
-        as the "random" of newer SDKs (OpenTelemetry for Go, issue 7635).
+        The only flag is "sampled": Kubernetes 1.36 ignores headers with others, such as the
+        "random" of newer SDKs (OpenTelemetry for Go, issue 7635).
         """
         current = self.find_current()
         if current is None:
@@ -139,14 +139,14 @@ class Tracing:
 
 
 def find_tracing() -> Tracing | None:
-    """Return what makes spans; None if the user has configured no tracer provider."""
+    """Return the tracing of the user's tracer provider; None if there is none."""
     provider = trace.get_tracer_provider()
     idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
     return None if isinstance(provider, idle) else Tracing(provider)
 
 
-def _complain() -> None:
-    """Log why there is no span; what it is about must go on, and be done once only."""
+def _log_failure() -> None:
+    """Log why a span is lost."""
     logger.log(
         _once.choose_level("span"),
         "The sampler or a span processor of OpenTelemetry has failed. The span is lost.",

@@ -1,12 +1,12 @@
-"""Webhook configurations as documents: from handlers and resources to what the API server needs.
+"""Build webhook configurations from handlers and resources.
 
 Pure. The format is that of the Kubernetes API, admissionregistration.k8s.io/v1. The API server
-refuses a configuration as a whole if any of its names is wrong, while handlers have the names of
-any functions: what is built here is always accepted.
+refuses a whole configuration if one of its names is invalid, and functions can have any names, so
+names are normalized here.
 
-A webhook that cannot be reached refuses all requests that it is for (failure policy "Fail"). On
-pods and nodes these include the ones that would bring it back (Kubernetes, "Admission Webhook
-Good Practices"): such handlers deserve a warning.
+A webhook that cannot be reached blocks all its requests (failure policy "Fail"). On pods and nodes,
+these include the requests that would bring it back (Kubernetes, "Admission Webhook Good
+Practices"). :func:`list_dangers` warns of such handlers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ KINDS = {
 _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration
 
-_EXEMPTION = "not-by-the-operator"
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # which each namespace has, and nobody can change
+_OWN_REQUESTS = "not-by-the-operator"
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # every namespace has it, and nobody can change it
 
 _FOREIGN = re.compile(r"[^a-z0-9.-]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -55,7 +55,7 @@ _ADVICE = (
     "or set failure_policy='Ignore'."
 )
 
-# What a cluster cannot do without, and whether it belongs to namespaces.
+# Resources that a cluster cannot work without, and whether they are namespaced.
 _VITAL = {
     ("", "pods"): True,
     ("", "nodes"): False,
@@ -68,14 +68,14 @@ _VITAL = {
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What no webhook is asked about, so that the operator never stands in its own way.
+    """What no webhook is called for, so that the operator does not block itself.
 
     Attributes:
-        namespace: all objects of this namespace; None for no such exemption.
-        username: all requests of this user, such as "system:serviceaccount:ns:name", as the API
-            server knows it; None for no such exemption.
-        secret: the Secret of this namespace and name, which the webhook server needs to start;
-            None for no such exemption.
+        namespace: exclude the objects of this namespace, if any.
+        username: exclude the requests of this user, if any, such as
+            "system:serviceaccount:ns:name".
+        secret: exclude the Secret of this namespace and name, if any: the webhook server needs it
+            to start.
     """
 
     namespace: str | None = None
@@ -83,7 +83,7 @@ class Exclusions:
     secret: tuple[str, str] | None = None
 
 
-_NO_EXEMPTIONS = Exclusions()
+_NO_EXCLUSIONS = Exclusions()
 
 
 def build_configuration(
@@ -93,12 +93,18 @@ def build_configuration(
     handlers: Iterable[WebhookHandler],
     resources: Collection[Resource],
     client_config: WebhookClientConfig,
-    exemptions: Exclusions = _NO_EXEMPTIONS,
+    exclusions: Exclusions = _NO_EXCLUSIONS,
 ) -> dict[str, Any]:
-    """Return a Validating- or MutatingWebhookConfiguration object (ADM-40 to 46).
+    """Build a Validating- or MutatingWebhookConfiguration (ADM-40 to 46).
 
-    The name is also the suffix of the names of the webhooks. Handlers of the other type, and those
-    whose resources are not in the cluster, are left out.
+    Args:
+        reason: which of the two.
+        name: of the configuration; also the suffix of the names of its webhooks.
+        handlers: all admission handlers. Those of the other type, and those whose resources the
+            cluster does not have, are skipped.
+        resources: the resources of the cluster.
+        client_config: where the webhook server is reached.
+        exclusions: what no webhook is called for.
     """
     webhooks: dict[str, dict[str, Any]] = {}
     everything = list(handlers)
@@ -118,7 +124,7 @@ def build_configuration(
                 "matchPolicy": handler.match_policy,
                 "timeoutSeconds": handler.timeout_seconds,
                 "admissionReviewVersions": ["v1", "v1beta1"],
-                **_build_conditions(handler, exemptions, rules),
+                **_build_conditions(handler, exclusions, rules),
             }
             if handler.reinvocation_policy is not None:
                 webhooks[unique]["reinvocationPolicy"] = handler.reinvocation_policy
@@ -133,9 +139,9 @@ def build_configuration(
 def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] = ()) -> str:
     """Return the name of a webhook, such as "validate1.auto.kopf.dev" (ADM-44).
 
-    It is a DNS name of three parts at least. Slashes become dots, underscores dashes, capitals
-    small letters, other characters their hexadecimal codes. Several handlers can have the same id,
-    for different operations: names that are taken are numbered.
+    It is a DNS name of at least three parts. Slashes become dots, underscores become dashes,
+    capitals become small letters, other characters become their hexadecimal codes. Handlers for
+    different operations can have the same id: a number is added to names that are ``taken``.
     """
     stem = _normalize(handler_id).replace("/", ".")
     padding = ".local" if f"{stem}.{suffix}".count(".") < 2 else ""
@@ -147,15 +153,15 @@ def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] =
 
 
 def build_typed_id(handler: WebhookHandler) -> str:
-    """Return what tells a handler from one of the other type with the same id."""
+    """Return an id that no handler of the other type has, such as "mutating/fn"."""
     return f"{handler.reason}/{handler.id}"
 
 
 def build_service_id(handler_id: str) -> str:
-    """Return what stands for a handler in the path of a ``clientConfig.service``.
+    """Return the unique id of a handler for the path of a ``clientConfig.service``.
 
-    That path must consist of DNS names (unlike the path of a ``url``, which has the id itself),
-    so for ``check_numbers`` there is something like ``check-numbers-0f1e2d3c``: still one to one.
+    That path must consist of DNS names (the path of a ``url`` need not, and has the id itself).
+    So ``check_numbers`` becomes, for example, ``check-numbers-0f1e2d3c``.
     """
     segments = handler_id.split("/")
     if all(len(text) <= _MAX_NAME and _SUBDOMAIN.fullmatch(text) for text in segments):
@@ -165,7 +171,7 @@ def build_service_id(handler_id: str) -> str:
 
 
 def _normalize(handler_id: str) -> str:
-    """Turn an id into DNS names with slashes in between; several ids can come to the same."""
+    """Turn an id into DNS names with slashes in between; the result may not be unique."""
     segments = []
     for segment in handler_id.lower().split("/"):
         text = _FOREIGN.sub(lambda match: match[0].encode().hex(), segment.replace("_", "-"))
@@ -175,29 +181,29 @@ def _normalize(handler_id: str) -> str:
 
 
 def _build_conditions(
-    handler: WebhookHandler, exemptions: Exclusions, rules: Collection[dict[str, Any]]
+    handler: WebhookHandler, exclusions: Exclusions, rules: Collection[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what requests the API server sends, beside the rules (ADM-19, ADM-21)."""
+    """Return the selectors and match conditions of a webhook (ADM-19, ADM-21)."""
     expressions = build_expressions(handler.labels)
     conditions: dict[str, Any] = {
         "objectSelector": {"matchExpressions": expressions} if expressions else None
     }
     namespaces = dict(handler.namespace_selector or {})
-    if exemptions.namespace is not None:
-        own = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exemptions.namespace]}
+    if exclusions.namespace is not None:
+        own = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exclusions.namespace]}
         namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), own]
     if namespaces:
         conditions["namespaceSelector"] = namespaces
     extra = {}
-    if exemptions.username is not None:
-        extra[_EXEMPTION] = f"request.userInfo.username != {_quote(exemptions.username)}"
-    if exemptions.secret is not None and any(
+    if exclusions.username is not None:
+        extra[_OWN_REQUESTS] = f"request.userInfo.username != {_quote(exclusions.username)}"
+    if exclusions.secret is not None and any(
         rule["apiGroups"] == [""] and "secrets" in rule["resources"] for rule in rules
     ):
-        place, name = map(_quote, exemptions.secret)
+        namespace, name = map(_quote, exclusions.secret)
         extra["not-the-certificate"] = (
             'request.resource.group != "" || request.resource.resource != "secrets" || '
-            f"request.namespace != {place} || !has(request.name) || request.name != {name}"
+            f"request.namespace != {namespace} || !has(request.name) || request.name != {name}"
         )
     if matching := _build_match_conditions(handler.match_conditions, extra):
         conditions["matchConditions"] = matching
@@ -205,14 +211,14 @@ def _build_conditions(
 
 
 def _quote(text: str) -> str:
-    """Return a literal of CEL: all escapes of JSON are CEL's, but for those of surrogates."""
+    """Return a CEL string literal: CEL knows JSON's escapes, except those of surrogates."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _build_match_conditions(
     conditions: Collection[MatchCondition], extra: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Return all conditions: all must be fulfilled, and there is a limit to their number."""
+    """Return all match conditions; join the extra ones with "&&" where their number is limited."""
     built = [{"name": name, "expression": expression} for name, expression in conditions]
     for stem, expression in extra.items():
         if len(built) < MAX_CONDITIONS:
@@ -230,7 +236,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
     if handler.selector is None:
         return []
     found = sorted(handler.selector.select(resources), key=lambda resource: resource.name)
-    # "*" is the main body, too, unlike in Kubernetes (D-18).
+    # "*" includes the object itself, unlike in Kubernetes (D-18).
     parts = {None: [""], "*": ["", "/*"]}.get(handler.subresource, [f"/{handler.subresource}"])
     return [
         {
@@ -245,7 +251,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
 
 
 def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
-    """Return the config with the id appended to the path (ADM-45)."""
+    """Append the id of the handler to the path of a config (ADM-45)."""
     result: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
     if result.get("url"):
         result["url"] = f"{str(result['url']).rstrip('/')}/{quote(handler_id)}"
@@ -258,7 +264,7 @@ def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[s
 
 
 def list_dangers(handlers: Iterable[WebhookHandler], resources: Iterable[Resource]) -> list[str]:
-    """Return a line for each handler whose webhook can stop the cluster, or is for nothing."""
+    """Return a warning for each handler that can stop the cluster or is never called."""
     known = list(resources)
     dangers = []
     for handler in handlers:
@@ -271,12 +277,12 @@ def list_dangers(handlers: Iterable[WebhookHandler], resources: Iterable[Resourc
         )
         if not is_harmless and (what := _describe_vital(handler, found)):
             dangers.append(
-                f"{handler} is asked about all {what}: while it cannot answer, the cluster stops. "
+                f"{handler} is called for all {what}: if it does not answer, the cluster stops. "
                 f"{_ADVICE}"
             )
         if found and all(resource.group == GROUP for resource in found):
             names = " and ".join(sorted(resource.plural for resource in found))
-            dangers.append(f"{handler} is for {names}: API servers ask no webhook about these.")
+            dangers.append(f"{handler} is for {names}: API servers never call webhooks for these.")
     return dangers
 
 

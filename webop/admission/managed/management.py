@@ -1,14 +1,13 @@
-"""Keeping the webhook configurations in the cluster as the replicas and their handlers need them.
+"""The task of a replica that keeps the managed webhook configurations up to date.
 
-Chapter "Admission control", "Managed configurations". What one replica wants there is built in
-:mod:`webop.admission.managed.configurations`; what follows for all of them, in
-:mod:`webop.admission.managed.replicas`; how it gets into the cluster, in
-:mod:`webop.admission.managed.shared_configurations`.
+Manual: "Admission control", "Managed configurations". :mod:`webop.admission.managed.configurations`
+builds the webhooks of one replica, :mod:`webop.admission.managed.replicas` plans what follows for
+all replicas, :mod:`webop.admission.managed.shared_configurations` writes it into the cluster.
 
-Timing: each replica looks at both configurations whenever its handlers, its server or the resources
-of the cluster have changed; every five seconds while webhooks of its own have to wait for others;
-otherwise every third of ``settings.admission.replica_lifetime``, every minute at most. So long it
-takes until configurations that somebody has deleted or edited are as they were.
+Each replica checks both configurations when its handlers, its server or the resources of the
+cluster have changed; every five seconds while its webhooks wait for other replicas; otherwise after
+a third of ``settings.admission.replica_lifetime``, but at least once a minute. By then, it has
+repaired configurations that somebody has deleted or edited.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from webop.admission.managed.replica_records import (
 from webop.admission.managed.replicas import (
     Configuration,
     Plan,
-    build_mark,
+    build_record,
     plan_exit,
     plan_presence,
 )
@@ -61,19 +60,19 @@ logger = logging.getLogger(__name__)
 
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
-_PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after refusals in a row
-_AFTERMATH = 30.0  # seconds; for calls of webhooks that are gone: API servers repeat them
-_POLLING = 5.0  # seconds; between looks while webhooks wait for other replicas
+_PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
+_AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry
+_POLLING = 5.0  # seconds; between checks while webhooks wait for other replicas
 
 
 class ConfigurationManager:
-    """The part of one replica in the webhook configurations that all replicas share.
+    """One replica's share in the webhook configurations that all replicas keep.
 
     Attributes:
-        is_applied: set once the replica is known to the others, and all is in force that is to be
-            by now. What has to wait for other replicas does not count: they wait for this one.
-        is_alone: whether no other replica stays when this one stops; known when it retires.
-        problem: why the last attempt to keep it so has failed; empty if it has not.
+        is_applied: set when the record of the replica and its webhooks are in the cluster.
+            Webhooks that wait for other replicas do not count: those wait for this one, too.
+        is_alone: whether no other replica remains when this one stops; known when it retires.
+        problem: why the last update failed; empty if it succeeded.
     """
 
     def __init__(self, operator: OperatorContext, client: Client) -> None:
@@ -83,10 +82,10 @@ class ConfigurationManager:
         self._shared = SharedConfigurations(client, self._name)
         self._clock = ServerClock(client)
         self._handlers = operator.registry.select_webhooks()
-        # Identities can be those of pods, while processes come and go.
+        # The identity can be that of a pod, in which several processes run one after another.
         self._process = str(detect_process())
         self._key = build_key(f"{operator.identity}/{self._process}")
-        self._since: dt.datetime | None = None  # None until it is known to others
+        self._since: dt.datetime | None = None  # when it was started; None before the first record
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
         self._offers: dict[WebhookType, tuple[ReplicaRecord, frozenset[str]]] = {}
@@ -107,19 +106,19 @@ class ConfigurationManager:
         operator.cluster_view.subscribe(self._changed.set)
 
     def announce(self, config: WebhookClientConfig, secret: tuple[str, str] | None = None) -> None:
-        """Take over where the server is reached from now on, and which Secret it needs to start."""
+        """Set the address of the server, and the Secret that it needs to start."""
         self._config, self._secret = config, secret
         self._changed.set()
 
     async def confirm(self, config: WebhookClientConfig) -> None:
-        """Wait until the configurations in the cluster trust the authorities of a config.
+        """Wait until the configurations in the cluster contain the CAs of a config.
 
-        For servers that change their certificates: the config is to be announced (yielded) with
-        the old and the new authorities first; the new certificate may be shown after this.
+        For servers that change their certificates: first announce (yield) a config with the old
+        and the new CAs, then wait here, then use the new certificate.
 
         Caveats:
-            API servers learn of it by watching, thus a moment later. If the config is never
-            announced, this never returns.
+            API servers watch the configurations, so they follow a moment later. If the config is
+            never announced, this never returns.
 
         Raises:
             ConfigurationError: the ``caBundle`` is not base64 of text.
@@ -131,11 +130,15 @@ class ConfigurationManager:
             )
 
     def is_elsewhere(self, webhook: str, resource: Resource) -> bool:
-        """Tell whether other live replicas may judge a resource at a webhook (the end of a path).
+        """Return whether another live replica may judge a resource at a webhook.
 
         In a rollout that removes or renames a handler, or takes a resource from it, calls of the
-        old webhook meet new replicas. Those of a new one can meet replicas that have retired:
-        these do not know any more who else there is.
+        old webhook meet new replicas. Calls of a new webhook can meet replicas that have retired;
+        these do not read the records any more.
+
+        Args:
+            webhook: the last part of the path.
+            resource: the resource of the review.
         """
         if self._is_retired or self._is_withdrawn:
             return True
@@ -147,13 +150,13 @@ class ConfigurationManager:
         )
 
     async def run(self) -> None:
-        """Keep the configurations as they have to be.
+        """Keep the configurations up to date, until cancelled.
 
         Raises:
-            APIError: the API server refuses the configurations at first: by RBAC (ADM-43), or
-                because of what is in them. Later refusals, and an API server that is not
-                available, are a :attr:`problem`, and it is tried again.
-            ConfigurationError: at first, the server yields what is not a usable config.
+            APIError: the API server refuses the first version of the configurations: by RBAC
+                (ADM-43), or because of their content. Later refusals and outages are retried
+                and are in :attr:`problem` meanwhile.
+            ConfigurationError: the first config that the server yields is not usable.
         """
         backoff = Backoff(_PAUSES)
         while True:
@@ -168,8 +171,9 @@ class ConfigurationManager:
                     if not self.is_applied.is_set() and not is_transient:
                         raise
                     if self.problem != str(exc):
-                        state = "kept up" if self.is_applied.is_set() else "configured yet"
-                        logger.warning("The webhooks are not %s, to be retried: %s", state, exc)
+                        verb = "update" if self.is_applied.is_set() else "write"
+                        text = "Cannot %s the webhook configurations %s; retrying: %s"
+                        logger.warning(text, verb, self._name, exc)
                     self.problem = str(exc)
                     if is_transient:
                         backoff.reset()
@@ -184,11 +188,11 @@ class ConfigurationManager:
                     await self._changed.wait()
 
     async def retire(self) -> None:
-        """Hand the webhooks over to the other replicas, while calls still come here.
+        """Hand the webhooks over to the other replicas, while this one still gets calls.
 
-        What only this replica serves goes now, and what has waited for it comes into force. Its
-        authorities stay trusted until it withdraws. Without others that stay, nothing changes, and
-        `is_alone` is set.
+        Webhooks that only this replica serves are removed, and those that have waited for it are
+        enabled. Its CAs stay trusted until it withdraws. If no other replica remains, nothing
+        changes, and `is_alone` is set.
 
         Raises:
             APIError: the API server is not available, or refuses.
@@ -196,15 +200,17 @@ class ConfigurationManager:
         async with self._adjusting:
             if self._offers and not self._is_withdrawn:
                 self._is_retired = True
-                moment = self._clock.judge(self._lifetime)
+                moment = self._clock.now_for_records(self._lifetime)
                 plans = await self._shared.settle(self._plan_presence, moment)
-                self.is_alone = not any(self._list_heirs(plan.marks) for plan in plans.values())
+                self.is_alone = not any(
+                    self._list_remaining(plan.records) for plan in plans.values()
+                )
 
     async def withdraw(self) -> None:
-        """Leave the configurations, for good: for a graceful exit.
+        """Remove this replica from the configurations, for good, at a graceful exit.
 
-        The webhooks that other live replicas serve stay, led to those; if there are none, only
-        the persistent webhooks stay (ADM-47).
+        Webhooks that other live replicas serve stay, with their address. Without other replicas,
+        only the persistent webhooks stay (ADM-47).
 
         Raises:
             APIError: the API server is not available, or refuses.
@@ -216,22 +222,22 @@ class ConfigurationManager:
                     lambda kind, found, others: plan_exit(
                         found, others, self._key, self._offers[kind][1]
                     ),
-                    self._clock.judge(self._lifetime),
+                    self._clock.now_for_records(self._lifetime),
                 )
 
     async def _adjust(self, config: WebhookClientConfig) -> None:
-        """Look at the configurations, if there is a reason to, and put them right."""
+        """Check and update the configurations, if something has changed or a check is due."""
         self._report_absent()
-        async with self._adjusting:  # what is on its way must not come after the withdrawal
+        async with self._adjusting:  # an update must not be written after the withdrawal
             await self._clock.adjust(self._renewal)
-            self._since = self._since or self._clock.tell()
+            self._since = self._since or self._clock.now()
             offers = {kind: self._build_offer(kind, config, self._since) for kind in WebhookType}
             is_due = time.monotonic() >= self._next_look
             if self._is_withdrawn or (offers == self._offers and not is_due):
                 return
-            self._offers, self._next_look = offers, 0.0  # until all has succeeded
+            self._offers, self._next_look = offers, 0.0  # due until all has succeeded
             plans = await self._shared.settle(
-                self._plan_presence, self._clock.judge(self._lifetime)
+                self._plan_presence, self._clock.now_for_records(self._lifetime)
             )
             self._clock.note_contact(self._lifetime)
         served = [(name, plan) for kind, plan in plans.items() for name in offers[kind][0].served]
@@ -239,8 +245,8 @@ class ConfigurationManager:
         self._report_waiting(waiting)
         until = time.monotonic() + self._renewal + _AFTERMATH
         for plan in plans.values():
-            for key, mark in plan.marks.items():
-                for webhook in mark.served.values() if key != self._key else ():
+            for key, record in plan.records.items():
+                for webhook in record.served.values() if key != self._key else ():
                     self._elsewhere |= {(webhook.path, target): until for target in webhook.targets}
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
         self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
@@ -251,35 +257,37 @@ class ConfigurationManager:
 
     @property
     def _lifetime(self) -> float:
-        """For how long a mark that is not renewed holds, in seconds."""
+        """How long a record is valid after its renewal, in seconds."""
         return self._operator.settings.admission.replica_lifetime
 
     @property
     def _renewal(self) -> float:
-        """How often the marks are renewed, in seconds."""
+        """How often the records are renewed, in seconds."""
         return get_renewal(self._lifetime)
 
     def _plan_presence(
         self, kind: WebhookType, found: Configuration, others: Mapping[str, ReplicaRecord]
     ) -> Plan:
-        mark, _ = self._offers[kind]
-        if found.version is None and not mark.served:
+        record, _ = self._offers[kind]
+        if found.version is None and not record.served:
             return Plan((), {})
-        if self._is_retired and self._list_heirs(found.marks):
-            mark = mark.retire()
+        if self._is_retired and self._list_remaining(found.records):
+            record = record.retire()
         is_offered = all(offer.served for offer, _ in self._offers.values())
-        mark = dataclasses.replace(mark, is_in_both=is_offered or self._key in others)
-        return plan_presence(found, others, self._key, mark, self._clock.tell())
+        record = dataclasses.replace(record, is_in_both=is_offered or self._key in others)
+        return plan_presence(found, others, self._key, record, self._clock.now())
 
-    def _list_heirs(self, marks: Mapping[str, ReplicaRecord]) -> list[str]:
-        """Return the other replicas that stay."""
-        return [key for key, mark in marks.items() if key != self._key and not mark.is_retired]
+    def _list_remaining(self, records: Mapping[str, ReplicaRecord]) -> list[str]:
+        """Return the keys of the other replicas that are not retired."""
+        return [
+            key for key, record in records.items() if key != self._key and not record.is_retired
+        ]
 
     def _build_offer(
         self, kind: WebhookType, config: WebhookClientConfig, since: dt.datetime
     ) -> tuple[ReplicaRecord, frozenset[str]]:
-        """Return what this replica has for a configuration, and what of it is persistent."""
-        exemptions = self._build_exemptions()
+        """Return this replica's record for a configuration, and its persistent webhooks."""
+        exclusions = self._build_exclusions()
 
         def build(handlers: Sequence[WebhookHandler]) -> list[Json]:
             webhooks: list[Json] = build_configuration(
@@ -288,14 +296,14 @@ class ConfigurationManager:
                 handlers=handlers,
                 resources=self._operator.cluster_view.resources,
                 client_config=config,
-                exemptions=exemptions,
+                exclusions=exclusions,
             )["webhooks"]
             return webhooks
 
         webhooks = build(self._handlers)
         flags = [handler.persistent for handler in self._handlers for _ in build([handler])]
         named = zip(webhooks, flags, strict=True)
-        mark = build_mark(
+        record = build_record(
             webhooks,
             config,
             identity=self._operator.identity,
@@ -304,35 +312,35 @@ class ConfigurationManager:
             renewed=since,
             lifetime=self._lifetime,
         )
-        return mark, frozenset(webhook["name"] for webhook, is_kept in named if is_kept)
+        return record, frozenset(webhook["name"] for webhook, is_kept in named if is_kept)
 
-    def _build_exemptions(self) -> Exclusions:
+    def _build_exclusions(self) -> Exclusions:
         admission = self._operator.settings.admission
         namespace = self._client.vault.default_namespace if admission.exempt_namespace else None
         username = self._clock.username if admission.exempt_account else None
         for name, value in (("exempt_namespace", namespace), ("exempt_account", username)):
             if getattr(admission, name) and value is None:
                 self._warn_once(
-                    f"settings.admission.{name} has no effect: the operator cannot tell its own "
+                    f"settings.admission.{name} has no effect: the operator does not know its own "
                     f"{name.removeprefix('exempt_')}."
                 )
         return Exclusions(namespace=namespace, username=username, secret=self._secret)
 
     def _report_waiting(self, names: list[str]) -> None:
-        """Say what waits for other replicas, and when nothing does any more."""
+        """Log which webhooks wait for other replicas, and when none does any more."""
         if names and names != self._waiting:
             logger.info(
-                "In force when all replicas serve it, but not yet: %s. (Replicas that were killed "
-                "count as such for up to %g seconds.)",
+                "Waiting for all replicas to serve these webhooks before enabling them: %s. "
+                "(A replica that was killed counts for up to %g seconds.)",
                 ", ".join(names),
                 self._lifetime,
             )
         elif self._waiting and not names:
-            logger.info("All webhooks are in force.")
+            logger.info("All webhooks are enabled.")
         self._waiting = names
 
     def _report_absent(self) -> None:
-        """Say once what is wrong: handlers that nobody asks, and those that are asked too much."""
+        """Warn once of each handler that has no webhook, or a dangerous one."""
         resources = self._operator.cluster_view.resources
         for handler in self._handlers:
             selector = handler.selector

@@ -1,8 +1,8 @@
-"""What replicas leave for each other on a webhook configuration: who is there, and serves what.
+"""The records of replicas in a webhook configuration: who is alive, and serves which webhooks.
 
-Pure. A mark is an annotation of the configuration object, one per replica. Replicas know of each
-other by nothing else, so that they need no permissions beyond those for the object itself. How
-the webhooks follow from the marks is in :mod:`webop.admission.managed.replicas`.
+Pure. Each replica has one record: an annotation of the configuration object. Replicas know each
+other by these records only, so they need no other permissions than those for the object.
+:mod:`webop.admission.managed.replicas` derives the webhooks from the records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Served:
     """A webhook as a replica serves it.
 
     Attributes:
-        path: of its address; what the replica goes by.
+        path: the path of its URL, by which the replica finds the handlers.
         targets: the resources that the replica judges there, such as "apps/v1/deployments".
     """
 
@@ -47,18 +47,18 @@ class ReplicaRecord:
 
     Attributes:
         identity: its name, for people.
-        since: when it was started; the newest one decides what is in the webhooks.
-        renewed: when it was heard of last.
-        lifetime: seconds from then on, after which it counts as gone.
-        address: where it is reached, as a ``clientConfig`` without a path and authorities.
-            Several replicas behind one Service have the same: then calls meet any of them.
+        since: when it was started; the newest replica decides on the fields of the webhooks.
+        renewed: when it renewed the record last.
+        lifetime: how many seconds after that it counts as dead.
+        address: where it is reached: a ``clientConfig`` without path and CA bundle. Replicas
+            behind one Service have the same address, and calls meet any of them.
         served: its webhooks by their names, in order.
         process: which process it is (:mod:`webop.identities`).
-        authorities: whom to trust for it: certificates in PEM.
-        definitions: webhooks that are not in force as it has them, by name, without
-            ``clientConfig``: so that whoever can, puts them in force.
-        is_in_both: whether the other configuration has a mark of the replica, too. If that is not
-            there, the replica has ended in the middle of its withdrawal.
+        cas: its CA certificates in PEM.
+        definitions: its webhooks that differ from those in the cluster, by name, without
+            ``clientConfig``: another replica may be the first that can write them.
+        is_in_both: whether the other configuration has a record of the replica, too. If that
+            record is missing, the replica was stopped in the middle of its withdrawal.
     """
 
     identity: str
@@ -68,30 +68,30 @@ class ReplicaRecord:
     address: Json
     served: Mapping[str, Served]
     process: str = ""
-    authorities: tuple[str, ...] = ()
+    cas: tuple[str, ...] = ()
     definitions: Mapping[str, Json] = field(default_factory=dict)
     is_in_both: bool = False
 
     def is_alive(self, now: dt.datetime) -> bool:
-        """Tell whether it counts; a mark from the future does: somebody's clock is wrong."""
+        """Return whether the record is fresh; one from the future is: a clock is wrong."""
         return (now - self.renewed).total_seconds() <= self.lifetime
 
     @property
     def is_retired(self) -> bool:
-        """Tell whether the replica takes no more calls."""
+        """Whether the replica takes no more calls."""
         return not self.address
 
     def retire(self) -> ReplicaRecord:
-        """Return the mark of a replica that takes no more calls: only whom to trust."""
+        """Return the record of a replica that takes no more calls: only its CAs remain."""
         return replace(self, address={}, served={}, definitions={})
 
     def get_targets(self, path: str) -> frozenset[str]:
-        """Return all that the replica judges at a path; empty if it does not know the path."""
+        """Return the resources that the replica judges at a path; empty for an unknown path."""
         found = (served.targets for served in self.served.values() if served.path == path)
         return frozenset[str]().union(*found)
 
     def encode(self) -> str:
-        """Return it as the text of an annotation."""
+        """Return the text of the annotation."""
         served = {
             name: {"path": webhook.path, "targets": sorted(webhook.targets)}
             for name, webhook in self.served.items()
@@ -104,15 +104,15 @@ class ReplicaRecord:
             "lifetime": self.lifetime,
             "address": self.address,
             "webhooks": served,
-            "ca": "".join(f"{pem}\n" for pem in self.authorities),
+            "ca": "".join(f"{pem}\n" for pem in self.cas),
             "pending": dict(self.definitions),
             "both": self.is_in_both,
         }
         return orjson.dumps(document).decode()
 
 
-def decode_mark(text: str) -> ReplicaRecord | None:
-    """Read an annotation; None if it is not a mark: somebody has had a hand in it."""
+def decode_record(text: str) -> ReplicaRecord | None:
+    """Read an annotation; return None if it is not a valid record (somebody has edited it)."""
     try:
         document = orjson.loads(text)
         return ReplicaRecord(
@@ -126,7 +126,7 @@ def decode_mark(text: str) -> ReplicaRecord | None:
                 name: Served(str(webhook["path"]), frozenset(map(str, webhook["targets"])))
                 for name, webhook in document["webhooks"].items()
             },
-            authorities=split_certificates(document["ca"]),
+            cas=split_certificates(document["ca"]),
             definitions={name: dict(value) for name, value in document["pending"].items()},
             is_in_both=bool(document.get("both")),
         )
@@ -135,17 +135,17 @@ def decode_mark(text: str) -> ReplicaRecord | None:
 
 
 def get_renewal(lifetime: float) -> float:
-    """Tell how often marks with such a lifetime are renewed, in seconds."""
+    """Return how often records with such a lifetime are renewed, in seconds."""
     return min(lifetime / 3, _LONGEST_PAUSE)
 
 
 def build_key(identity: str) -> str:
-    """Return the name of the annotation of a replica, whatever its identity consists of."""
+    """Return the name of a replica's annotation: a hash, as identities can have any characters."""
     return f"{PREFIX}{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
 
 
 def split_address(config: Mapping[str, Any]) -> tuple[Json, str]:
-    """Take the ``clientConfig`` of a webhook apart: where the replicas are, and the path there.
+    """Split the ``clientConfig`` of a webhook into the address of the replicas and the path.
 
     Raises:
         ConfigurationError: it has neither a URL nor a service, or both.
@@ -153,9 +153,8 @@ def split_address(config: Mapping[str, Any]) -> tuple[Json, str]:
     url, service = config.get("url"), config.get("service")
     if bool(url) == bool(service):
         raise ConfigurationError(
-            "The client config of a webhook server must have either 'url' or 'service', not "
-            f"{'both' if url else 'neither'}. It is what the server of settings.admission.server "
-            "yields."
+            "A webhook server (settings.admission.server) must yield a client config with either "
+            f"'url' or 'service', not {'both' if url else 'neither'}."
         )
     if url:
         scheme, separator, rest = str(url).partition("://")
@@ -168,14 +167,14 @@ def split_address(config: Mapping[str, Any]) -> tuple[Json, str]:
 
 
 def join_address(address: Mapping[str, Any], path: str) -> Json:
-    """Return a ``clientConfig`` without authorities: the other way round."""
+    """Return a ``clientConfig`` without CA bundle: the reverse of :func:`split_address`."""
     if "url" in address:
         return {"url": f"{address['url']}{path}"}
     return {"service": {**address["service"], "path": path}}
 
 
 def list_targets(rules: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return what the rules of a webhook are for, such as "apps/v1/deployments"."""
+    """Return the resources in the rules of a webhook, such as "apps/v1/deployments"."""
     return frozenset(
         "/".join(parts)
         for rule in rules
@@ -186,16 +185,20 @@ def list_targets(rules: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def split_certificates(text: str) -> tuple[str, ...]:
-    """Return the certificates in a text of PEM, one by one; the text itself if there are none.
+    """Return the certificates in a PEM text, one by one.
 
-    So what is not a certificate goes to the API server as it is, which tells what is wrong.
+    A text without certificates is returned unchanged: the API server then says what is wrong.
     """
     found = (cert.decode() for cert in find_certificates(text.encode()))
     return tuple(found) or tuple(filter(None, [text.strip()]))
 
 
 def parse_bundle(bundle: str | None) -> tuple[str, ...]:
-    """Return the certificates of a ``caBundle``: base64 of PEM."""
+    """Return the certificates in a ``caBundle`` (base64 of PEM).
+
+    Raises:
+        ConfigurationError: it is not base64 of text.
+    """
     if not bundle:
         return ()
     try:
@@ -208,17 +211,17 @@ def parse_bundle(bundle: str | None) -> tuple[str, ...]:
         ) from None
 
 
-def build_bundle(authorities: Iterable[str]) -> Json:
-    """Return the ``caBundle`` as a part of a ``clientConfig``; without any, there is none."""
-    text = "".join(f"{pem}\n" for pem in dict.fromkeys(authorities))
+def build_bundle(cas: Iterable[str]) -> Json:
+    """Return the ``caBundle`` part of a ``clientConfig``; empty without certificates."""
+    text = "".join(f"{pem}\n" for pem in dict.fromkeys(cas))
     return {"caBundle": base64.b64encode(text.encode()).decode("ascii")} if text else {}
 
 
 def _parse_time(text: str) -> dt.datetime:
-    """Read a time.
+    """Parse an ISO time.
 
     Raises:
-        ValueError: it is none, or none with a time zone.
+        ValueError: it is not a time, or has no time zone.
     """
     time = dt.datetime.fromisoformat(text)
     if time.tzinfo is None:

@@ -1,20 +1,20 @@
-"""What is in a webhook configuration that several replicas share, equal or of two versions.
+"""Plan a webhook configuration that several replicas share, of one version or of two.
 
-Pure. :mod:`webop.admission.managed.management` reads a configuration, has it planned here what is
-to be changed, and writes that only if the configuration has not changed meanwhile.
+Pure. :mod:`webop.admission.managed.shared_configurations` reads a configuration, asks this module
+for a plan, and writes the plan only if the configuration has not changed meanwhile.
 
 Guarantees:
-    - A webhook is there as long as any live replica serves it, and so is each of its resources as
-      long as any replica at its address judges it: objects never pass unchecked.
-    - A new one, and a new resource of an existing one, come when all replicas that calls can
-      meet at its address know it: calls never meet one that does not.
-    - The replica that was started last decides what else is in a webhook. All authorities of all
-      live replicas are trusted.
-    - All replicas come to the same, so they do not overwrite each other in circles.
+    - A webhook exists as long as any live replica serves it. Each of its resources stays as long
+      as any replica at its address judges it. So objects never pass unchecked.
+    - A new webhook, and a new resource of a webhook, are added when all replicas at its address
+      know them. So calls never meet a replica that does not.
+    - The replica that was started last decides on the other fields of a webhook. The API server
+      trusts the CAs of all live replicas.
+    - All replicas make the same plan, so they do not overwrite each other.
 
 Caveats:
-    Between the versions of a rollout that removes or renames a handler, calls of its webhook can
-    meet replicas that do not know it any more: they refuse, as nothing is to pass unchecked.
+    In a rollout that removes or renames a handler, calls of its webhook can meet replicas that do
+    not have the handler any more. They refuse, so that nothing passes unchecked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from webop.admission.managed.replica_records import (
     ReplicaRecord,
     Served,
     build_bundle,
-    decode_mark,
+    decode_record,
     get_renewal,
     join_address,
     list_targets,
@@ -39,7 +39,7 @@ from webop.admission.managed.replica_records import (
     split_address,
 )
 
-# What the API server fills in (Kubernetes API, admissionregistration.k8s.io/v1).
+# Defaults of the API server (Kubernetes API, admissionregistration.k8s.io/v1).
 _DEFAULTS: Json = {
     "failurePolicy": "Fail",
     "matchPolicy": "Equivalent",
@@ -53,29 +53,32 @@ class Configuration:
     """A webhook configuration as it was read.
 
     Attributes:
-        version: its resource version; None if there is no such object.
-        marks: the live replicas by the names of their annotations.
-        stale: the annotations of those that are gone, and those that cannot be read.
-        webhooks: as they are.
+        version: its resource version; None if the object does not exist.
+        records: the live replicas by the names of their annotations.
+        stale: the annotations of dead replicas, and annotations that cannot be read.
+        webhooks: the present webhooks.
     """
 
     version: str | None = None
-    marks: Mapping[str, ReplicaRecord] = dataclasses.field(default_factory=dict)
+    records: Mapping[str, ReplicaRecord] = dataclasses.field(default_factory=dict)
     stale: frozenset[str] = frozenset()
     webhooks: Sequence[Json] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a configuration is to become; ``deferred`` are webhooks that are not all in force."""
+    """What to write into a configuration.
+
+    ``deferred`` names the webhooks that wait, in full or in part, for other replicas.
+    """
 
     webhooks: Sequence[Json]
-    marks: Mapping[str, ReplicaRecord]
+    records: Mapping[str, ReplicaRecord]
     deferred: frozenset[str] = frozenset()
 
 
-def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> ReplicaRecord:
-    """Return the mark of a replica that serves some webhooks, with all of their definitions.
+def build_record(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) -> ReplicaRecord:
+    """Return the record of a replica that serves some webhooks, with all of their definitions.
 
     Raises:
         ConfigurationError: the config is not usable.
@@ -87,7 +90,7 @@ def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) 
         definitions[webhook["name"]] = _cut(webhook)
     return ReplicaRecord(
         address=split_address(config)[0],
-        authorities=parse_bundle(config.get("caBundle")),
+        cas=parse_bundle(config.get("caBundle")),
         served=served,
         definitions=definitions,
         **who,
@@ -97,15 +100,15 @@ def build_mark(webhooks: Iterable[Json], config: Mapping[str, Any], **who: Any) 
 def parse_configuration(
     body: Mapping[str, Any] | None, is_alive: Callable[[ReplicaRecord], bool]
 ) -> Configuration:
-    """Return what there is in an object of the API server; None stands for no object."""
+    """Parse an object of the API server; None stands for no object."""
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
-    found = {k: decode_mark(text) for k, text in annotations.items() if k.startswith(PREFIX)}
-    alive = {k: mark for k, mark in found.items() if mark is not None and is_alive(mark)}
+    found = {k: decode_record(text) for k, text in annotations.items() if k.startswith(PREFIX)}
+    alive = {k: record for k, record in found.items() if record is not None and is_alive(record)}
     return Configuration(
         version=body["metadata"]["resourceVersion"],
-        marks=alive,
+        records=alive,
         stale=frozenset(found.keys() - alive.keys()),
         webhooks=body.get("webhooks") or (),
     )
@@ -118,14 +121,19 @@ def plan_presence(
     mine: ReplicaRecord,
     now: dt.datetime,
 ) -> Plan:
-    """Plan a configuration with a replica as one of those that serve it.
+    """Plan a configuration that a replica serves, beside others.
 
-    Replicas with live marks elsewhere, in the other configuration, that never had any in this one
-    serve no webhook of this type. A mark of its own that is fresh is left as it is.
+    Args:
+        found: the configuration in the cluster.
+        elsewhere: the records in the other configuration. A replica that has never had a record
+            in this one serves no webhook of this type.
+        key: the annotation of this replica.
+        mine: the record of this replica. A fresh one in the cluster is not renewed.
+        now: the time of the API server.
     """
     offered = mine.definitions
     mine = dataclasses.replace(mine, renewed=now)
-    webhooks, deferred = merge({**found.marks, key: mine}, elsewhere, found.webhooks)
+    webhooks, deferred = merge({**found.records, key: mine}, elsewhere, found.webhooks)
     in_force = {webhook["name"]: _cut(webhook) for webhook in webhooks}
     pending = {
         name: definition
@@ -134,11 +142,11 @@ def plan_presence(
         or _reduce_content(in_force.get(name, {})) != _reduce_content(definition)
     }
     mine = dataclasses.replace(mine, definitions=pending)
-    old = found.marks.get(key)
+    old = found.records.get(key)
     if old is not None and (now - old.renewed).total_seconds() < get_renewal(mine.lifetime) / 2:
         is_same = dataclasses.replace(old, renewed=now) == mine
         mine = old if is_same and list(old.served) == list(mine.served) else mine
-    return Plan(webhooks, {**found.marks, key: mine}, deferred)
+    return Plan(webhooks, {**found.records, key: mine}, deferred)
 
 
 def plan_exit(
@@ -147,50 +155,52 @@ def plan_exit(
     key: str,
     persistent: Collection[str],
 ) -> Plan:
-    """Plan a configuration without a replica: its webhooks go if nobody else serves them.
+    """Plan a configuration without a replica: drop the webhooks that no other replica serves.
 
-    Those of the last replica go, too, but for the persistent ones (ADM-11, ADM-47). If there are
-    others in the other configuration only, they are about to come, and decide on all themselves;
-    so do those that have retired, which are about to go.
+    Only the persistent webhooks of the last replica stay (ADM-11, ADM-47). Nothing is dropped
+    if the only other replicas have retired, or are in the other configuration only: these are
+    about to leave or to join, and then plan themselves.
     """
-    marks = {other: mark for other, mark in found.marks.items() if other != key}
-    others = {other: mark for other, mark in elsewhere.items() if other != key}
-    if any(not mark.is_retired for mark in marks.values()):
-        webhooks, deferred = merge(marks, others, found.webhooks)
-        return Plan(webhooks, marks, deferred)
-    if marks or others:
-        return Plan(found.webhooks, marks)
+    records = {other: record for other, record in found.records.items() if other != key}
+    others = {other: record for other, record in elsewhere.items() if other != key}
+    if any(not record.is_retired for record in records.values()):
+        webhooks, deferred = merge(records, others, found.webhooks)
+        return Plan(webhooks, records, deferred)
+    if records or others:
+        return Plan(found.webhooks, records)
     kept = [webhook for webhook in found.webhooks if webhook["name"] in persistent]
     return Plan(kept, {})
 
 
 def merge(
-    marks: Mapping[str, ReplicaRecord],
+    records: Mapping[str, ReplicaRecord],
     elsewhere: Mapping[str, ReplicaRecord],
     existing: Iterable[Json],
 ) -> tuple[list[Json], frozenset[str]]:
-    """Return the webhooks that there should be, and the names of those to be completed later.
+    """Return the webhooks to write, and the names of those that wait for other replicas.
 
-    Existing ones that no replica serves are dropped (ADM-41).
+    Existing webhooks that no replica serves are dropped (ADM-41).
     """
-    ranked = sorted(marks.values(), key=lambda mark: (mark.since, mark.identity), reverse=True)
-    strangers = [m for key, m in elsewhere.items() if key not in marks and not m.is_in_both]
-    everyone = [*ranked, *(dataclasses.replace(mark, served={}) for mark in strangers)]
-    bundle = build_bundle(pem for mark in ranked for pem in mark.authorities)
-    records = {webhook["name"]: webhook for webhook in existing}
+    ranked = sorted(
+        records.values(), key=lambda record: (record.since, record.identity), reverse=True
+    )
+    strangers = [m for key, m in elsewhere.items() if key not in records and not m.is_in_both]
+    everyone = [*ranked, *(dataclasses.replace(record, served={}) for record in strangers)]
+    bundle = build_bundle(pem for record in ranked for pem in record.cas)
+    in_cluster = {webhook["name"]: webhook for webhook in existing}
     merged: list[Json] = []
     deferred: set[str] = set()
-    for name in dict.fromkeys(name for mark in ranked for name in mark.served):
-        record = records.get(name)
-        candidates = [mark for mark in ranked if name in mark.served]
-        chosen = _choose(name, candidates, everyone, record)
-        content = None if chosen is None else _get_content(name, chosen, candidates, record)
+    for name in dict.fromkeys(name for record in ranked for name in record.served):
+        current = in_cluster.get(name)
+        candidates = [record for record in ranked if name in record.served]
+        chosen = _choose(name, candidates, everyone, current)
+        content = None if chosen is None else _get_content(name, chosen, candidates, current)
         if chosen is None or content is None:
             deferred.add(name)
             continue
         path = chosen.served[name].path
-        sharing = [mark for mark in everyone if mark.address == chosen.address]
-        rules, is_complete = _merge_rules(content["rules"], path, sharing, record)
+        sharing = [record for record in everyone if record.address == chosen.address]
+        rules, is_complete = _merge_rules(content["rules"], path, sharing, current)
         if not is_complete:
             deferred.add(name)
         if rules:
@@ -200,18 +210,20 @@ def merge(
 
 
 def is_same(one: Sequence[Json], other: Sequence[Json]) -> bool:
-    """Tell whether webhooks are the same for the API server, what it fills in left aside."""
+    """Return whether webhooks are equal, except for defaults that the API server has added."""
     return list(map(_reduce, one)) == list(map(_reduce, other))
 
 
 def build_patch(found: Configuration, plan: Plan) -> Json | None:
     """Return the merge patch for an existing object; None if there is nothing to change.
 
-    It fails (409) if the object is not as it was found any more.
+    The API server refuses it (409) if the object has changed since it was read.
     """
-    gone = {*found.stale, *found.marks} - plan.marks.keys()
+    gone = {*found.stale, *found.records} - plan.records.keys()
     annotations: Json = dict.fromkeys(gone)
-    changed = {k: mark for k, mark in plan.marks.items() if found.marks.get(k) is not mark}
+    changed = {
+        k: record for k, record in plan.records.items() if found.records.get(k) is not record
+    }
     annotations.update(build_annotations(changed))
     patch: Json = {} if is_same(found.webhooks, plan.webhooks) else {"webhooks": plan.webhooks}
     if not annotations and not patch:
@@ -220,69 +232,71 @@ def build_patch(found: Configuration, plan: Plan) -> Json | None:
     return {"metadata": {**metadata, "annotations": annotations}, **patch}
 
 
-def build_annotations(marks: Mapping[str, ReplicaRecord]) -> Json:
+def build_annotations(records: Mapping[str, ReplicaRecord]) -> Json:
     """Return the annotations of a new object."""
-    return {key: mark.encode() for key, mark in marks.items()}
+    return {key: record.encode() for key, record in records.items()}
 
 
 def _choose(
     name: str,
     candidates: Sequence[ReplicaRecord],
     everyone: Sequence[ReplicaRecord],
-    record: Json | None,
+    current: Json | None,
 ) -> ReplicaRecord | None:
-    """Return the replica that decides on a webhook, which is served by all of the candidates.
+    """Return the candidate that decides on a webhook; all candidates serve it.
 
-    It is the newest one whose path all others at its address know. If there is none, it is the
-    newest one that serves what is in force; without that, the webhook has to wait.
+    It is the newest one whose path all others at its address know; else the newest one that serves
+    the webhook in the cluster; else None: the webhook must wait.
     """
-    for mark in candidates:
-        path = mark.served[name].path
-        if all(other.get_targets(path) for other in everyone if other.address == mark.address):
-            return mark
-    if record is None:
+    for record in candidates:
+        path = record.served[name].path
+        if all(other.get_targets(path) for other in everyone if other.address == record.address):
+            return record
+    if current is None:
         return None
-    in_force = split_address(record["clientConfig"])
-    served = (mark for mark in candidates if (mark.address, mark.served[name].path) == in_force)
+    in_force = split_address(current["clientConfig"])
+    served = (
+        record for record in candidates if (record.address, record.served[name].path) == in_force
+    )
     return next(served, candidates[0])
 
 
 def _get_content(
-    name: str, chosen: ReplicaRecord, candidates: Sequence[ReplicaRecord], record: Json | None
+    name: str, chosen: ReplicaRecord, candidates: Sequence[ReplicaRecord], current: Json | None
 ) -> Json | None:
-    """Return a webhook without ``clientConfig``, by the best source that there is.
+    """Return a webhook without ``clientConfig``, from the best source.
 
-    If the one who decides has not told, the present webhook is what it has put in force.
+    If the record of the chosen replica has no definition, it has already written the current one.
     """
     if name in chosen.definitions:
         return chosen.definitions[name]
-    if record is not None:
-        return _cut(record)
+    if current is not None:
+        return _cut(current)
     return next((m.definitions[name] for m in candidates if name in m.definitions), None)
 
 
 def _merge_rules(
-    rules: Sequence[Json], path: str, sharing: Sequence[ReplicaRecord], record: Json | None
+    rules: Sequence[Json], path: str, sharing: Sequence[ReplicaRecord], current: Json | None
 ) -> tuple[Sequence[Json], bool]:
-    """Return the rules of a webhook, and whether all of the wanted ones are among them.
+    """Return the rules of a webhook, and whether they are complete.
 
-    Those of new resources wait until all replicas at the address judge them; those in force stay
-    as long as any of them does.
+    Rules for new resources wait until all replicas at the address judge them. Current rules stay
+    as long as any replica judges their resources.
     """
-    served = [mark.get_targets(path) for mark in sharing]
-    present = (record or {}).get("rules") or ()
+    served = [record.get_targets(path) for record in sharing]
+    present = (current or {}).get("rules") or ()
     in_force, common = list_targets(present), frozenset.intersection(*served)
     admitted = [rule for rule in rules if list_targets([rule]) <= in_force | common]
     wanted = list_targets(rules)
     others = [rule for rule in present if not list_targets([rule]) <= wanted]
     merged = _select_judged([*admitted, *others], served)
-    if record is not None:  # it has to stay, even if that is too early for some
+    if current is not None:  # the webhook must stay, even if some replicas do not know it yet
         merged = merged or _select_judged(rules, served) or list(present)
     return merged, len(admitted) == len(rules)
 
 
 def _select_judged(rules: Iterable[Json], served: Sequence[frozenset[str]]) -> list[Json]:
-    """Return the rules for resources that any replica judges."""
+    """Return the rules whose resources any replica judges."""
     return [rule for rule in rules if any(list_targets([rule]) <= targets for targets in served)]
 
 
@@ -291,7 +305,7 @@ def _cut(webhook: Mapping[str, Any]) -> Json:
 
 
 def _reduce(webhook: Mapping[str, Any]) -> Json:
-    """Leave out of a webhook what is absent, empty or the default."""
+    """Drop the fields of a webhook that are empty or have their defaults."""
     config = webhook["clientConfig"]
     address, path = split_address(config)
     place = {"address": address, "path": path, "caBundle": config.get("caBundle") or ""}

@@ -1,8 +1,7 @@
-"""The time that replicas agree on, and who they are, both by the word of the API server.
+"""The clock of the API server, and the operator's user name there.
 
-Replicas see from their records (:mod:`webop.admission.managed.replica_records`) whether the others
-are alive. The clocks of nodes differ, sometimes by more than the lifetime of a record; the API
-server has only one.
+Replicas use it to judge by their records (:mod:`webop.admission.managed.replica_records`) who is
+alive. The clocks of nodes can differ by more than the lifetime of a record.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 _PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-_SMALL = dt.timedelta(seconds=2)  # the API server tells its time in whole seconds
+_SMALL = dt.timedelta(seconds=2)  # the API server reports its time in whole seconds
 
 
 class ServerClock:
     """The clock of the API server, read by a SelfSubjectReview, which everybody may create.
 
-    Without it (Kubernetes before 1.28, or not permitted), it is the clock of this host.
+    Without that (Kubernetes before 1.28, or forbidden), it is the clock of this host.
 
     Attributes:
-        username: the operator's own account, as reviews have it in their ``userInfo``.
+        username: the operator's user name, as in the ``userInfo`` of reviews; None if unknown.
     """
 
     def __init__(self, client: Client) -> None:
@@ -40,7 +39,7 @@ class ServerClock:
         self.username: str | None = None
 
     async def adjust(self, interval: float) -> None:
-        """Set it by the API server, unless that was done less than so many seconds ago.
+        """Synchronize with the API server, at most once per ``interval`` (in seconds).
 
         Raises:
             APIError: the API server is not available.
@@ -48,38 +47,38 @@ class ServerClock:
         if self._read_at is not None and time.monotonic() - self._read_at < interval:
             return
         try:
-            answer = await self._client.request("POST", _PATH, body=_REVIEW)
+            response = await self._client.request("POST", _PATH, body=_REVIEW)
         except (APIServerError, APITooManyRequestsError):
             raise
         except APIStatusError as exc:
-            logger.debug("The clock of this host is used: %s", exc)
+            logger.debug("Using the clock of this host: %s", exc)
         else:
-            self.username = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
-            if told := (answer.get("metadata") or {}).get("creationTimestamp"):
-                skew = dt.datetime.fromisoformat(told) - dt.datetime.now(dt.UTC)
+            self.username = ((response.get("status") or {}).get("userInfo") or {}).get("username")
+            if created := (response.get("metadata") or {}).get("creationTimestamp"):
+                skew = dt.datetime.fromisoformat(created) - dt.datetime.now(dt.UTC)
                 self._skew = skew if abs(skew) > _SMALL else dt.timedelta()
         self._read_at = time.monotonic()
 
-    def tell(self) -> dt.datetime:
+    def now(self) -> dt.datetime:
         """Return the time in UTC, in whole milliseconds."""
         now = dt.datetime.now(dt.UTC) + self._skew
         return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
     def note_contact(self, lifetime: float) -> None:
-        """Take note that all could be read and written right now."""
+        """Record that the API server has just been read and written."""
         self._measure_outage(lifetime)
         self._contact = time.monotonic()
 
-    def judge(self, lifetime: float) -> dt.datetime:
-        """Return the time to judge the marks of others by, which have such a lifetime."""
+    def now_for_records(self, lifetime: float) -> dt.datetime:
+        """Return the time for judging whether records with such a lifetime are fresh."""
         self._measure_outage(lifetime)
         is_lenient = time.monotonic() < self._lenient_until
-        return self.tell() - (self._lenience if is_lenient else dt.timedelta())
+        return self.now() - (self._lenience if is_lenient else dt.timedelta())
 
     def _measure_outage(self, lifetime: float) -> None:
-        """Be lenient after an outage of the API server: no mark could be renewed meanwhile.
+        """Be lenient after an outage of the API server: no record could be renewed meanwhile.
 
-        Its time does not count until all replicas had a chance to come back.
+        The time of the outage does not count until all replicas have had time to renew.
         """
         now = time.monotonic()
         outage = 0.0 if self._contact is None else now - self._contact

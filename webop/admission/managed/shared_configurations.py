@@ -1,8 +1,8 @@
-"""The two webhook configurations in the cluster: read, planned anew, written, all replicas alike.
+"""The two webhook configurations in the cluster: read them, plan the changes, write them.
 
-The only permissions are the verbs ``create`` and ``patch``: an empty patch changes nothing and
-returns the object, this is how it is read. What is written holds only if nobody else has written
-since (by the resource version); otherwise all is read and planned again.
+All replicas do so. They need the verbs ``create`` and ``patch`` only: an empty patch changes
+nothing and returns the object. A write succeeds only if nobody else has written since the read
+(by the resource version); after a conflict, the replica reads and plans again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 Decide = Callable[[WebhookType, Configuration, Mapping[str, ReplicaRecord]], Plan]
 
-# After each of 50 conflicts in a row: each round has a winner, so that all get there; chance
-# spares them some rounds.
+# Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
+# the end; the jitter saves rounds.
 _CONFLICT_PAUSES = [min(0.005 * number, 0.1) for number in range(1, 50)]
 
 _RULE = (
@@ -44,64 +44,68 @@ _RULE = (
 
 
 class SharedConfigurations:
-    """The validating and the mutating configuration of a name, as all replicas change them."""
+    """The validating and the mutating configuration of one name, which all replicas change."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._name = name
 
     async def settle(self, decide: Decide, now: dt.datetime) -> dict[WebhookType, Plan]:
-        """Bring both to what is planned for them, and return the plans.
+        """Change both configurations as planned, and return the plans.
 
-        ``decide`` plans for one of the two, as it was found, with the replicas of the other. It is
-        called again whenever another replica has written in between.
+        Args:
+            decide: plans one configuration, given its present state and the records in the
+                other one. It is called again after each conflict.
+            now: the time for judging which records are fresh.
 
         Raises:
-            APIError: the API server is not available, refuses, or others write all the time.
+            APIError: the API server is not available or refuses; or the conflicts do not end.
         """
         backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
         while True:
             found = {kind: await self._read(kind, now) for kind in KINDS}
-            marks = [found[kind].marks for kind in KINDS]
-            others = dict(zip(KINDS, reversed(marks), strict=True))  # each kind, those of the other
+            records = [found[kind].records for kind in KINDS]
+            others = dict(
+                zip(KINDS, reversed(records), strict=True)
+            )  # each kind, those of the other
             plans = {kind: decide(kind, found[kind], others[kind]) for kind in KINDS}
             try:
                 written = {
                     kind: await self._write(kind, found[kind], plans[kind]) for kind in KINDS
                 }
-                # The plan of the one is made with the other in view: that must still be so.
+                # Each plan depends on the other configuration, which must still be the same.
                 unwritten = [kind for kind in KINDS if any(written.values()) and not written[kind]]
                 for kind in unwritten:
                     if (await self._read(kind, now)).version != found[kind].version:
-                        raise self._build_conflict("it has changed meanwhile")
+                        raise self._build_conflict("another replica has changed it")
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:
-                    raise self._build_conflict("others change it all the time") from None
+                    raise self._build_conflict("other replicas keep changing it") from None
                 await asyncio.sleep(pause)
             else:
                 return plans
 
     async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
-        def is_alive(mark: ReplicaRecord) -> bool:
-            return mark.is_alive(now) and not is_former_self(mark.process)
+        def is_alive(record: ReplicaRecord) -> bool:
+            return record.is_alive(now) and not is_former_self(record.process)
 
         return parse_configuration(await self._patch(kind, {}), is_alive)
 
     async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
-        """Write a plan if that changes anything; tell whether it does."""
+        """Write a plan if it changes anything; return whether it does."""
         if found.version is not None:
             patch = build_patch(found, plan)
             if patch is None:
                 return False
             if await self._patch(kind, patch) is None:
-                raise self._build_conflict("it is gone meanwhile")
-        elif plan.marks:
+                raise self._build_conflict("it was deleted meanwhile")
+        elif plan.records:
             resource = KINDS[kind]
             body = {
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
-                "metadata": {"name": self._name, "annotations": build_annotations(plan.marks)},
+                "metadata": {"name": self._name, "annotations": build_annotations(plan.records)},
                 "webhooks": list(plan.webhooks),
             }
             with _explain_permissions(self._name):
@@ -110,7 +114,7 @@ class SharedConfigurations:
             return False
         place = f"{KINDS[kind].plural}/{self._name}"
         if found.stale:
-            logger.info("Replicas in %s that are gone without notice: %d.", place, len(found.stale))
+            logger.info("Removed records of dead replicas from %s: %d.", place, len(found.stale))
         if not is_same(found.webhooks, plan.webhooks):
             names = ", ".join(webhook["name"] for webhook in plan.webhooks)
             logger.info("Webhooks in %s: %s.", place, names or "none")
@@ -127,10 +131,10 @@ class SharedConfigurations:
 
 @contextlib.contextmanager
 def _explain_permissions(name: str) -> Iterator[None]:
-    """Add to a lack of permissions what to do about it (ADM-43)."""
+    """Add the missing RBAC rules to a "forbidden" error (ADM-43)."""
     try:
         yield
     except APIForbiddenError as exc:
         patch = _RULE.format(f"resourceNames: [{name}], verbs: [patch]")
-        exc.args = (f"{exc} The rules to add: {_RULE.format('verbs: [create]')}, {patch}.",)
+        exc.args = (f"{exc} Add these rules: {_RULE.format('verbs: [create]')}, {patch}.",)
         raise

@@ -1,8 +1,8 @@
 """The certificate of a webhook server in files, which others renew while it serves.
 
-Flow: :func:`read_material` reads and checks the files, at the start and every now and then; what
-has changed goes into a new TLS context and into the ``caBundle`` of the clients. Nothing
-half-written gets there: the certificate and its key are tried out in a context of their own first.
+Flow: :func:`read_material` reads and checks the files, at the start and at intervals. Changes go
+into a new TLS context and into the ``caBundle`` of the clients. Half-written files are not used:
+the certificate and its key are first loaded into a separate context.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NEARLY_EXPIRED = 0.1  # of the lifetime
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is in the files at one moment, in PEM.
+    """The content of the files at one moment, in PEM.
 
     Attributes:
-        cert: the certificate, with the intermediate ones after it; None if there is no file.
-        key: its private key; None if it is in ``cert``, too.
+        cert: the certificate chain; None without a file.
+        key: its private key; None if it is in ``cert``.
         bundle: the CA certificates for the clients to trust; None for the default ones.
     """
 
@@ -52,7 +52,7 @@ def read_material(
 ) -> Material:
     """Read the files of a webhook server, and check that they fit together.
 
-    Without CA certificates, the certificate is its own CA. Those in ``cadata`` win over a file.
+    Without CA certificates, the certificate is its own CA. ``cadata`` wins over ``cafile``.
 
     Raises:
         ConfigurationError: a file cannot be read, or the certificate and the key are unusable.
@@ -62,10 +62,10 @@ def read_material(
         bundle = read_file(cafile, "cafile")
     if bundle is not None and not find_certificates(bundle):
         where = "cadata=" if cadata is not None else f"cafile={str(cafile)!r}"
-        raise ConfigurationError(f"There is no certificate in PEM in {where}.")
+        raise ConfigurationError(f"{where} contains no certificate in PEM.")
     if certfile is None:
         if pkeyfile is not None:
-            raise ConfigurationError("pkeyfile= needs certfile=: the certificate of that key.")
+            raise ConfigurationError("pkeyfile= needs certfile=, the certificate of that key.")
         return Material(bundle=bundle)
     cert = read_file(certfile, "certfile")
     key = None if pkeyfile is None else read_file(pkeyfile, "pkeyfile")
@@ -84,24 +84,24 @@ def read_material(
 
 
 def extract_certificates(pem: bytes) -> bytes:
-    """Leave out everything but certificates: bundles are public, the keys beside them are not."""
+    """Keep only the certificates of a PEM text: bundles are public, private keys are not."""
     return b"\n".join(find_certificates(pem)) + b"\n"
 
 
 def join_bundles(*bundles: bytes | None) -> bytes:
-    """Make one bundle of several, without repetitions; for the time of a rotation."""
+    """Join several bundles into one, without repetitions."""
     return extract_certificates(b"\n".join(filter(None, bundles)))
 
 
 def add_bundle(bundle: bytes | None, own: bytes | None) -> bytes | None:
-    """Add the server's own certificate, if any, to what the clients are told to trust anyway."""
+    """Add the server's own certificate, if any, to the CA bundle for the clients."""
     if bundle is None or own is None:
         return own if bundle is None else bundle
     return bundle.rstrip() + b"\n" + own
 
 
 class ExpiryWatch:
-    """Tells the operator until when the certificate is valid, and warns before it is too late."""
+    """Reports to the operator when the certificate expires, and warns before that."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
@@ -111,11 +111,11 @@ class ExpiryWatch:
         self.description = ""
 
     def note(self, cert: bytes) -> None:
-        """Take note of a certificate (in PEM) that is in use from now on."""
+        """Record a certificate (in PEM) that is in use from now on."""
         self._start, self._hosting.expiry = None, None
         self._once.forget("state")
         self.description = "its serial number is not known"
-        # Without the library, or for what only OpenSSL can read, it is not known.
+        # Unknown without the library, or if only OpenSSL can read the certificate.
         with contextlib.suppress(ImportError, ValueError):
             from webop.servers.certificates import certs  # noqa: PLC0415 - slow
 
@@ -126,7 +126,7 @@ class ExpiryWatch:
         self.check()
 
     def check(self) -> None:
-        """Warn, once for each certificate and state, if it expires soon or has expired."""
+        """Warn if the certificate expires soon or has expired, once for each of the two."""
         end = self._hosting.expiry
         if end is None or self._start is None:
             return

@@ -1,8 +1,7 @@
-"""Making and reading certificates: the only place that knows the ``cryptography`` library.
+"""Make and read certificates; the only module that imports the ``cryptography`` library.
 
-Used by the webhook servers for their self-signed certificates, and by the local control plane
-for the ones of its API server and users. All keys are EC P-256: fast to make (under 1 ms)
-and to shake hands with. All texts are PEM.
+For the certificates of webhook servers, and for those of the local control plane. All keys are
+EC P-256, which is fast. All texts are PEM.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Nodes' clocks differ: a certificate made now must be valid for those that are behind, be it by
-# the hour of a wrong time zone.
+# A new certificate must be valid on nodes whose clocks are behind, such as by a wrong time zone.
 _CLOCK_SKEW = dt.timedelta(hours=2)
 _TEN_YEARS = 3650
 _MAX_COMMON_NAME = 64  # RFC 5280, ub-common-name
@@ -43,7 +41,7 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class CertificateNames:
-    """Whose certificate it is, and by whom; empty where it does not say."""
+    """The names of a certificate's subject and issuer; empty if absent."""
 
     common_name: str = ""
     organizations: tuple[str, ...] = ()
@@ -74,15 +72,15 @@ def build_certificate_signed(
     """Make a certificate of a server, of a client, or of both, signed by a CA.
 
     Args:
-        ca: the CA, as :func:`build_ca` has made it.
+        ca: the CA, from :func:`build_ca`.
         common_name: the subject; for Kubernetes, the user name of a client.
         organizations: for Kubernetes, the groups of a client, e.g. "system:masters".
         hostnames: DNS names and IP addresses of a server; empty for a client only.
-        client: whether it proves the identity of a client.
-        days: how long it is valid; never longer than its CA is.
+        client: whether it is a client certificate.
+        days: how long it is valid; at most as long as its CA.
 
     Raises:
-        ValueError: it is for neither a server (no hostnames) nor a client.
+        ValueError: it is neither for a server (no hostnames) nor for a client.
     """
     issuer = x509.load_pem_x509_certificate(ca.cert)
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
@@ -117,14 +115,14 @@ def build_certificate_self_signed(
 ) -> KeyPair:
     """Make a certificate of a server that is its own CA.
 
-    The common name is the first name that is not an IP address, or else the first address
-    (manual, "WebhookServer.build_certificate"). Addresses are normalised, as strict clients
-    want them; the catch-all ones (0.0.0.0, ::) are left out.
+    The common name is the first name that is not an IP address; without one, the first address
+    (manual, "WebhookServer.build_certificate"). Addresses are normalized for strict clients;
+    catch-all addresses (0.0.0.0, ::) are skipped.
 
     Args:
-        hostnames: DNS names and IP addresses of the server; repetitions are fine.
-        password: what encrypts the private key; None or empty leaves it as it is.
-        days: how long it is valid. It lives in memory only and must outlive the process.
+        hostnames: DNS names and IP addresses of the server; repetitions are allowed.
+        password: encrypts the private key, unless it is None or empty.
+        days: how long it is valid; longer than the process lives.
 
     Raises:
         ValueError: there is no usable name.
@@ -146,7 +144,7 @@ def build_certificate_self_signed(
 
 
 def get_expiry(pem: bytes) -> dt.datetime:
-    """Tell until when a certificate is valid (in UTC; of a chain: of its first certificate).
+    """Return until when a certificate is valid (in UTC; of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
@@ -155,7 +153,7 @@ def get_expiry(pem: bytes) -> dt.datetime:
 
 
 def read_validity(pem: bytes) -> tuple[dt.datetime, dt.datetime]:
-    """Tell from when until when a certificate is valid (in UTC; of a chain: its first one).
+    """Return from when and until when a certificate is valid (in UTC; of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
@@ -165,7 +163,7 @@ def read_validity(pem: bytes) -> tuple[dt.datetime, dt.datetime]:
 
 
 def read_serial(pem: bytes) -> str:
-    """Return the serial number of a certificate, as openssl prints it (of a chain: its first one).
+    """Return the serial number of a certificate as openssl prints it (of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
@@ -176,10 +174,10 @@ def read_serial(pem: bytes) -> str:
 def build_certificate_of_own_ca(
     hostnames: Iterable[str], lifetime: dt.timedelta
 ) -> tuple[KeyPair, bytes]:
-    """Make a certificate of a server and a CA that signs nothing else, ever.
+    """Make a certificate of a server, and a CA for this certificate only.
 
-    The key of the CA is forgotten here, so nobody can steal it, and trusting the CA means trusting
-    this one certificate. CAs have names of their own: several can be in one bundle.
+    The private key of the CA is not kept: nobody can steal it, and trusting the CA means trusting
+    this one certificate. CAs have unique names, so several can be in one bundle.
 
     Args:
         hostnames: DNS names and IP addresses of the server; the first is the common name.
@@ -196,16 +194,16 @@ def build_certificate_of_own_ca(
 
 
 def split_certificates(pem: bytes) -> tuple[bytes, ...]:
-    """Return the certificates of a bundle one by one, each in the same form, without repetitions.
+    """Return the certificates of a bundle one by one, normalized, without repetitions.
 
     Raises:
-        ValueError: there is none, or one of them cannot be read.
+        ValueError: there are none, or one cannot be read.
     """
     return tuple(dict.fromkeys(map(_to_pem, x509.load_pem_x509_certificates(pem))))
 
 
 def read_hostnames(pem: bytes) -> frozenset[str]:
-    """Return the DNS names and IP addresses of a server's certificate (of a chain: of the first).
+    """Return the DNS names and IP addresses of a certificate (of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
@@ -220,7 +218,7 @@ def read_hostnames(pem: bytes) -> frozenset[str]:
 
 
 def read_names(pem: bytes) -> CertificateNames:
-    """Read the names in a certificate (of a chain: in its first certificate).
+    """Return the names in a certificate (of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
@@ -239,7 +237,7 @@ def _read_attributes(name: x509.Name, oid: x509.ObjectIdentifier) -> Iterator[st
 
 
 def is_signed_by(pem: bytes, ca: bytes) -> bool:
-    """Tell whether a certificate (of a chain: the first one) is signed by a CA itself.
+    """Return whether a CA has signed a certificate directly (of a chain: the first one).
 
     Raises:
         ValueError: one of them is not a certificate in PEM.
@@ -279,7 +277,7 @@ def _end_validity(
 def _allow_signing(
     builder: x509.CertificateBuilder, public_key: ec.EllipticCurvePublicKey, *, leaf: bool
 ) -> x509.CertificateBuilder:
-    """Make it a CA; also of data, if it is its own leaf (i.e. the server shows it)."""
+    """Make it a CA; with ``leaf``, it also signs data, as a server's own certificate must."""
     usage = _build_key_usage(signs_data=leaf, signs_certs=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
     return (
@@ -323,7 +321,7 @@ def _build_alternative_names(hostnames: Iterable[str | _Address]) -> x509.Subjec
 
 
 def normalize_hostnames(hostnames: Iterable[str | _Address]) -> Sequence[str | _Address]:
-    """Return names as certificates have them: without repetitions and catch-all addresses."""
+    """Normalize names for a certificate; drop repetitions and catch-all addresses."""
     names = dict.fromkeys(_normalize_hostname(name) for name in hostnames if name)
     return [name for name in names if isinstance(name, str) or not name.is_unspecified]
 
@@ -336,7 +334,7 @@ def _normalize_hostname(name: str | _Address) -> str | _Address:
     try:
         return text if text.isascii() else text.encode("idna").decode("ascii")
     except UnicodeError:
-        raise ConfigurationError(f"{text!r} is no host name for a certificate.") from None
+        raise ConfigurationError(f"{text!r} is not a valid host name.") from None
 
 
 def _to_pem(cert: x509.Certificate) -> bytes:

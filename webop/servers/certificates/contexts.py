@@ -1,7 +1,7 @@
-"""TLS contexts of webhook servers, the verification of clients, and the files of either.
+"""TLS contexts of webhook servers, with the verification of clients, and access to their files.
 
-Everything is read and checked before a server begins to listen, so that a wrong file is an error
-at the startup which names the file, not a handshake that fails later.
+Everything is checked before a server begins to listen, so that a wrong file is an error at the
+start that names the file, not a handshake that fails later.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ StrPath = str | os.PathLike[str]
 
 
 class LiveContext:
-    """The TLS context of a server as it is now: another one for each certificate.
+    """The current TLS context of a server: a new one for each certificate.
 
-    OpenSSL keeps one certificate for each type of key in a context, and prefers ECDSA. So a
-    certificate is never loaded into a context that has one already. Whoever accepts connections
-    calls this object for each of them (or in ``sni_callback``), and gets the current context.
+    OpenSSL keeps one certificate per type of key in a context, and prefers ECDSA. So a certificate
+    is never loaded into a context that already has one. The listener calls this object for each
+    connection (in ``sni_callback``) to get the current context.
 
     Args:
-        given: a context of the user's. It cannot be copied, so all is loaded into it.
-        mode: whether client certificates are asked for and required. With CA certificates but no
-            mode, they are verified if clients have them. Sessions are not resumed then, and
-            clients must know TLS 1.3; a given context decides for itself.
-        cafile: the CA certificates to verify those of clients; read again for each new context.
-        capath: the same in a directory, as OpenSSL wants it.
+        given: the user's context, if any. It cannot be copied, so everything is loaded into it.
+        mode: whether client certificates are requested and required. With CA certificates but no
+            mode, client certificates are optional. With either, sessions are not resumed and
+            clients must use TLS 1.3, unless a context is given.
+        cafile: the CA certificates that verify clients; read again for each new context.
+        capath: the same in a directory, as OpenSSL expects it.
         cadata: the same as data.
 
     Raises:
@@ -50,25 +50,25 @@ class LiveContext:
         self._given = given
         self._mode = mode
         if isinstance(cadata, bytes) and b"-----BEGIN" in cadata:
-            cadata = cadata.decode("ascii", "replace")  # bytes would be taken for DER
+            cadata = cadata.decode("ascii", "replace")  # bytes would count as DER
         self._locations = (cafile, capath, cadata)
         self._current = self._build()
-        #: Whether the given context has a certificate of its own.
-        self.has_certificate = given is not None and find_shown(given) is not None
+        #: Whether the given context already has a certificate.
+        self.has_certificate = given is not None and find_presented(given) is not None
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
         return self._current
 
     async def use(self, cert: bytes, key: bytes | None, password: str | None) -> None:
-        """Show a certificate to new connections from now on; nothing changes if that fails.
+        """Use a certificate for new connections; after an error, the previous one stays in use.
 
         Raises:
-            ConfigurationError: a handshake with the new context shows another certificate.
-            ssl.SSLError: this is not PEM, or the certificate and the key do not fit.
+            ConfigurationError: a test handshake presents another certificate.
+            ssl.SSLError: this is not PEM, or the key does not belong to the certificate.
         """
         if self._given is not None:
-            # In the event loop: no handshake may see the certificate without its key.
+            # Not in a thread: no handshake may see the certificate without its key.
             self._current = self._load(cert, key, password)
         else:
             self._current = await call_in_dedicated_thread(self._load, cert, key, password)
@@ -76,11 +76,11 @@ class LiveContext:
     def _load(self, cert: bytes, key: bytes | None, password: str | None) -> ssl.SSLContext:
         context = self._build()
         load_key_material(context, cert, key, password)
-        shown, found = find_shown(context), find_certificates(cert)
+        shown, found = find_presented(context), find_certificates(cert)
         if shown and found and shown != ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")):
             raise ConfigurationError(
-                "The context= of the webhook server still shows another certificate, of another "
-                "type of key. Leave context= out, or restart the operator."
+                "The context= of the webhook server still presents another certificate, which has "
+                "another type of key. Remove context=, or restart the operator."
             )
         return context
 
@@ -89,9 +89,9 @@ class LiveContext:
         if context is None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             if self._mode or self._locations != (None, None, None):
-                # A resumed session is not verified again, but its client's CA can be withdrawn.
+                # A resumed session is not verified again, even if its client's CA was removed.
                 context.num_tickets = 0
-                # TLS 1.2 resumes sessions from a cache, too, which Python cannot switch off.
+                # TLS 1.2 also resumes sessions from a cache, which Python cannot disable.
                 context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self._mode is not None:
             context.verify_mode = self._mode
@@ -104,7 +104,7 @@ class LiveContext:
         except (ssl.SSLError, OSError, ValueError) as error:
             cafile, capath, _ = self._locations
             raise ConfigurationError(
-                "The CA certificates for verifying client certificates cannot be loaded from "
+                "Cannot load the CA certificates that verify clients from "
                 f"verify_cafile={cafile!r}, verify_capath={capath!r}, or verify_cadata: {error}."
             ) from error
         if context.verify_mode == ssl.CERT_NONE:
@@ -112,12 +112,12 @@ class LiveContext:
         return context
 
 
-def find_shown(context: ssl.SSLContext) -> bytes | None:
-    """Find out by a handshake in memory which certificate a context shows to clients.
+def find_presented(context: ssl.SSLContext) -> bytes | None:
+    """Return the certificate that a context presents to clients, by a handshake in memory.
 
     Returns:
-        The certificate in DER; None if there is none; empty if there is one that cannot be seen
-        by clients without a certificate of their own (TLS 1.2).
+        The certificate in DER; None if the context has none; empty if only clients with a
+        certificate can see it (TLS 1.2).
 
     Raises:
         ConfigurationError: this is not a context for servers.
@@ -127,10 +127,10 @@ def find_shown(context: ssl.SSLContext) -> bytes | None:
         server = context.wrap_bio(to_server, to_client, server_side=True)
     except ssl.SSLError as error:
         raise ConfigurationError(
-            "The context= of the webhook server is not for servers; "
-            "make it by ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)."
+            "The context= of the webhook server is not for servers. "
+            "Create it by ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)."
         ) from error
-    # It agrees to whatever a server prefers; not for real use.
+    # This client accepts everything; it is for this test only.
     tolerant = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tolerant.check_hostname = False
     tolerant.verify_mode = ssl.CERT_NONE
@@ -138,16 +138,16 @@ def find_shown(context: ssl.SSLContext) -> bytes | None:
     tolerant.set_ciphers("ALL:@SECLEVEL=0")
     client = tolerant.wrap_bio(to_client, to_server, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
-        client.do_handshake()  # the greeting is on its way
+        client.do_handshake()  # sends the ClientHello
     try:
         server.do_handshake()
     except ssl.SSLWantReadError:
-        pass  # the certificate is on its way
+        pass  # the certificate was sent
     except ssl.SSLError:
         return None
     try:
         client.do_handshake()
-    except ssl.SSLError:  # TLS 1.2: not done yet
+    except ssl.SSLError:  # TLS 1.2 needs another round trip
         with contextlib.suppress(ssl.SSLError):
             server.do_handshake()
             client.do_handshake()
@@ -158,7 +158,7 @@ def find_shown(context: ssl.SSLContext) -> bytes | None:
 
 
 def read_file(path: StrPath, option: str) -> bytes:
-    """Read a file that is named by an option of the server.
+    """Read a file named by an option of the server.
 
     Raises:
         ConfigurationError: it cannot be read.
@@ -172,7 +172,7 @@ def read_file(path: StrPath, option: str) -> bytes:
 
 
 def write_file(path: StrPath, data: bytes, option: str) -> None:
-    """Write a file that is named by an option of the server.
+    """Write a file named by an option of the server.
 
     Raises:
         ConfigurationError: it cannot be written.

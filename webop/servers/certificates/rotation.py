@@ -1,30 +1,30 @@
-"""One certificate for all replicas: what a replica does next about the Secret that they share.
+"""Choose a replica's next step with the Secret that holds the shared certificate.
 
-Pure: from the content of the Secret, what this replica has seen of it, and the time, to one step.
-:mod:`webop.servers.certificates.sharing` reads, takes the steps, and writes. Each certificate is
-signed by a CA of its own, the key of which is kept nowhere.
+Pure: the step follows from the content of the Secret, what this replica has seen of it, and the
+time. :mod:`webop.servers.certificates.sharing` reads the Secret, takes the steps and writes. Each
+certificate has a separate CA whose private key is not kept.
 
-Flow of a rotation, in three writes, each by the replica that comes first:
-    1. PREPARE: the next certificate is put beside the one in use, and its CA into the bundle.
-       Every replica advertises the bundle.
+A rotation takes three writes, each by the replica that comes first:
+    1. PREPARE: put the next certificate beside the one in use, and its CA into the bundle. Every
+       replica advertises the bundle.
     2. PROMOTE, when API servers trust the bundle and every replica has seen it: the next
        certificate becomes the one to serve. Every replica loads it.
-    3. RETIRE, after the overlap: only the CA of that certificate stays in the bundle.
+    3. RETIRE, after the overlap: remove all other CAs from the bundle.
 
-A Secret that is lost, spoilt, or expired: a replica writes the certificate that it serves (RESTORE)
-and lets a rotation follow. Those that serve none leave time for that, and make one (FOUND). If
-the certificate of a replica is not in the Secret that others have made, it adds its CA (JOIN).
+If the Secret is deleted, damaged or expired, a replica writes the certificate that it serves
+(RESTORE), and a rotation follows. Replicas without a certificate wait for that, then make one
+(FOUND). A replica whose certificate is not in the Secret adds its CA (JOIN).
 
 Guarantees:
     - A certificate is loaded when its CA has been trusted for the settling time.
-    - A CA leaves the bundle when every replica has served another one for many polls.
-    - Clocks matter for renewal and expiry only. All else goes by how long this very replica has
-      seen the Secret unchanged: others have seen it for as long, up to one poll.
-    - No state is anywhere but in the Secret: a restart, or an answer that is lost, does no harm.
+    - A CA is removed when every replica has served another certificate for many polls.
+    - Clocks matter for renewal and expiry only. Everything else depends on how long this replica
+      has seen the Secret unchanged; the others have seen it for as long, up to one poll.
+    - All state is in the Secret: restarts and lost responses do no harm.
 
 Caveats:
-    A replica that API servers reach, while it does not reach them for longer than the overlap,
-    serves what is not trusted any more, until it sees the Secret again.
+    If a replica cannot reach the API server for longer than the overlap, but the API server can
+    reach it, the replica serves an untrusted certificate until it sees the Secret again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from typing import Any
 
 from webop.servers.certificates.secretdata import Leaf, Shared
 
-_MAX_CAS = 9  # so that a Secret that is deleted again and again does not outgrow itself
-_RENEWAL_SHARE = 2 / 3  # of the life; the rest is for repairing what prevents the renewal
+_MAX_CAS = 9  # limits the bundle if the Secret is deleted again and again
+_RENEWAL_SHARE = 2 / 3  # of the lifetime; the rest is for repairing what prevents the renewal
 
 
 class Step(enum.Enum):
-    """What to do next; the value is for the log."""
+    """What to do next; the value is the text for the log."""
 
     WAIT = "nothing to do"
     LOAD = "its certificate is in use"
@@ -50,29 +50,29 @@ class Step(enum.Enum):
     FOUND = "created a certificate"
     RESTORE = "was lost or unusable; wrote the certificate that is in use"
     JOIN = "added the CA of the certificate that is in use here"
-    PREPARE = "a new certificate is due; wrote it, and a rotation begins"
+    PREPARE = "a new certificate is due; wrote it and started a rotation"
     PROMOTE = "the new certificate is trusted; it becomes the one to use"
     RETIRE = "removed the old CAs; the rotation is complete"
 
 
 @dataclass(eq=False)
 class Rotation:
-    """What one replica has seen and serves, and what it does next; times are in seconds.
+    """What one replica has seen and serves; all times are in seconds.
 
     Args:
-        names: the hostnames that the certificate must be for; the first is the common name.
+        names: the hostnames that the certificate needs; the first is the common name.
         lifetime: of certificates.
-        poll: how often every replica looks at the Secret.
-        settle: how long API servers may take from an applied configuration to going by it.
-        overlap: how long, at least, a CA is trusted after its certificate's last use.
+        poll: how often every replica reads the Secret.
+        settle: how long API servers may take to follow a changed configuration.
+        overlap: how long, at least, a CA stays trusted after its certificate's last use.
         make: makes a certificate for names and a lifetime.
 
     Attributes:
         leaf: the certificate that this replica serves; None at first.
         cas: the CA certificates that it has advertised last.
         trusted_since: when API servers began to trust all of these; None if not yet.
-        uid: of the Secret from which the leaf is.
-        was_foreign: whether somebody else was in charge of the Secret.
+        uid: of the Secret that contained the leaf.
+        was_foreign: whether somebody else has managed the Secret.
     """
 
     names: tuple[str, ...]
@@ -91,21 +91,21 @@ class Rotation:
     _last_look: float = 0.0
 
     def __post_init__(self) -> None:
-        # Replicas may still apply the previous bundle for a few polls.
+        # For a few polls, replicas may still apply the previous bundle.
         self.promotion = 3 * self.poll + self.settle
-        # No replica serves the previous certificate any more.
+        # After this, no replica serves the previous certificate.
         self.retirement = max(self.overlap, self.promotion + self.settle)
-        # How long newcomers leave it to others to restore the Secret from what they serve.
+        # So long, new replicas let others restore the Secret from the certificate they serve.
         self.absence = 1.5 * self.poll
 
     def observe(self, shared: Shared, now: dt.datetime, ticks: float) -> None:
-        """Take in what is in the Secret, by the wall's clock and by one that is never set."""
+        """Record the content of the Secret, with the wall-clock time and the monotonic one."""
         self._shared, self._now, self._ticks = shared, now, ticks
         self._is_usable = shared.leaf is not None and (
             shared.is_foreign or self._is_valid(shared.leaf) or self._is_valid(shared.upcoming)
         )
         seen = (shared.leaf and shared.leaf.cert, shared.cas, self._is_usable)
-        # After a long pause, the API server may have been away for the others, too.
+        # After a long pause, the others may not have seen it either: the API server was away.
         if seen != self._seen or ticks - self._last_look > self.promotion:
             self._seen, self._seen_since = seen, ticks
         self._last_look = ticks
@@ -115,9 +115,9 @@ class Rotation:
                 self.uid = shared.uid
 
     def decide(self) -> tuple[Step, Shared]:
-        """Return the next step, with the content to write if it is one that writes.
+        """Return the next step, with the content to write if the step writes.
 
-        ``LOAD`` and ``ADVERTISE`` are in ``leaf`` and ``cas`` already.
+        For ``LOAD`` and ``ADVERTISE``, ``leaf`` and ``cas`` are already set.
         """
         shared, leaf = self._shared, self.leaf
         if not self._is_usable:
@@ -125,7 +125,7 @@ class Rotation:
         is_elsewhere = leaf != shared.leaf and self.uid != shared.uid and not shared.is_foreign
         if is_elsewhere and self._is_valid(leaf) and not set(_list_cas(leaf)) <= set(shared.cas):
             return Step.JOIN, _put(shared, cas=(*_list_cas(leaf), *shared.cas))
-        # Whoever makes foreign Secrets may replace a CA at once, while replicas serve by it.
+        # A foreign Secret's owner may replace a CA at once, while replicas still use it.
         is_over = leaf == shared.leaf and self._has_seen(self.retirement)
         has_all = is_over or not shared.is_foreign
         cas = shared.cas if has_all else tuple(dict.fromkeys((*shared.cas, *self.cas)))
@@ -140,23 +140,23 @@ class Rotation:
         return (Step.WAIT, shared) if shared.is_foreign else self._advance(is_over=is_over)
 
     def _recover(self) -> tuple[Step, Shared]:
-        """There is no Secret, or it is spoilt or has expired."""
+        """Return the step for a Secret that is missing, damaged or expired."""
         shared = self._shared
         if self.was_foreign and not self._has_seen(self.retirement):
-            return Step.WAIT, shared  # for its maker, who has the first right
-        known = (*self.cas, *shared.cas)  # who serves by these must be trusted
-        # Without its CA, nobody would take it for one of ours.
+            return Step.WAIT, shared  # its owner may restore it first
+        known = (*self.cas, *shared.cas)  # replicas may still use these
+        # Without its CA in the bundle, no client would trust it.
         if self._is_valid(self.leaf) and _list_cas(self.leaf):
             restored = replace(shared, leaf=self.leaf, upcoming=None, renew_at=None)
             return Step.RESTORE, _put(restored, cas=known)
         if self.leaf is None and not self._has_seen(self.absence):
-            return Step.WAIT, shared  # for the replicas, if any, that have what is in use
+            return Step.WAIT, shared  # other replicas may have the certificate in use
         made, renew_at = self.make(self.names, self.lifetime), self._get_renewal()
         founded = replace(shared, leaf=made, upcoming=None, renew_at=renew_at)
         return Step.FOUND, _put(founded, cas=known)
 
     def _advance(self, *, is_over: bool) -> tuple[Step, Shared]:
-        """Take the rotation one phase further, if it is time for that."""
+        """Return the next step of a rotation, if it is due."""
         shared = self._shared
         if self._is_valid(shared.upcoming):
             is_ready = self._is_trusted() and self._has_seen(self.promotion)
@@ -165,12 +165,12 @@ class Rotation:
             return Step.WAIT, shared
         present = frozenset() if shared.leaf is None else shared.leaf.names
         has_names = present.issuperset(self.names)
-        # The time was that of the next certificate, if that has got lost.
+        # A time after the expiry was that of the next certificate, which has been lost.
         end = self._now if shared.leaf is None else shared.leaf.expiry
         is_due = shared.renew_at is None or not self._now < shared.renew_at < end
         if is_due or not has_names:
-            # Replicas of two versions can want different names: each would replace the
-            # certificate of the other, for ever, if it did not keep what is there.
+            # Replicas of two versions can need different names. Keep the present ones, or they
+            # would replace each other's certificates for ever.
             others = () if has_names else sorted(present.difference(self.names))
             made = self.make((*self.names, *others), self.lifetime)
             return Step.PREPARE, _put(shared, upcoming=made, renew_at=self._get_renewal())
@@ -189,12 +189,12 @@ class Rotation:
         return since is not None and self._ticks - since >= self.settle
 
     def _has_seen(self, seconds: float) -> bool:
-        """Tell whether the Secret has been what it is for so long."""
+        """Return whether the Secret has been unchanged for so long."""
         return self._ticks - self._seen_since >= seconds
 
 
 def _put(shared: Shared, **changes: Any) -> Shared:
-    """Change the content, with the CAs of its certificates first in the bundle."""
+    """Change the content; put the CAs of its certificates first in the bundle."""
     changed = replace(shared, **changes)
     used = (*_list_cas(changed.upcoming), *_list_cas(changed.leaf))
     return replace(changed, cas=tuple(dict.fromkeys((*used, *changed.cas)))[:_MAX_CAS])

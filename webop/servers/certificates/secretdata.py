@@ -1,8 +1,8 @@
-"""The Secret with the certificate that replicas share: from its document to values and back.
+"""Read and build the Secret with the certificate that replicas share.
 
-Pure. The keys of its data are those of the type ``kubernetes.io/tls``, as tools know them:
-``tls.crt`` and ``tls.key`` are being served, ``ca.crt`` is what clients must trust. During a
-rotation, there are ``next.crt`` and ``next.key``. The keys of the CAs are nowhere.
+Pure. The Secret has the type ``kubernetes.io/tls``: ``tls.crt`` and ``tls.key`` are in use,
+``ca.crt`` is the CA bundle. During a rotation, it has ``next.crt`` and ``next.key``, too. The
+private keys of the CAs are not kept.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates import certs
 
-# Users ask for a rotation by any new value of the first one; the second one is the last granted.
-_WISH, _GRANTED = "webop.dev/rotate", "webop.dev/rotated"
+# Users request a rotation by any new value of the first; the second is the last one granted.
+_REQUESTED, _GRANTED = "webop.dev/rotate", "webop.dev/rotated"
 _RENEWAL = "webop.dev/renew-at"
-# The digest of ``tls.crt``: if it does not match, somebody else has put another one there.
-_MARK = "webop.dev/certificate"
+# The digest of ``tls.crt``: if it does not match, somebody else has replaced the certificate.
+_DIGEST = "webop.dev/certificate"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate of a server with its key, in PEM, valid until ``expiry``, for ``names``.
+    """A server certificate with its key, in PEM, valid until ``expiry``, for ``names``.
 
-    ``ca`` is the certificate of the CA that has signed it; None if that is not in the bundle.
+    ``ca`` is the certificate of its CA; None if that is not in the bundle.
     """
 
     cert: bytes
@@ -43,15 +43,15 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The content of the Secret, as far as it can be used; all of it is absent without one.
+    """The usable content of the Secret; everything is empty without a Secret.
 
     Attributes:
-        uid: of the Secret; another one means that it was deleted and created again.
+        uid: of the Secret; it changes when the Secret is deleted and created again.
         leaf: the certificate to serve.
         upcoming: the certificate to serve next, during a rotation.
-        cas: the bundle of CA certificates that clients must trust.
-        renew_at: when to begin the next rotation; None if that is due, as users can wish.
-        is_foreign: whether somebody else has made the certificate: it is followed, not changed.
+        cas: the CA bundle: the CA certificates that clients must trust.
+        renew_at: when to begin the next rotation; None if it is due, or requested by a user.
+        is_foreign: whether somebody else has made the certificate: webop does not change it.
     """
 
     uid: str = ""
@@ -63,7 +63,7 @@ class Shared:
 
 
 def parse_secret(document: Mapping[str, Any]) -> Shared:
-    """Read a Secret as the API server returns it; what cannot be used is left out."""
+    """Parse a Secret from the API server; skip unusable parts."""
     metadata = document["metadata"]
     annotations = metadata.get("annotations") or {}
     data = {key: base64.b64decode(value) for key, value in (document.get("data") or {}).items()}
@@ -74,17 +74,17 @@ def parse_secret(document: Mapping[str, Any]) -> Shared:
     for name in ("tls", "next"):
         with contextlib.suppress(ValueError):
             found[name] = read_leaf(data.get(f"{name}.crt", b""), data.get(f"{name}.key", b""), cas)
-    leaf, mark = found.get("tls"), annotations.get(_MARK)
-    is_foreign = mark is None or (leaf is not None and mark != _digest(leaf.cert))
+    leaf, digest = found.get("tls"), annotations.get(_DIGEST)
+    is_foreign = digest is None or (leaf is not None and digest != _digest(leaf.cert))
     if is_foreign and leaf is not None:
         chain = certs.split_certificates(leaf.cert)
-        # It is its own CA; also if the bundle is that of the previous certificate.
+        # The certificate is its own CA; the bundle may be that of the previous certificate.
         if not any(certs.is_signed_by(pem, ca) for pem in chain for ca in cas):
             cas = (*chain, *cas)
-    else:  # nobody would trust the others
+    else:  # clients would not trust the others
         found = {name: leaf for name, leaf in found.items() if leaf.ca is not None}
-    renew_at, wish = None, annotations.get(_WISH, "")
-    if not wish or wish == annotations.get(_GRANTED):
+    renew_at, requested = None, annotations.get(_REQUESTED, "")
+    if not requested or requested == annotations.get(_GRANTED):
         with contextlib.suppress(ValueError, OverflowError):
             renew_at = dt.datetime.fromisoformat(annotations.get(_RENEWAL, "")).astimezone(dt.UTC)
     return Shared(
@@ -101,17 +101,17 @@ def build_secret(present: Mapping[str, Any], shared: Shared) -> dict[str, Any]:
     """Build the Secret to write.
 
     Args:
-        present: the one that is in the cluster, or no more than name and namespace: what others
-            have put into it stays, and the write fails if it has changed (``resourceVersion``).
-        shared: the content.
+        present: the Secret in the cluster, or just its name and namespace. Data of others stays,
+            and the write fails if the Secret has changed (``resourceVersion``).
+        shared: the new content.
     """
     metadata, leaf, upcoming = present["metadata"], shared.leaf, shared.upcoming
     annotations = dict(metadata.get("annotations") or {})
-    annotations[_MARK] = _digest(leaf.cert) if leaf else ""
+    annotations[_DIGEST] = _digest(leaf.cert) if leaf else ""
     annotations[_RENEWAL] = ""
     if shared.renew_at is not None:
         annotations[_RENEWAL] = shared.renew_at.isoformat(timespec="seconds")
-        annotations[_GRANTED] = annotations.get(_WISH, "")
+        annotations[_GRANTED] = annotations.get(_REQUESTED, "")
     labels = {"app.kubernetes.io/managed-by": "webop", **(metadata.get("labels") or {})}
     parts = {
         "tls.crt": leaf and leaf.cert,
@@ -133,21 +133,21 @@ def build_secret(present: Mapping[str, Any], shared: Shared) -> dict[str, Any]:
 
 
 def make_leaf(names: tuple[str, ...], lifetime: dt.timedelta) -> Leaf:
-    """Make a certificate with a CA of its own; the first name is the common name."""
+    """Make a certificate with a separate CA; the first name is the common name."""
     pair, ca = certs.build_certificate_of_own_ca(names, lifetime)
     return read_leaf(pair.cert, pair.key, (ca,))
 
 
 def read_leaf(cert: bytes, key: bytes, cas: tuple[bytes, ...]) -> Leaf:
-    """Check that a certificate can be served with a key, and find its CA in a bundle.
+    """Check a certificate and its key, and find its CA in a bundle.
 
     Raises:
-        ValueError: it is not a certificate, or not with this key.
+        ValueError: it is not a certificate, or the key does not belong to it.
     """
     try:
         load_key_material(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
     except (ssl.SSLError, ConfigurationError) as error:
-        raise ValueError(f"The certificate and the key do not fit together: {error}") from error
+        raise ValueError(f"The key does not belong to the certificate: {error}") from error
     ca = next((pem for pem in cas if certs.is_signed_by(cert, pem)), None)
     return Leaf(cert, key, ca, certs.get_expiry(cert), certs.read_hostnames(cert))
 

@@ -1,9 +1,8 @@
 """One certificate for all replicas of an operator, in a Secret that any of them renews.
 
-Flow of :meth:`SharedCertificate.follow`: look at the Secret, take the steps that
-:mod:`webop.servers.certificates.rotation` chooses, wait for the next look; for ever. A write goes
-by the ``resourceVersion`` of what was read, so of several writers one wins, and the others look
-again.
+Flow of :meth:`SharedCertificate.follow`: read the Secret, take the steps that
+:mod:`webop.servers.certificates.rotation` chooses, wait, repeat. Writes have the
+``resourceVersion`` of the last read, so one of several writers wins, and the others read again.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from webop.servers.hosting import ClusterAccess
 
 logger = logging.getLogger(__name__)
 
-_MAX_STEPS = 10  # per look; what then is not in order yet, others change all the time
+_MAX_STEPS = 10  # per read; after so many, others keep changing the Secret
 
 
 @dataclass(eq=False)
 class SharedCertificate:
-    """The part of one replica in the sharing of a certificate.
+    """One replica's share of the certificate.
 
-    New connections show what ``load`` gets; ``confirm`` waits until the API servers are told to
-    trust a bundle; ``check`` looks now and then whether what is loaded is about to expire.
+    ``load`` sets the certificate for new connections; ``confirm`` waits until the webhook
+    configurations have a CA bundle; ``check`` warns if the certificate expires soon.
     """
 
     cluster: ClusterAccess
@@ -59,10 +58,10 @@ class SharedCertificate:
         self._title = f"The Secret {self.namespace}/{self.secret}"
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
-        """Keep the certificate loaded and renewed; yield what clients must trust, when it changes.
+        """Keep the certificate loaded and renewed; yield the CA bundle, and again when it changes.
 
-        The certificate is loaded before the first bundle is yielded. When it goes on after a
-        bundle, that one must be on its way to the API servers.
+        The certificate is loaded before the first bundle is yielded. After each bundle, the caller
+        must send it to the API servers before it continues.
 
         Raises:
             ConfigurationError: (before the first bundle) the API server refuses the Secret.
@@ -70,7 +69,7 @@ class SharedCertificate:
         rotation = self.rotation
         while True:
             try:
-                await self._look()
+                await self._read()
                 for _ in range(_MAX_STEPS):
                     served = rotation.leaf
                     step, content = rotation.decide()
@@ -92,7 +91,7 @@ class SharedCertificate:
             self.check()
             await self._wait()
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             self._note(await self.cluster.request("GET", f"{self._path}/{self.secret}"))
         except APINotFoundError:
@@ -102,7 +101,7 @@ class SharedCertificate:
                 logger.info("%s is not there; creating it in %g seconds.", self._title, pause)
 
     def _note(self, document: dict[str, Any] | None) -> None:
-        """Take over the Secret as it is in the cluster now."""
+        """Record the current Secret; log whose it is."""
         self._document = document
         shared = Shared() if document is None else parse_secret(document)
         self.rotation.observe(shared, dt.datetime.now(dt.UTC), time.monotonic())
@@ -115,7 +114,7 @@ class SharedCertificate:
                 self._title,
             )
         elif shared.is_foreign:
-            logger.info("%s was not made by webop: it is read, never written.", self._title)
+            logger.info("%s was not made by webop: webop only reads it.", self._title)
 
     async def _write(self, step: Step, content: Shared) -> None:
         present, path = self._document, f"{self._path}/{self.secret}"
@@ -126,8 +125,8 @@ class SharedCertificate:
             written = await self.cluster.request(*where, body)
         except (APIConflictError, APINotFoundError) as exc:
             if present is None and isinstance(exc, APINotFoundError):
-                raise  # it is the namespace that is not there
-            await self._look()  # another replica was faster, or the Secret is gone
+                raise  # the namespace does not exist
+            await self._read()  # another replica was faster, or the Secret was deleted
         else:
             logger.info("%s: %s.", self._title, step.value)
             self._note(written)
@@ -136,7 +135,7 @@ class SharedCertificate:
         """Log a failure once.
 
         Raises:
-            Exception: nothing can be served, and waiting does not help.
+            Exception: there is no certificate yet, and a retry would not help.
         """
         has_leaf = self.rotation.leaf is not None
         if not has_leaf and isinstance(exc, ConfigurationError | ssl.SSLError):
@@ -144,18 +143,17 @@ class SharedCertificate:
         is_final = isinstance(exc, APIStatusError) and exc.status < 500 and exc.status != 429
         if is_final and not has_leaf:
             raise ConfigurationError(
-                f"{self._title} for the certificates of the webhook server cannot be used: "
-                f"{exc} The service account needs the verbs get and update for it, and create "
-                "for secrets in the namespace; or give another one by secret= and namespace=, "
-                "or certificates by certfile= and pkeyfile=."
+                f"{self._title} for the certificates of the webhook server cannot be used: {exc} "
+                "The service account needs the verbs get and update for it, and create for "
+                "secrets in its namespace. Or use another one by secret= and namespace=, or files "
+                "by certfile= and pkeyfile=."
             ) from exc
         if self._once.is_new("failure", type(exc)):
-            kept = "Serving the last known certificate" if has_leaf else "Nothing is served"
-            text = "%s cannot be used. %s, and trying again: %s"
-            logger.warning(text, self._title, kept, exc)
+            state = "Serving the last known certificate" if has_leaf else "Serving no webhooks yet"
+            logger.warning("%s cannot be used. %s; retrying: %s", self._title, state, exc)
 
     async def _wait(self) -> None:
-        """Wait for the next look; meanwhile, for the API servers' trust in what is advertised."""
+        """Wait until the next read; meanwhile, wait until API servers trust the advertised CAs."""
         rotation = self.rotation
         end = time.monotonic() + (rotation.poll if rotation.leaf else rotation.poll / 2)
         if rotation.cas and rotation.trusted_since is None:
@@ -163,7 +161,7 @@ class SharedCertificate:
                 async with asyncio.timeout(rotation.poll):
                     await self.confirm(b"".join(rotation.cas))
             except (TimeoutError, WebopError) as exc:
-                logger.debug("The new CAs are not trusted yet: %r", exc)
+                logger.debug("The webhook configurations do not have the new CAs yet: %r", exc)
             else:
                 rotation.trusted_since = time.monotonic()
         await asyncio.sleep(max(0.0, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""How long a review may take: what the client says in ``?timeout=``, less a margin.
+"""How long a review may take: the client's ``?timeout=``, less a margin.
 
 API servers add the ``timeoutSeconds`` of the webhook to its URL, in the syntax of Go's
 ``time.Duration`` (Kubernetes, "Dynamic Admission Control", "Timeouts"). Pure.
@@ -26,14 +26,14 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
 _MAX_TEXT = 32  # characters of a duration
 _MAX_QUERY = 1024  # bytes; API servers send a timeout and nothing else
 _MAX_TIMEOUT = 30.0  # seconds; the longest ``timeoutSeconds`` of a webhook
-_MIN_MARGIN, _MAX_MARGIN = 0.05, 1.0  # seconds for the way back of the answer
+_MIN_MARGIN, _MAX_MARGIN = 0.05, 1.0  # seconds for sending the response
 
 
 def parse_duration(text: str) -> float:
     """Return the seconds of a duration in Go's syntax, such as "10s", "1m30s", "1.5s".
 
     Raises:
-        ValueError: this is not a duration, it is not positive, or it is longer than 32 characters.
+        ValueError: it is not a positive duration, or has more than 32 characters.
     """
     seconds, end = 0.0, 0
     while end < len(text) <= _MAX_TEXT and (part := _PART.match(text, end)):
@@ -44,11 +44,11 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-@functools.lru_cache(maxsize=64)  # API servers send a few different ones
+@functools.lru_cache(maxsize=64)  # API servers send few different ones
 def read_timeout(query: bytes) -> float | None:
-    """Return how many seconds the client waits, by the query of its URL; None if it says nothing.
+    """Return how many seconds the client waits, from the query of its URL; None if absent.
 
-    It is 30 seconds at most, as Kubernetes has it.
+    It is at most 30 seconds, as in Kubernetes.
 
     Raises:
         ReviewError: the query has a ``timeout`` that is not a duration, or is too long (414).
@@ -66,6 +66,6 @@ def read_timeout(query: bytes) -> float | None:
 
 @functools.lru_cache(maxsize=64)
 def compute_budget(timeout: float) -> float:
-    """Return the seconds until the answer must leave for a client that waits so many seconds."""
+    """Return after how many seconds the response must be sent, given the client's timeout."""
     margin = min(max(timeout / 10, _MIN_MARGIN), _MAX_MARGIN)
     return max(timeout - margin, timeout / 2)

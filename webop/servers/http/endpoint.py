@@ -1,10 +1,9 @@
 """The HTTP side of reviews: an ASGI app between a server and the framework's function.
 
 Flow: :meth:`ReviewEndpoint.__call__` checks the head of the request, reads the body within its
-limits, decodes the JSON, calls the function, and answers before the client's deadline. Whatever
-is wrong with a request is answered with a 4xx status and a Kubernetes ``Status`` object, which
-API servers show to the one who waits for the admission. This is the hot path of admission: there
-is no framework in between.
+limits, decodes the JSON, calls the function, and responds before the client's deadline. A wrong
+request gets a 4xx response with a Kubernetes ``Status`` object, which API servers show to the user.
+This is the hot path of admission, so it uses no web framework.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
-# How much of a refused body is taken in, so that a client who is still sending sees the answer.
+# How much of a refused body is read, so that a client that is still sending sees the response.
 _REFUSED_BODY_BYTES = 64 * 1024 * 1024
 _REFUSED_BODY_SECONDS = 1.0
 
@@ -48,25 +47,25 @@ _CHARSET = re.compile(r'charset\s*=\s*"?([^";\s]*)"?')
 
 
 class _DisconnectedError(Exception):
-    """The client has gone; there is no one to answer."""
+    """The client has disconnected."""
 
 
 class _UnreadError(ReviewError):
-    """A request that is refused before its body was received; it is not read any more."""
+    """A request that is refused before its whole body was read."""
 
 
 class ReviewEndpoint:
-    """An ASGI app that takes AdmissionReviews by POST at ``<path>/`` and ``<path>/<webhook id>``.
+    """An ASGI app for AdmissionReviews by POST to ``<path>/`` and ``<path>/<webhook id>``.
 
-    The requests to the root run all handlers that match, the others the named one (manual,
-    "Custom servers/tunnels"). The content type is JSON, or what ``curl -d`` sets.
+    Requests to the root call all handlers that match, the others the named one (manual,
+    "Custom servers/tunnels"). The content type is JSON, or the one that ``curl -d`` sets.
 
-    Guarantees: an answer leaves before the deadline (``?timeout=`` of the URL, or the setting)
-    even if the function ignores its cancellation; what it returns later is dropped.
+    Guarantees: the response is sent before the deadline (``?timeout=`` of the URL, or the setting)
+    even if the function ignores its cancellation. A later result is dropped.
 
     Args:
-        fn: what judges the reviews.
-        path: the root path below which it serves; None or empty is no root path.
+        fn: the function for reviews.
+        path: the root path; None or empty for none.
         hosting: the limits, and whether the operator is stopping; by default, the current one.
     """
 
@@ -82,49 +81,49 @@ class ReviewEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
-            raise RuntimeError(f"Only HTTP is served here, not {scope['type']!r}.")
+            raise RuntimeError(f"This app serves HTTP only, not {scope['type']!r}.")
         loop, deadlines = asyncio.get_running_loop(), self._deadlines
         if deadlines is None or deadlines.loop is not loop:
             self._deadlines = deadlines = _Deadlines(loop)
         exchange = _Exchange(send, self._hosting, deadlines, self._logged)
-        answer: Response | None = None
+        response: Response | None = None
         webhook: str | None = None
         try:
             webhook = self._find_webhook(scope)
             self._check_head(scope)
             exchange.start(read_timeout(scope["query_string"]), webhook)
-            response = await self._fn(  # not in a variable: a client may take its answer slowly
+            result = await self._fn(  # no variable: a slow client would keep it in memory
                 decode_review(await exchange.read_body(receive), exchange.hold),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
             )
-            answer = Response(200, orjson.dumps(response))
+            response = Response(200, orjson.dumps(result))
         except ReviewError as error:
-            answer = self._refuse(scope, error)
+            response = self._build_refusal(scope, error)
         except _DisconnectedError as error:
             logger.debug("%s (a review at %r)", error, scope["path"])
         except asyncio.CancelledError:
             if not exchange.is_expired:
                 if not self._hosting.is_stopping:
                     raise
-                reason = "The operator is stopping, and the review has taken too long."
-                answer = build_refusal(503, reason, headers=RETRY, closes=True)
+                reason = "The operator is stopping, and the review took too long."
+                response = build_refusal(503, reason, headers=RETRY, closes=True)
         except Exception as error:
             if not exchange.is_expired:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
                 reason = f"The operator failed: {type(error).__name__}; see its log for details."
-                answer = build_refusal(500, reason)
+                response = build_refusal(500, reason)
         finally:
             exchange.end()
-        if answer is not None and answer.status != 200:
-            self._hosting.tally.reject(webhook, answer.status)
-        await exchange.finish(answer, receive)
+        if response is not None and response.status != 200:
+            self._hosting.counters.reject(webhook, response.status)
+        await exchange.finish(response, receive)
 
     def _check_head(self, scope: Scope) -> None:
         """Refuse what is wrong with the head of a request, before its body is read."""
         if scope["method"] != "POST":
-            raise ReviewError(f"Reviews are sent by POST, not by {scope['method']}.", status=405)
+            raise ReviewError(f"Send reviews by POST, not by {scope['method']}.", status=405)
         for name, value in scope["headers"]:
             if name == b"content-length" and len(value) > 5:  # else it is small
                 length = int(value[:20]) if value.isdigit() else 0
@@ -135,10 +134,12 @@ class ReviewEndpoint:
                 check_content_type(value)
             elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
                 encoding = value[:99].decode("latin-1")
-                raise ReviewError(f"Reviews are not taken in {encoding!r}.", status=415)
+                raise ReviewError(
+                    f"The content encoding {encoding!r} is not supported.", status=415
+                )
 
-    def _refuse(self, scope: Scope, error: ReviewError) -> Response:
-        # Whoever reaches the port can send garbage: one line a minute for each status.
+    def _build_refusal(self, scope: Scope, error: ReviewError) -> Response:
+        # Any client can send garbage: one line a minute for each status.
         level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
         logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
@@ -147,7 +148,7 @@ class ReviewEndpoint:
             headers = ((b"allow", b"POST"),)
         if error.retry_after is not None:
             headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
-        # After a 503, the next attempt must find another replica, by a connection of its own.
+        # After a 503, the retry must open a new connection, to reach another replica.
         closes = isinstance(error, _UnreadError) or error.status == 503
         return build_refusal(error.status, str(error), headers=headers, closes=closes)
 
@@ -158,16 +159,15 @@ class ReviewEndpoint:
             path = path[len(root_path) :]
         if self._path:
             if path != self._path and not path.startswith(f"{self._path}/"):
-                raise ReviewError(f"There is nothing at {path[:99]!r}.", status=404)
+                raise ReviewError(f"No webhooks are served at {path[:99]!r}.", status=404)
             path = path[len(self._path) :]
         return path.strip("/") or None
 
 
 class _Exchange:
-    """One review on its way: its body in memory, its deadline, and the only answer to it.
+    """One review: its body in memory, its deadline, and its only response.
 
-    The answer at the deadline is sent by the timer: whatever the function does with its
-    cancellation, the client is answered in time.
+    At the deadline, the timer sends the response, even if the function ignores its cancellation.
     """
 
     def __init__(self, send: Send, hosting: Hosting, deadlines: _Deadlines, logged: Once) -> None:
@@ -184,7 +184,7 @@ class _Exchange:
         self.is_expired = False
 
     def start(self, timeout: float | None, webhook: str | None) -> None:
-        """Begin to count the time: for the body at first, then for the whole review."""
+        """Set the deadline: at first for the body, then for the whole review."""
         limits = self._hosting.limits
         self._timeout = limits.review_timeout if timeout is None else timeout
         self._budget = compute_budget(self._timeout)
@@ -193,7 +193,7 @@ class _Exchange:
         self._deadlines.set(self, self._arrival + min(self._budget, limits.read_timeout))
 
     async def read_body(self, receive: Receive) -> bytes:
-        """Return the body, which is counted until the end."""
+        """Read and return the body; its size is counted until :meth:`end`."""
         limits = self._hosting.limits
         chunks: list[bytes] = []
         while True:
@@ -213,7 +213,7 @@ class _Exchange:
             chunks.append(chunk)
 
     def hold(self, size: int) -> None:
-        """Count so many bytes until the end, but never more than the largest body has.
+        """Count bytes until :meth:`end`, but at most the size of the largest body.
 
         Raises:
             ReviewError: they do not fit (429).
@@ -223,29 +223,29 @@ class _Exchange:
         self._held += size
 
     def end(self) -> None:
-        """Forget the body and the deadline; there is an answer."""
+        """Release the body and the deadline, as the response is known."""
         self._hosting.gate.release(self._held)
         self._deadlines.drop(self)
         if self._arrival is not None:
-            self._hosting.tally.add(self._webhook, self._loop.time() - self._arrival)
+            self._hosting.counters.add(self._webhook, self._loop.time() - self._arrival)
         if self.is_expired:
             self._task.uncancel()
 
-    async def finish(self, answer: Response | None, receive: Receive) -> None:
-        """Send the answer, unless there was one already."""
+    async def finish(self, response: Response | None, receive: Receive) -> None:
+        """Send the response, unless the deadline has sent one."""
         if self._sending is not None:
             await self._sending
-        elif answer is None:
+        elif response is None:
             return
-        elif answer.closes and not self._is_read:
-            await self._transmit(answer, more_body=True)
+        elif response.closes and not self._is_read:
+            await self._transmit(response, more_body=True)
             await _discard_body(receive)
             await self._send({"type": "http.response.body", "body": b""})
         else:
-            await self._transmit(answer)
+            await self._transmit(response)
 
     def expire(self) -> None:
-        """Response instead of the function if the time is over; else wait for the rest of it."""
+        """Respond instead of the function if the deadline has passed; else set the next one."""
         limits = self._hosting.limits
         due = (self._arrival or 0.0) + self._budget
         if self._is_read and due > self._loop.time():
@@ -256,23 +256,23 @@ class _Exchange:
             reason = (
                 f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
             )
-            level = self._logged.choose_level(504)  # anybody can send short timeouts
+            level = self._logged.choose_level(504)  # any client can send short timeouts
             logger.log(level, "%s Its handlers are cancelled.", reason)
-            answer = build_refusal(504, reason)
+            response = build_refusal(504, reason)
         else:
             seconds = min(self._budget, limits.read_timeout)
             reason = f"The request body was not received within {seconds:g} s."
-            answer = build_refusal(408, reason, closes=True)
-        self._hosting.tally.reject(self._webhook, answer.status)
+            response = build_refusal(408, reason, closes=True)
+        self._hosting.counters.reject(self._webhook, response.status)
         self.is_expired = True
-        self._sending = self._loop.create_task(self._transmit(answer))
+        self._sending = self._loop.create_task(self._transmit(response))
         self._task.cancel()
 
-    async def _transmit(self, answer: Response, *, more_body: bool = False) -> None:
+    async def _transmit(self, response: Response, *, more_body: bool = False) -> None:
         if self._hosting.is_stopping:
-            answer = answer._replace(closes=True)
-        status, body, headers = answer.status, answer.body, answer.list_headers()
-        # What our own protocol offers in place of two messages.
+            response = response._replace(closes=True)
+        status, body, headers = response.status, response.body, response.list_headers()
+        # Our own protocol sends both messages in one call.
         send_at_once = None if more_body else getattr(self._send, "send_at_once", None)
         if send_at_once is None or not send_at_once(status, headers, body):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
@@ -280,32 +280,32 @@ class _Exchange:
 
 
 class _Deadlines:
-    """The deadlines of all exchanges in one loop, with one timer: few exchanges reach theirs.
+    """The deadlines of all exchanges in an event loop, with one timer, as few are reached.
 
-    A timer of the loop for each of them would cost more than all the checks of a review.
+    A timer for each exchange would cost more than all the checks of a review.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._dues: dict[_Exchange, float] = {}
-        self._next = math.inf  # when the timer rings
+        self._next = math.inf  # when the timer fires
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, exchange: _Exchange, due: float) -> None:
-        """Have an exchange expire at a time of the loop, unless it is dropped before."""
+        """Set the deadline of an exchange, in the time of the event loop."""
         self._dues[exchange] = due
         if due < self._next:
             if self._timer is not None:
                 self._timer.cancel()
-            self._next, self._timer = due, self.loop.call_at(due, self._ring)
+            self._next, self._timer = due, self.loop.call_at(due, self._fire)
 
     def drop(self, exchange: _Exchange) -> None:
-        """Forget the deadline of an exchange, if it has one."""
+        """Remove the deadline of an exchange, if it has one."""
         self._dues.pop(exchange, None)
 
-    def _ring(self) -> None:
-        rung, self._next, self._timer = self._next, math.inf, None
-        for exchange in [each for each, due in self._dues.items() if due <= rung]:
+    def _fire(self) -> None:
+        fired, self._next, self._timer = self._next, math.inf, None
+        for exchange in [each for each, due in self._dues.items() if due <= fired]:
             del self._dues[exchange]
             exchange.expire()
         if self._dues:
@@ -313,23 +313,23 @@ class _Deadlines:
 
 
 def build_too_large(size: int, limit: int) -> ReviewError:
-    """Return the refusal of a body that is larger than a setting allows."""
+    """Build the refusal of a body beyond ``settings.admission.max_body``."""
     return _UnreadError(
-        f"The review is too large: {size} bytes or more, {limit} bytes at most "
+        f"The review is too large: {size} bytes or more; the limit is {limit} bytes "
         "(settings.admission.max_body).",
         status=413,
     )
 
 
 def normalize_path(path: str | None) -> str:
-    """Bring a root path to the form "/a/b", or "" if there is none."""
+    """Return a root path in the form "/a/b"; "" for none."""
     stripped = (path or "").strip("/")
     return f"/{stripped}" if stripped else ""
 
 
 @functools.lru_cache(maxsize=64)  # clients send a few different ones
 def check_content_type(value: bytes) -> None:
-    """Check the Content-Type of a review: JSON in UTF-8, or what ``curl -d`` says.
+    """Check the Content-Type of a review: JSON in UTF-8, or the one of ``curl -d``.
 
     Raises:
         ReviewError: it is something else (415).
@@ -337,15 +337,15 @@ def check_content_type(value: bytes) -> None:
     text = value.decode("latin-1").strip().lower()
     kind, _, parameters = text.partition(";")
     if kind and not _JSON_TYPE.fullmatch(kind.strip()):
-        reason = f"Reviews are sent as application/json, not as {kind.strip()!r}."
+        reason = f"Send reviews as application/json, not as {kind.strip()!r}."
         raise ReviewError(reason, status=415)
     charset = _CHARSET.search(parameters)
     if charset is not None and charset[1] not in ("utf-8", "utf8"):
-        raise ReviewError(f"Reviews are sent in utf-8, not in {charset[1]!r}.", status=415)
+        raise ReviewError(f"Send reviews in UTF-8, not in {charset[1]!r}.", status=415)
 
 
 async def _discard_body(receive: Receive) -> None:
-    """Read on for a moment: a connection closed on unread data takes the answer with it."""
+    """Read the rest for a moment: closing on unread data would lose the response."""
     left = _REFUSED_BODY_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSED_BODY_SECONDS):

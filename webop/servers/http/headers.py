@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 class RequestHeaders(Mapping[str, str]):
     """A read-only mapping of header names in their usual spelling ("Content-Type") to values.
 
-    Names are found in any spelling. Values of a repeated header are joined (RFC 9110, 5.3).
-    Few handlers look at headers, so they are decoded at the first look only.
+    Names are not case-sensitive. Values of a repeated header are joined (RFC 9110, 5.3). The
+    headers are decoded at the first access, as few handlers use them.
     """
 
     __slots__ = ("_decoded", "_raw")

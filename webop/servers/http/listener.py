@@ -1,8 +1,8 @@
-"""Running an ASGI app on a port in the running event loop, by uvicorn.
+"""Serve an ASGI app on a port in the running event loop, by uvicorn.
 
-What is added to uvicorn: listening sockets with errors that say what to do, one port for all
-addresses of a host, limits (:class:`~webop.servers.http.protocol.HTTPProtocol`), a limited time
-for TLS handshakes, and a stop that leaves nothing behind. Signals are not handled here.
+It adds to uvicorn: errors that say what to do if a port cannot be used, one port for all addresses
+of a host, limits (:class:`~webop.servers.http.protocol.HTTPProtocol`), a timeout for TLS
+handshakes, and a complete shutdown. Signals are not handled here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 _BACKLOG = 2048
 _HANDSHAKE_SECONDS = 10.0
 _CLOSING_SECONDS = 1.5  # for clients that do not close their side
-_SETTLE_SECONDS = 0.05  # for what has come, but is not read or accepted yet
+_SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or accepted
 _FREE_PORT_ATTEMPTS = 10
 _TLS_BUFFER = 64 * 1024  # bytes
 _ACCEPT_PAUSE = 1.0  # seconds after a failure
 
-# A name such as "localhost" resolves to IPv6 addresses also where there is no IPv6.
+# "localhost" can resolve to an IPv6 address on hosts without IPv6.
 _UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _REMEDIES = {
     errno.EADDRINUSE: "it is in use; stop the other process, or set another port (0: a free one).",
@@ -50,22 +50,21 @@ _REMEDIES = {
 
 
 class Listener:
-    """An async context manager that serves an ASGI app on a port for as long as it is open.
+    """An async context manager that serves an ASGI app on a port.
 
     On exit, it stops accepting, closes idle connections, gives the requests in flight
     ``drain_timeout`` seconds, cancels the rest, and closes all connections.
 
     Args:
         app: the ASGI 3 app; its lifespan is not run.
-        host: the address or the name to listen on, at all of its addresses; empty for all
-            interfaces.
-        port: the port to listen on; 0 takes a free one, see :attr:`port`.
-        ssl_context: returns the TLS context for a new connection; None is plain HTTP. The
+        host: the address or name to listen on (all addresses of a name); empty for all interfaces.
+        port: the port to listen on; 0 for a free one, see :attr:`port`.
+        ssl_context: returns the TLS context for a new connection; None for plain HTTP. The
             contexts may differ in their certificates only.
         hosting: the limits; by default, the current one.
 
     Raises:
-        ConfigurationError: (on entering) it is not possible to listen there.
+        ConfigurationError: (on entering) it cannot listen there.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Listener:
         hosting: Hosting | None = None,
     ) -> None:
         self.host = host
-        #: The port in use; not 0 any more once entered.
+        #: The port in use; never 0 after entering.
         self.port = port
         hosting = get_hosting() if hosting is None else hosting
         self._config = uvicorn.Config(
@@ -92,7 +91,7 @@ class Listener:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=0,  # the protocol takes the setting
+            timeout_keep_alive=0,  # the protocol uses the setting
             timeout_graceful_shutdown=hosting.limits.drain_timeout,  # type: ignore[arg-type]
         )
         self._server = _Server(self._config, ssl_context, hosting.limits)
@@ -124,7 +123,7 @@ class Listener:
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            logger.debug("Some clients have not closed their connections.")
+            logger.debug("Some clients did not close their connections.")
         finally:
             self._server.cancel_handshakes()
             for connection in list(state.connections):
@@ -134,7 +133,7 @@ class Listener:
 class _Server(uvicorn.Server):
     """uvicorn without signals and lifespan, with limited connections and handshakes.
 
-    It accepts connections by itself: the protocol gets to know them after the TLS handshake only,
+    It accepts and counts connections itself: the protocol sees them only after the TLS handshake,
     but they take memory before.
     """
 
@@ -148,10 +147,10 @@ class _Server(uvicorn.Server):
         self._limits = limits
         self._sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._accepted: list[socket.socket] = []  # those that are open, and some that were
+        self._accepted: list[socket.socket] = []  # open ones, and some that were closed
         self._tls: dict[str, Any] = {}
         if get_context is not None:
-            # For each TLS connection, asyncio keeps a buffer of so many bytes: 256 KiB by default.
+            # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
             self._tls = {
                 "ssl": _build_front(get_context),
@@ -160,7 +159,7 @@ class _Server(uvicorn.Server):
             }
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections on sockets that listen already."""
+        """Start to accept connections on sockets that already listen."""
         self.lifespan = self.config.lifespan_class(self.config)
         self.servers = []
         self._loop = asyncio.get_running_loop()
@@ -170,7 +169,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def stop_accepting(self) -> None:
-        """Close the port, after the clients that it knows already are accepted."""
+        """Accept the connections in the backlog, then close the port."""
         for sock in self._sockets:
             self._loop.remove_reader(sock)
             for _ in range(_BACKLOG):
@@ -179,20 +178,20 @@ class _Server(uvicorn.Server):
             sock.close()
 
     def cancel_handshakes(self) -> None:
-        """Drop the connections that are not ready to be served."""
+        """Cancel the TLS handshakes that are not complete."""
         for task in self._handshakes:
             task.cancel()
 
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept a connection, up to the limit at all sockets of the port; tell if there was one.
+        """Accept a connection, within the limit; return whether there was one.
 
-        Not by a task that awaits ``sock_accept()``: its cancellation can lose a connection.
+        It does not use a task with ``sock_accept()``, whose cancellation can lose a connection.
         """
         try:
             connection, _address = sock.accept()
         except BlockingIOError:
             return False
-        except ConnectionError:  # the client has gone
+        except ConnectionError:  # the client has disconnected
             return True
         except OSError as error:  # such as too many open files
             logger.warning("Cannot accept a connection: %s.", error.strerror)
@@ -221,26 +220,26 @@ class _Server(uvicorn.Server):
         try:
             await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
         except OSError as error:  # a failed handshake, too
-            error.__traceback__ = None  # its frames refer to it: only the collector would free them
+            error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
 def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """Return a context that hands each new connection over to the context of that moment."""
+    """Return a context that switches each new connection to the current context."""
 
     def switch(connection: ssl.SSLObject, _name: str | None, _front: ssl.SSLContext) -> None:
         connection.context = get_context()
 
     front = get_context()
-    if front.sni_callback is None:  # else it is the user's own context
+    if front.sni_callback is None:  # otherwise it is the user's context
         front.sni_callback = switch
     return front
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listen on all addresses of a host, on one and the same port."""
+    """Listen on all addresses of a host, on the same port."""
     name = _format_address(host, port)
     if not 0 <= port <= 65535:
-        raise ConfigurationError(f"Cannot listen on {name}: ports are numbers from 0 to 65535.")
+        raise ConfigurationError(f"Cannot listen on {name}: a port must be from 0 to 65535.")
     look_up = partial(socket.getaddrinfo, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
         infos = await call_in_dedicated_thread(look_up, host or None, port)
@@ -254,14 +253,14 @@ async def _open_sockets(host: str, port: int) -> list[socket.socket]:
         try:
             return _listen_all(addresses, port)
         except OSError as error:
-            # The port that is free at one of the addresses may be in use at the next one.
+            # A port that is free at one address may be in use at the next.
             if not attempts or error.errno != errno.EADDRINUSE:
                 reason = _REMEDIES.get(error.errno or 0, f"{error.strerror}.")
                 raise ConfigurationError(f"Cannot listen on {name}: {reason}") from error
 
 
 def _format_address(host: str, port: int) -> str:
-    """Return "host:port" in the notation of URLs; "*" for all interfaces."""
+    """Return "host:port" as in URLs; "*" for all interfaces."""
     return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 

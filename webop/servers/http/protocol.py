@@ -1,19 +1,19 @@
-"""uvicorn's HTTP protocol, made safe for a port that anybody in the cluster can reach.
+"""uvicorn's HTTP protocol with limits, for a port that everybody in the cluster can reach.
 
-``webop run`` serves webhooks by it; plain uvicorn can, too::
+``webop run`` uses it for webhooks; plain uvicorn can, too::
 
     uvicorn --http webop.servers.http.protocol:HTTPProtocol webop.app:app
 
-Flow: uvicorn's ``HttpToolsProtocol`` parses requests, :class:`_Connection` runs the app for each
-of them, and :class:`_Cycle` takes its answer. Here are the limits that uvicorn does not have, and
-the verified client certificate in the scope. A review costs less CPU than under uvicorn: the head
-and the body of an answer are one write, and there are fewer objects and callbacks per request.
+Flow: uvicorn's ``HttpToolsProtocol`` parses requests, :class:`_Connection` runs the app for each,
+and :class:`_Cycle` sends its response. This module adds limits and, in the scope, the verified
+client certificate. A review costs less CPU than under uvicorn: the head and the body of a response
+are one write, and each request has fewer objects and callbacks.
 
 Guarantees:
     - Heads, trailers, pipelined requests and connections are limited in number and in bytes.
-    - A request that is not received within ``read_timeout`` and an answer that is not taken
-      within it end their connection. So does an idle time of ``idle_timeout``.
-    - Requests that were received before a malformed one are answered.
+    - A connection is closed if a request is not received, or a response not read, within
+      ``read_timeout``; and if it is idle for ``idle_timeout``.
+    - Requests that were received before a malformed one get their responses.
 
 It relies on names that uvicorn 0.39 to 0.54 have in common; see ``tests/servers/test_uvicorn.py``.
 """
@@ -47,32 +47,31 @@ _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _HEADER_OVERHEAD = 32  # bytes that count for each header beside its text
 _VERSIONS = ("1.0", "1.1")
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
-_FRESH_SECONDS = 1.0  # for the first request of a connection to a server that stops
+_FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _READ_SIZE = 64 * 1024  # bytes
-_MAX_PIPELINED = 8  # requests that wait for the answers to earlier ones; API servers send none
+_MAX_PIPELINED = 8  # requests that wait for earlier responses; API servers never pipeline
 
 _logged = Once()
 
 
 class _RefusedError(Exception):
-    """A request breaks a limit or a rule; the argument is the answer, if there is one."""
+    """A request breaks a limit or a rule; the argument is the response, or None."""
 
     @property
-    def answer(self) -> Response | None:
-        answer: Response | None = self.args[0]
-        return answer
+    def response(self) -> Response | None:
+        response: Response | None = self.args[0]
+        return response
 
 
 class HTTPProtocol(asyncio.BufferedProtocol):
-    """One connection. The arguments are those that uvicorn gives to its protocols.
+    """One connection. The arguments are those that uvicorn passes to its protocols.
 
-    It reads into a buffer that all connections of the server share, as each read is parsed at
-    once: for other protocols, asyncio and uvloop allocate 256 KiB twice for each piece of a TLS
-    connection.
+    All connections of a server share one read buffer, as each read is parsed at once. For other
+    protocols, asyncio and uvloop allocate 256 KiB twice for each read of a TLS connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Not before the TLS handshake: what fails there is never told that it has lost anything.
+        # Built after the TLS handshake: if that fails, connection_lost() is never called.
         self._build = partial(_Connection, *args, **kwargs)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,11 +88,11 @@ class HTTPProtocol(asyncio.BufferedProtocol):
         connection.connection_made(transport)  # type: ignore[arg-type]
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio
-        """Return where to put what comes next."""
+        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what has come."""
+        """Parse the data of a read."""
         self._connection.data_received(self._buffer[:nbytes])
 
 
@@ -103,16 +102,16 @@ class _Connection(HttpToolsProtocol):
         self._limits = _find_hosting(config, server_state).limits
         self._idle_limit = max(self.timeout_keep_alive, self._limits.idle_timeout)
         self._extensions: dict[str, Any] = {}
-        self._unanswered: deque[_Cycle] = deque()  # the app runs for the first one
-        self.message_event = asyncio.Event()  # something has come for the first one
+        self._pending: deque[_Cycle] = deque()  # the app runs for the first one
+        self.message_event = asyncio.Event()  # data has arrived for the first one
         self._can_reset = getattr(config, "reset_contextvars", False)
         self._head_size = 0
-        self._received = 0  # bytes since the begin of the head, or since the last of the body
+        self._received = 0  # bytes since the begin of the head, or since the last part of the body
         self._is_in_head = False
         self._arrival: float | None = None  # of a request that is not complete
         self._idle_since = self.loop.time()
-        self._progress = self.loop.time()  # when the client took something of an answer
-        self._unsent = 0  # bytes of answers, at that time
+        self._progress = self.loop.time()  # when the client last read a part of a response
+        self._unsent = 0  # bytes of responses, at that time
         self._check: asyncio.TimerHandle | None = None
 
     # Called by the transport.
@@ -125,41 +124,41 @@ class _Connection(HttpToolsProtocol):
             transport.abort()
             return
         super().connection_made(_Transport(transport))  # type: ignore[arg-type]
-        # Empty for a certificate that the context was not told to verify.
+        # Empty for a certificate that the context does not verify.
         if peer := transport.get_extra_info("peercert"):
             self._extensions[SSLPEER_EXTENSION] = peer
-        if self._is_stopping:  # it came while the port was closed
+        if self._is_stopping:  # accepted while the port was being closed
             self._idle_limit = _FRESH_SECONDS
         self._watch()
 
     def shutdown(self) -> None:
-        """Close after the answers in flight; what came last has a moment for its first request."""
+        """Close after the responses in flight; a new connection may still send one request."""
         if self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
             super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
+        """Clean up a closed connection."""
         if self._check is not None:
             self._check.cancel()
-        for cycle in self._unanswered:  # uvicorn tells the last one only
+        for cycle in self._pending:  # uvicorn informs only the last one
             cycle.disconnected = True
         self.message_event.set()
-        self._unanswered.clear()
+        self._pending.clear()
         super().connection_lost(exc)
-        # The event loop's TLS keeps its protocol: only the garbage collector would free them all.
+        # A reference cycle with the event loop's TLS, which only the collector would free.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Parse what has come."""
+        """Parse received data."""
         self._received += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._stop_parsing(None)  # the offer is ignored, the request served (RFC 9110, 7.8)
+            self._stop_parsing(None)  # ignore the upgrade, serve the request (RFC 9110, 7.8)
         except httptools.HttpParserError as error:
             refused = error.__context__
             if isinstance(refused, _RefusedError):
-                self._stop_parsing(refused.answer)
+                self._stop_parsing(refused.response)
             elif isinstance(error, httptools.HttpParserCallbackError):
                 self._stop_parsing(_MALFORMED_URL)
             else:
@@ -172,8 +171,8 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if len(self._unanswered) > _MAX_PIPELINED:
-            raise _RefusedError(None)  # the others are answered
+        if len(self._pending) > _MAX_PIPELINED:
+            raise _RefusedError(None)  # the others get their responses
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
@@ -181,14 +180,14 @@ class _Connection(HttpToolsProtocol):
         self._arrival = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Add a part of the URL."""
         self._head_size += len(url)
         if self._head_size > _MAX_HEAD:
             raise _RefusedError(_HEAD_TOO_LARGE)
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; drop a trailer: those are not checked by proxies."""
+        """Add a header; drop a trailer, as proxies do not check those."""
         self._head_size += len(name) + len(value) + _HEADER_OVERHEAD
         if self._head_size > _MAX_HEAD:
             raise _RefusedError(_HEAD_TOO_LARGE)
@@ -196,17 +195,17 @@ class _Connection(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin to serve a request, or let it wait for the answers to those before it."""
+        """Begin to serve a request, or let it wait for the responses to earlier ones."""
         parser, scope, found = self.parser, self.scope, dict(self.headers)
         version = parser.get_http_version()
         hosts = int(b"host" in found)
-        if len(found) < len(self.headers):  # some come several times
+        if len(found) < len(self.headers):  # some are repeated
             hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (version == "1.1" and not hosts):  # RFC 9112, 3.2
-            reason = f"There must be one header Host, got {hosts}."
+            reason = f"A request must have one Host header, got {hosts}."
             raise _RefusedError(build_refusal(400, reason))
         if version not in _VERSIONS:
-            raise _RefusedError(build_refusal(505, f"HTTP/{version} is not served here."))
+            raise _RefusedError(build_refusal(505, f"HTTP/{version} is not supported."))
         if parser.should_upgrade() and not found.keys().isdisjoint(_BODY_HEADERS):
             raise _RefusedError(_NO_UPGRADE)  # the parser would drop the body
         path, query = _split_target(self.url)
@@ -217,7 +216,7 @@ class _Connection(HttpToolsProtocol):
         scope["raw_path"] = (self.root_path + path).encode("ascii")
         scope["query_string"] = query
         is_waited_for = found.get(b"expect", b"").lower() == b"100-continue"
-        # A client that is refused instead of "100 Continue" may send the next request at once.
+        # A client that gets a refusal instead of "100 Continue" may send the next request.
         is_last = is_waited_for or version == "1.0" or self._is_stopping
         cycle = _Cycle(self, keep_alive=not is_last and parser.should_keep_alive())
         cycle.waiting_for_100_continue = is_waited_for
@@ -226,22 +225,22 @@ class _Connection(HttpToolsProtocol):
             self.logger.warning("Exceeded concurrency limit.")
             cycle.app = service_unavailable
         self.cycle = cycle
-        self._unanswered.append(cycle)
-        if len(self._unanswered) > 1:
+        self._pending.append(cycle)
+        if len(self._pending) > 1:
             self.flow.pause_reading()
         else:
             self._start(cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Add a part of the body."""
         self._received = 0
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            # The app of an earlier request would read on, and the body would grow without end.
-            if len(self._unanswered) == 1:
+            # Otherwise, the app of an earlier request would resume reading, without limit.
+            if len(self._pending) == 1:
                 self.message_event.set()
 
     def on_message_complete(self) -> None:
@@ -251,17 +250,17 @@ class _Connection(HttpToolsProtocol):
         self.message_event.set()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, if there is one."""
+        """Start the next request, if there is one."""
         self._idle_since = self.loop.time()
         self.server_state.total_requests += 1
-        if self._unanswered:
-            self._unanswered.popleft()
+        if self._pending:
+            self._pending.popleft()
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            if self._unanswered:
-                self._start(self._unanswered[0])
+            if self._pending:
+                self._start(self._pending[0])
 
-    # In between.
+    # Between transport and parser.
 
     @property
     def _is_stopping(self) -> bool:
@@ -272,32 +271,31 @@ class _Connection(HttpToolsProtocol):
         self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
 
     def _stop_parsing(self, refusal: Response | None) -> None:
-        """Take no more requests; answer those that are complete, and then close.
+        """Accept no more requests; respond to the complete ones, then close.
 
         Args:
-            refusal: what is answered instead to a request that cannot be completed; None if the
-                last one is complete.
+            refusal: the response to an incomplete request; None if the last one is complete.
         """
         has_begun = self._arrival is not None and not self._is_in_head
         self._arrival = None
         self._is_in_head = False
-        self.parser = _DeafParser()  # type: ignore[assignment]
-        if has_begun and len(self._unanswered) > 1:  # its app has not been started
-            self._unanswered.pop()
+        self.parser = _NullParser()  # type: ignore[assignment]
+        if has_begun and len(self._pending) > 1:  # its app was not started
+            self._pending.pop()
             has_begun = False
-        if self._unanswered and not has_begun:
-            self._unanswered[-1].keep_alive = False
+        if self._pending and not has_begun:
+            self._pending[-1].keep_alive = False
             return
-        is_silent = has_begun and (not self._unanswered or self._unanswered[0].response_started)
+        is_silent = has_begun and (not self._pending or self._pending[0].response_started)
         if refusal is not None and not is_silent:
             self.transport.write(_encode(refusal))
         self.transport.close()
 
     def _watch(self) -> None:
-        """End the connection of a client that neither sends nor reads in time, or is idle."""
+        """Close the connection if the client does not send or read in time, or is idle."""
         limit, now = self._limits.read_timeout, self.loop.time()
         unsent = self.transport.get_write_buffer_size()
-        # TLS does not end with a client's last byte, as long as reading is paused.
+        # While reading is paused, the end of a TLS connection is not noticed.
         if unsent < self._unsent or (unsent == 0 and not self.transport.is_closing()):
             self._progress = now
         self._unsent = unsent
@@ -305,16 +303,16 @@ class _Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         if self._arrival is not None:
-            if now - self._arrival > limit and (self._is_in_head or not self._unanswered):
+            if now - self._arrival > limit and (self._is_in_head or not self._pending):
                 self._stop_parsing(None)
-        elif not self._unanswered and now - self._idle_since > self._idle_limit:
+        elif not self._pending and now - self._idle_since > self._idle_limit:
             self.transport.close()
         pause = min(limit, self._idle_limit) / 4
         self._check = self.loop.call_later(pause, self._watch)
 
 
 class _Transport:
-    """A transport that may be closed twice: those for TLS lose their connection then."""
+    """A transport that can be closed twice; asyncio's TLS transports cannot."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -324,31 +322,31 @@ class _Transport:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Close it, unless that has begun."""
+        """Close it, unless it is being closed."""
         if not self.is_closing():
             self._transport.close()
 
 
-class _DeafParser:
-    """Drops what a client sends after the last request that is served."""
+class _NullParser:
+    """Drops the data that a client sends after the last request."""
 
     def feed_data(self, data: bytes) -> None:
         """Drop."""
 
 
 class _Cycle(RequestResponseCycle):
-    """A request, and the ``send`` of ASGI for its answer: head and body are sent in one write.
+    """A request, and the ``send`` of ASGI for its response, in one write if possible.
 
-    Its attributes are those of uvicorn, whose methods do what is unusual.
+    The attributes are uvicorn's, whose methods handle all other cases.
     """
 
     disconnected = response_started = response_complete = False
     chunked_encoding = None
     expected_content_length = 0
     more_body = True
-    body = b""  # type: ignore[assignment]  # what has come, and was not taken
-    _is_taken = False  # whether the app has got the end of the body
-    _head: Any = None  # the message that begins the answer
+    body = b""  # type: ignore[assignment]  # received and not yet read by the app
+    _is_taken = False  # whether the app has read the end of the body
+    _head: Any = None  # the message that begins the response
 
     def __init__(self, connection: _Connection, *, keep_alive: bool) -> None:
         self.app = connection.app
@@ -364,7 +362,7 @@ class _Cycle(RequestResponseCycle):
         self.keep_alive = keep_alive
 
     async def run(self, connection: _Connection) -> None:
-        """Run the app, and forget the task: a callback would cost one more turn of the loop."""
+        """Run the app, then remove the task; a callback would cost another turn of the loop."""
         try:
             await self.run_asgi(self._call_app)
         finally:
@@ -374,7 +372,7 @@ class _Cycle(RequestResponseCycle):
         return self.app(scope, receive, self)
 
     async def receive(self) -> Any:
-        """Receive, as ASGI has it."""
+        """Receive a message (ASGI)."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
@@ -388,7 +386,7 @@ class _Cycle(RequestResponseCycle):
         return {"type": "http.disconnect"}
 
     async def __call__(self, message: Any) -> None:
-        """Send, as ASGI has it."""
+        """Send a message (ASGI)."""
         if message["type"] == "http.response.start" and not self.response_started:
             self._head = message
             return
@@ -398,7 +396,7 @@ class _Cycle(RequestResponseCycle):
             headers, body = head.get("headers", ()), message.get("body", b"")
             if is_whole and self.send_at_once(head["status"], headers, body):
                 return
-            if not self.keep_alive:  # uvicorn says so since 0.53 only
+            if not self.keep_alive:  # uvicorn does so only since 0.53
                 headers = [pair for pair in headers if pair[0].lower() != b"connection"]
                 head = {**head, "headers": [*headers, (b"connection", b"close")]}
             await self.send(head)
@@ -407,10 +405,10 @@ class _Cycle(RequestResponseCycle):
     def send_at_once(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> bool:
-        """Send a whole answer without the messages of ASGI; tell whether that is possible."""
+        """Send a complete response without ASGI messages; return False if that is not possible."""
         if self.response_started or self.disconnected or self.access_log:
             return False
-        if self.flow.write_paused:  # the client does not take its answers: wait for it
+        if self.flow.write_paused:  # the client does not read its responses: wait
             return False
         parts, size = [STATUS_LINE[status]], b""
         for name, value in (*self.default_headers, *headers):
@@ -441,40 +439,41 @@ class _Cycle(RequestResponseCycle):
 
 
 def report_full(limits: ServingLimits) -> None:
-    """Log that a connection is refused."""
+    """Log that a connection was refused."""
     level, limit = _logged.choose_level("connections"), limits.max_connections
-    logger.log(level, "Refused a connection: there are %d (max_connections).", limit)
+    text = "Refused a connection: %d are open, which is the limit (settings.admission.%s)."
+    logger.log(level, text, limit, "max_connections")
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:
-    """Return the hosting of our listener, or of the app that another server runs."""
+    """Return the hosting of our listener, or of the app under another server."""
     hosting = getattr(server_state, "hosting", None)
     app = config.loaded_app
     while hosting is None and app is not None:
         hosting = getattr(app, "hosting", None)
-        app = getattr(app, "app", None)  # what a middleware wraps
+        app = getattr(app, "app", None)  # inside a middleware
     return hosting or get_hosting()
 
 
 _HEAD_TOO_LARGE = build_refusal(
-    431, f"The head of the request is too large: {_MAX_HEAD} bytes at most.", closes=True
+    431, f"The head of the request is too large; the limit is {_MAX_HEAD} bytes.", closes=True
 )
 
 
 _NO_UPGRADE = build_refusal(
-    400, "No other protocol is served here: send the request without the header Upgrade."
+    400, "This server speaks HTTP only: send the request without the Upgrade header."
 )
 _MALFORMED_URL = build_refusal(400, "This is not a valid HTTP request: the URL is malformed.")
 
 
-def _encode(answer: Response) -> bytes:
-    """Return an answer that closes its connection as it is sent."""
-    headers = [b"%b: %b\r\n" % header for header in answer._replace(closes=True).list_headers()]
-    return b"".join((STATUS_LINE[answer.status], *headers, b"\r\n", answer.body))
+def _encode(response: Response) -> bytes:
+    """Encode a response that closes its connection."""
+    headers = [b"%b: %b\r\n" % header for header in response._replace(closes=True).list_headers()]
+    return b"".join((STATUS_LINE[response.status], *headers, b"\r\n", response.body))
 
 
 def _split_target(url: bytes) -> tuple[str, bytes]:
-    """Return the path and the query of a URL; of an absolute one, too (RFC 9112, 3.2.2)."""
+    """Return the path and the query of a URL, which may be absolute (RFC 9112, 3.2.2)."""
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:

@@ -1,7 +1,7 @@
-"""What is answered to reviews over HTTP.
+"""HTTP responses to reviews.
 
-Refusals are Kubernetes ``Status`` objects: API servers show their message to the one who waits
-for the admission (Kubernetes API, meta/v1 Status).
+Refusals are Kubernetes ``Status`` objects; API servers show their messages to the user
+(Kubernetes API, meta/v1 Status).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SSLPEER_EXTENSION = "webop.sslpeer"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-#: For clients that should try again soon.
+#: For clients that should retry soon.
 RETRY: Headers = ((b"retry-after", b"1"),)
 
 _JSON = (b"content-type", b"application/json")
@@ -37,7 +37,7 @@ class Response(NamedTuple):
     closes: bool = False
 
     def list_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return all headers, as ASGI wants them."""
+        """Return all headers in the form of ASGI."""
         headers = [_JSON, (b"content-length", b"%d" % len(self.body)), *self.headers]
         return [*headers, (b"connection", b"close")] if self.closes else headers
 
@@ -45,7 +45,7 @@ class Response(NamedTuple):
 def build_refusal(
     status: int, reason: str, *, headers: Headers = (), closes: bool = False
 ) -> Response:
-    """Build an answer that says why a request is not served, and may close the connection."""
+    """Build a response that says why a request is refused, and may close the connection."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -1,5 +1,5 @@
-// Shows status.json, and asks for it again. Rows are changed in place: whoever reads one, by eye,
-// by keyboard or with a screen reader, stays there. Texts are set as texts: nothing is parsed.
+// Polls and shows status.json. It changes rows in place, so that readers, keyboard focus and screen
+// readers keep their position. It sets text only: nothing is parsed as HTML.
 
 const PERIOD = 1000;
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -20,7 +20,7 @@ const list = (counts, skipped = []) => Object.entries(counts)
   .filter(([name, count]) => count && !skipped.includes(name))
   .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
 
-// The bucket in which a share of the reviews is: "half within 5 ms".
+// The bucket of a quantile of the reviews: "half within 5 ms".
 const findQuantile = (counts, share) => {
   let left = share * sum(counts);
   const index = counts.findIndex((count) => (left -= count) <= 0);
@@ -47,14 +47,14 @@ const drawHistogram = (cell, { counts }) => {
 const serious = ({ denied, ...others }) => sum(Object.values(others));
 const plain = (value) => (value ? String(value) : "");
 
-// Of each table: the key of a row, whether it fails, what is said if there is none, the columns.
-// Of each column: its title, its text, and its class, or what draws the cell.
+// For each table: the key of a row, whether it fails, the text if it is empty, the columns.
+// For each column: its title, its text, and its class, or the function that draws the cell.
 const TABLES = {
   objects: {
     key: (row) => `${row.resource} ${row.namespace} ${row.name}`,
     fails: (row) => row.failures.length > 0,
-    empty: "Nothing is in progress.",
-    sorted: true, // by the operator, they would change places all the time
+    empty: "No objects in progress.",
+    sorted: true, // the operator's order would change all the time
     columns: [
       ["Object", (row) => row.name],
       ["Namespace", (row) => plain(row.namespace)],
@@ -69,7 +69,7 @@ const TABLES = {
   handlers: {
     key: (row) => `${row.type} ${row.id}`,
     fails: (row) => row.calls.failure || row.calls.retry || row.last_error,
-    empty: "There are no handlers.",
+    empty: "No handlers.",
     columns: [
       ["Handler", (row) => row.id],
       ["Type", (row) => row.type],
@@ -85,20 +85,20 @@ const TABLES = {
   webhooks: {
     key: (row) => row.id,
     fails: (row) => serious(row.rejections) > 0,
-    empty: "There are no webhooks.",
+    empty: "No webhooks.",
     columns: [
       ["Webhook", (row) => row.id],
       ["Reviews", (row) => String(sum(row.counts)), "number"],
       ["In flight", (row) => String(row.in_flight), "number"],
       ["Denied", (row) => plain(row.rejections.denied), "number"],
-      ["No verdict", (row) => list(row.rejections, ["denied"]), "bad"],
+      ["Errors", (row) => list(row.rejections, ["denied"]), "bad"],
       ["Latency", drawHistogram, "drawn"],
     ],
   },
   kinds: {
     key: (row) => row.resource,
     fails: (row) => row.watches.listing || row.watches.reconnecting,
-    empty: "No kinds are watched.",
+    empty: "No watched kinds.",
     columns: [
       ["Kind", (row) => row.resource],
       ["Watch", (row) => Object.entries(row.watches).map(([state, count]) => (count > 1 ? `${state} (${count})` : state)).join(", ")],
@@ -115,7 +115,7 @@ const setText = (node, text) => {
 };
 const make = (name, role, className = "") => {
   const node = document.createElement(name);
-  if (role) node.setAttribute("role", role); // tables on phones are no tables for CSS
+  if (role) node.setAttribute("role", role); // on phones, CSS changes the display of tables
   node.className = className;
   return node;
 };
@@ -176,15 +176,15 @@ const showTable = (name, { key, fails, empty, sorted, columns }) => {
   known.forEach((row) => row.remove());
   const total = items.length + leftOut;
   const count = chosen.length === total ? `${total}` : `${chosen.length} of ${total}`;
-  const rest = leftOut ? `; only ${items.length} of them are sent` : "";
+  const rest = leftOut ? `; the report has only ${items.length}` : "";
   setText(find(`${name}-title`).querySelector(".count"), count + rest);
 };
 
 const showFacts = () => {
   const left = (Date.parse(report.certificate_expires) - Date.parse(report.time)) / 1000;
   const facts = {
-    Role: report.role || "no handlers of objects",
-    "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "it has expired"),
+    Role: report.role || "no handlers for objects",
+    "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "expired"),
   };
   const shown = Object.entries(facts).filter(([, text]) => text);
   const place = find("facts");
@@ -213,11 +213,11 @@ const showFacts = () => {
 const show = () => {
   const state = find("state");
   const isReady = report && !report.not_ready.length;
-  setText(state, lost ? "Not connected" : isReady ? "Ready" : "Not ready"); // said aloud if it changes
+  setText(state, lost ? "Not connected" : isReady ? "Ready" : "Not ready"); // screen readers announce changes
   state.className = `pill ${lost ? "bad" : isReady ? "good" : ""}`;
   if (!report) return;
   const time = new Date(report.time).toLocaleTimeString();
-  setText(find("updated"), lost ? `What is shown is of ${time}` : `At ${time}`);
+  setText(find("updated"), lost ? `Last update: ${time}` : `Updated: ${time}`);
   setText(find("version"), report.version);
   showFacts();
   for (const [name, table] of Object.entries(TABLES)) showTable(name, table);
@@ -225,9 +225,9 @@ const show = () => {
 
 const update = async () => {
   try {
-    const answer = await fetch("status.json", { signal: AbortSignal.timeout(20 * PERIOD) });
-    if (!answer.ok) throw new Error(answer.statusText);
-    report = await answer.json();
+    const response = await fetch("status.json", { signal: AbortSignal.timeout(20 * PERIOD) });
+    if (!response.ok) throw new Error(response.statusText);
+    report = await response.json();
     lost = "";
   } catch (error) {
     lost = String(error);

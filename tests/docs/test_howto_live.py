@@ -1,0 +1,117 @@
+"""The operators of the task pages do in a cluster what the pages say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.docs.pages import DOCS, find_blocks
+from webop.errors import ClusterError
+from webop.testing import OperatorRunner, eventually
+
+if TYPE_CHECKING:
+    from webop.testing import LocalCluster
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "databases.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"kind": "Database", "plural": "databases", "singular": "database"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+DATABASE = {
+    "apiVersion": "example.com/v1",
+    "kind": "Database",
+    "metadata": {"name": "main"},
+    "spec": {"secretName": "password"},
+}
+
+
+def build_secret(password: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "password", "labels": {"app": "databases"}},
+        "stringData": {"password": password},
+    }
+
+
+def test_a_changed_secret_is_handled_for_the_database_that_names_it(
+    tmp_path: Path,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    webop_operator: Callable[..., OperatorRunner],
+) -> None:
+    source = next(b.code for b in find_blocks(DOCS / "howto_related.md") if b.language == "python")
+    (tmp_path / "handlers.py").write_text(source)
+    webop_cluster.apply(CRD)
+    webop_cluster.apply(DATABASE, namespace=webop_namespace)
+    webop_cluster.apply(build_secret("one"), namespace=webop_namespace)
+
+    def count_calls() -> int:
+        return len(re.findall("Setting a password of", runner.output))
+
+    with webop_operator(tmp_path / "handlers.py") as runner:
+        eventually(lambda: count_calls() == 1, "the Secret is used")
+        webop_cluster.apply(build_secret("another"), namespace=webop_namespace)
+        eventually(lambda: count_calls() == 2, "the change is handled")
+    assert runner.exit_code == 0
+
+
+def test_a_deletion_is_denied_and_then_delayed(
+    tmp_path: Path,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    webop_operator: Callable[..., OperatorRunner],
+) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    blocks = find_blocks(DOCS / "howto_deletion.md")
+    delay, block = (each.code for each in blocks if each.language == "python")
+    source = delay.replace('"main": "busy"', '"other": "busy"') + block.replace("9443", "0")
+    (tmp_path / "handlers.py").write_text(source)
+    _, *denial = next(b.code for b in blocks if b.language == "console").splitlines()
+    name, where = "orders", f"--namespace={webop_namespace}"
+    webop_cluster.apply(CRD)
+    metadata = {"name": name, "labels": {"protected": "yes"}}
+
+    def read_finalizers() -> Any:
+        body = webop_cluster.get("example.com/v1", "Database", name, webop_namespace)
+        return (body or {})["metadata"]["finalizers"]
+
+    def is_denied() -> bool:
+        try:
+            webop_cluster.kubectl("delete", "database", name, where, "--dry-run=server")
+        except ClusterError as exc:
+            return " ".join(denial) in str(exc)
+        return False
+
+    with webop_operator(tmp_path / "handlers.py") as runner:
+        webop_cluster.apply({**DATABASE, "metadata": metadata}, namespace=webop_namespace)
+        eventually(read_finalizers, "the finalizer is there")
+        eventually(is_denied, "the deletion is denied")
+        webop_cluster.kubectl("label", "database", name, where, "protected-")
+        webop_cluster.kubectl("delete", "database", name, where, "--timeout=10s")
+        assert "The volume is gone." in runner.output
+    assert runner.exit_code == 0
