@@ -29,7 +29,7 @@ test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 parity: $(VENV)/.installed ## Run all tests, and write their results to docs/parity.md.
 	@$(PYTEST) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
 
-reference: $(VENV)/.installed ## Generate the reference pages from the code (settings, commands).
+reference: $(VENV)/.installed ## Generate the reference pages from the code (settings, commands, messages).
 	@$(BIN)/python -m tests.docs.reference
 
 manifests: $(VENV)/.installed ## Generate the manifests and Dockerfiles of the examples.

@@ -55,7 +55,7 @@ async def test_the_root_says_whether_it_acts_and_why_not(registry: webop.Operato
     settings = build_settings(leadership={"lease_name": "one-of-many"})
     async with serve(registry=registry, settings=settings) as site:
         role = (await site.get("/")).json()["role"]
-    assert role.startswith("standing by; the lease one-of-many is held by nobody: ")
+    assert role.startswith("standing by; the lease one-of-many is not held: ")
     assert "not elected yet" in role
 
 
@@ -209,7 +209,7 @@ async def test_without_credentials_admission_is_served_and_the_readiness_says_wh
     webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
     async with serve(registry=registry) as site:
         assert (await site.get("/readyz")).status_code == 503  # from the first moment on
-        await eventually(lambda: "Only admission and probes are served" in caplog.text)
+        await eventually(lambda: "only admission and probes are served" in caplog.text)
         answer = await site.get("/readyz")
         assert answer.status_code == 503
         (reason,) = answer.json()["not ready"]

@@ -210,7 +210,9 @@ def test_with_no_cluster_admission_and_probes_are_served_until_sigterm(
     assert server.get("/livez").status_code == 200
     assert server.get("/").json()["webhooks"] == ["check", "fill"]
 
-    server.wait_for("There are no credentials .* Only admission and probes are served until then")
+    server.wait_for(
+        "There are no credentials .* Until the login succeeds, only admission and probes are served"
+    )
     readiness = server.get("/readyz")
     assert readiness.status_code == 503
     assert "There are no credentials" in readiness.text
@@ -278,7 +280,7 @@ def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
         WEBOP_NAMESPACES=webop_namespace,
         KUBECONFIG="kubeconfig",
     )
-    server.wait_for("Only admission and probes are served until then")
+    server.wait_for("Until the login succeeds, only admission and probes are served")
     assert server.post(build_review()).status_code == 200
     (tmp_path / "kubeconfig").write_text(webop_cluster.kubeconfig.read_text())
     wait_until(lambda: server.get("/readyz").status_code == 200, server)

@@ -297,7 +297,7 @@ class OperatorApp:
         from webop.metrics.exposition import expose  # noqa: PLC0415 - rarely used
 
         accept = ", ".join(request.headers.getlist("accept"))
-        content, kind = await self._take_turn(lambda: expose(self.operator, accept))
+        content, kind = await self._throttle(lambda: expose(self.operator, accept))
         return Response(content, headers={"content-type": kind})
 
     async def _show_page(self, request: Request) -> Response:
@@ -310,10 +310,10 @@ class OperatorApp:
         if path != page.report_path:
             content, kind = page.read(path)
             return Response(content, headers={**HEADERS, "content-type": kind})
-        report = await self._take_turn(lambda: build_report(operator))
+        report = await self._throttle(lambda: build_report(operator))
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
-    async def _take_turn(self, build: Callable[[], T]) -> T:
+    async def _throttle(self, build: Callable[[], T]) -> T:
         """Build an expensive response; wait if the last one was built just before."""
         while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
             await asyncio.sleep(pause)

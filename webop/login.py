@@ -1,9 +1,9 @@
-"""Staying logged in to the API server: the login handlers are run whenever credentials run out.
+"""Keeping the operator logged in: run the login handlers whenever no credentials are left.
 
-Place in the flow: :class:`webop.running.Operator` runs one :class:`LoginKeeper` beside its work.
-API calls take credentials from the :class:`~webop.client.credentials.Vault` and report back those
-that are refused; when none are left, the keeper runs the login handlers (chapter
-"Authentication", "Credentials lifecycle").
+Place in the flow: :class:`webop.running.Operator` runs one :class:`LoginKeeper` in a task. Requests
+take credentials from the :class:`~webop.client.credentials.Vault` and report those that are
+refused; when none are left, the keeper runs the login handlers (chapter "Authentication",
+"Credentials lifecycle").
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from webop.handling.registry import OperatorRegistry
 
 logger = logging.getLogger(__name__)
 
-# Seconds between the attempts of an operator that lives without a cluster, too.
+# Seconds between the attempts of an operator that can run without a cluster.
 _PAUSES = (0.5, 1.0, 2.0, 5.0)
 _USELESS = (
-    "The login keeps bringing credentials that are refused. Check that they are for this API "
+    "The login keeps returning credentials that are refused. Check that they are for this API "
     "server, and that it knows their account."
 )
 
 
 class LoginKeeper:
-    """Fills a vault whenever it is empty and somebody needs it.
+    """Fills the vault with credentials whenever it is empty and they are needed.
 
     Flow:
-        1. The first login: what it cannot do now, it could not do in a minute; it fails at once.
-        2. The next ones, when everything has expired or is refused: the API calls wait. If a
-           source of credentials fails this time, it is tried again for a while.
-        3. If the login brings nothing but what was refused, although the API server has accepted
-           the operator before, the same is tried again: it may have been the server's fault.
-        4. With nothing to try, the API calls fail, and so does the operator. The same if all that
-           the login brings is refused, again and again; there are pauses between these logins.
+        1. The first login fails at once if it returns no credentials: a retry would not help.
+        2. Later logins happen when all credentials have expired or are refused; the requests wait.
+           If a default login fails then, it is retried for some time.
+        3. If a login returns only refused credentials, although the API server has accepted the
+           operator before, they are tried again: the refusal may have been the server's fault.
+        4. Without credentials to try, the requests fail, and so does the operator. The same happens
+           if all credentials are refused, login after login; there are pauses between these logins.
 
-    A patient one goes on trying where others would give up: an operator that serves admission
-    without a cluster, too.
+    A patient keeper retries instead of failing, for an operator that can serve admission without a
+    cluster.
 
     Attributes:
-        vault: the same.
-        wanted: to be set by whoever needs the cluster; before that, nothing is done.
-        logged_in: set while there are credentials, as far as is known.
+        vault: where the credentials go.
+        wanted: set by anything that needs the cluster; the keeper waits for it.
+        logged_in: set while there are credentials that may be valid.
     """
 
     def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
@@ -70,30 +70,30 @@ class LoginKeeper:
         self.logged_in = asyncio.Event()
         self._context = context
         self._is_patient = is_patient
-        self._backoff: Backoff | None = None  # while nothing that the login brings is accepted
+        self._backoff: Backoff | None = None  # while no credentials from the login are accepted
         self._problem = ""
         self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._confirmations = 0  # when the problem was noticed
 
     @property
     def problem(self) -> str:
-        """Why nothing can be asked of the API server; empty from the next answer on."""
+        """Why requests to the API server are impossible; empty after the next success."""
         return self._problem if self.vault.confirmations == self._confirmations else ""
 
     async def run(self, *, needs_cluster: Callable[[], bool]) -> None:
-        """Run the login handlers whenever there are no credentials, and need of them.
+        """Run the login handlers whenever credentials are needed and there are none.
 
         Args:
-            needs_cluster: tells whether reviews are to wait for what the cluster will tell; startup
-                handlers decide on it. If not, the operator does not end for lack of credentials.
+            needs_cluster: returns whether reviews must wait for data from the cluster, as startup
+                handlers decide. If not, the operator does not end without credentials.
 
         Raises:
             LoginError: there are no credentials (unless patient).
-            ActivityError: a login handler has failed for good (unless patient).
+            ActivityError: a login handler failed for good (unless patient).
         """
         await self.wanted.wait()
         over = threading.Event()
-        login_is_over.set(over)  # in the context of this task, and of the threads that it starts
+        login_is_over.set(over)  # in the context of this task and its threads
         try:
             await self._keep_logged_in(needs_cluster=needs_cluster)
         finally:
@@ -114,16 +114,17 @@ class LoginKeeper:
                 self.logged_in.clear()
                 view.is_awaited = False
                 self._report(exc)
-                self._backoff = Backoff((), is_endless=False)  # these pauses are long enough
+                # No other pauses: those of this loop are long enough.
+                self._backoff = Backoff((), is_endless=False)
                 await asyncio.sleep(self._pauses.next() or 0)
 
     async def _outlast_credentials(self) -> None:
-        """Wait for the next login to be needed, and for longer if the last one was of no use.
+        """Wait until the next login is needed, with a pause if the last one did not help.
 
-        A plugin may mint a new token each time for an account that the API server does not know.
+        For example, a plugin can create a new token each time for an unknown account.
 
         Raises:
-            LoginError: this was so after each of the pauses.
+            LoginError: the login did not help after any of the pauses.
         """
         refusals, confirmations = self.vault.refusals, self.vault.confirmations
         await self.vault.wait_for_emptiness()
@@ -136,55 +137,57 @@ class LoginKeeper:
             self._backoff = Backoff(itertools.chain((0.0,), delays), is_endless=False)
         pause = self._backoff.next()
         if pause is None:
-            await self.vault.populate({}, reason=_USELESS)  # nobody waits for it any more
+            await self.vault.populate({}, reason=_USELESS)  # no request needs to wait any longer
             raise self.vault.build_error()
         if pause:
             explanation = self.vault.explain_emptiness()
-            logger.warning("%s The login is tried again in %g s.", explanation, pause)
+            logger.warning("%s Retrying the login in %g s.", explanation, pause)
             await asyncio.sleep(pause)
 
     def _report(self, exc: LoginError | ActivityError) -> None:
         if not self.problem:
             self._said, self._pauses = Once(), Backoff(_PAUSES)
         self._problem = (
-            f"There are no credentials for the API server. {exc.kind} The log says more."
+            f"There are no credentials for the API server. {exc.kind} See the log for details."
         )
         self._confirmations = self.vault.confirmations
         if self._said.is_new(str(exc)):
-            logger.warning("%s Only admission and probes are served until then.", exc)
+            logger.warning(
+                "%s Until the login succeeds, only admission and probes are served.", exc
+            )
 
     async def _log_in(self) -> None:
         """Fill the vault.
 
         Raises:
-            LoginError: it is as empty as before; those who wait for it get the same.
-            ActivityError: a login handler has failed for good.
+            LoginError: there are still no credentials; the waiting requests get the same error.
+            ActivityError: a login handler failed for good.
         """
         is_renewal = self.logged_in.is_set()
         pauses = self._context.settings.networking.error_backoffs if is_renewal else ()
         backoff = Backoff(pauses, is_endless=False)
         while True:
-            harvest = await self._collect()
-            is_fruitful = any(map(self.vault.is_usable, harvest.infos.values()))
-            if is_fruitful or not harvest.failures or (pause := backoff.next()) is None:
+            outcome = await self._collect()
+            has_usable = any(map(self.vault.is_usable, outcome.infos.values()))
+            if has_usable or not outcome.failures or (pause := backoff.next()) is None:
                 break
-            logger.warning("%s The login is tried again in %g s.", harvest.explain(), pause)
+            logger.warning("%s Retrying the login in %g s.", outcome.explain(), pause)
             await asyncio.sleep(pause)
-        if is_fruitful and harvest.explain():
-            logger.warning("%s There are other credentials to go on with.", harvest.explain())
-        # A server that has accepted the operator before may have been wrong to refuse it.
+        if has_usable and outcome.explain():
+            logger.warning("%s Continuing with other credentials.", outcome.explain())
+        # If the server has accepted the operator before, its refusal may have been a mistake.
         is_pardoning = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            harvest.infos, reason=harvest.explain(), kind=harvest.kind, is_pardoning=is_pardoning
+            outcome.infos, reason=outcome.explain(), kind=outcome.kind, is_pardoning=is_pardoning
         )
         if self.vault.is_empty():
             raise self.vault.build_error()
 
-    async def _collect(self) -> _Harvest:
+    async def _collect(self) -> _LoginOutcome:
         """Call the login handlers.
 
         Raises:
-            ActivityError: one of them has failed for good.
+            ActivityError: one of them failed for good.
         """
         context = self._context
         has_handlers = bool(context.registry.select_activities(Activity.AUTHENTICATION))
@@ -193,22 +196,24 @@ class LoginKeeper:
         try:
             results = await run_activity(context, Activity.AUTHENTICATION)
         except ActivityError as exc:
-            # Nobody waits for it any more.
+            # No request needs to wait any longer.
             await self.vault.populate({}, reason=_finish(str(exc)), kind=exc.kind)
             raise
-        harvest = _sort_results(results)
-        if not (harvest.infos or harvest.failures or harvest.mistakes):
+        outcome = _sort_results(results)
+        if not (outcome.infos or outcome.failures or outcome.mistakes):
             text, kind = build_absence_message(), ABSENCE
             if has_handlers:
-                kind = "The login handlers have returned nothing."
-                text = f"{kind[:-1]}: {', '.join(results)}. Have them return credentials."
-            harvest.mistakes[text] = kind
-        return harvest
+                kind = "The login handlers returned nothing."
+                text = (
+                    f"{kind[:-1]}: {', '.join(results)}. One of them must return a ConnectionInfo."
+                )
+            outcome.mistakes[text] = kind
+        return outcome
 
 
 @dataclass(frozen=True)
-class _Harvest:
-    """What the login handlers have brought, and why there is no more: reasons with their kinds."""
+class _LoginOutcome:
+    """The credentials from the login handlers, and the reasons for missing ones, with kinds."""
 
     infos: dict[str, ConnectionInfo] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -219,34 +224,34 @@ class _Harvest:
 
     @property
     def kind(self) -> str:
-        """What probes may tell."""
+        """The reasons as probes may show them."""
         return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
 
 
-def _sort_results(results: Mapping[str, object]) -> _Harvest:
-    harvest = _Harvest()
+def _sort_results(results: Mapping[str, object]) -> _LoginOutcome:
+    outcome = _LoginOutcome()
     for key, value in results.items():
         if isinstance(value, ConnectionInfo):
-            harvest.infos[key] = value
+            outcome.infos[key] = value
         elif isinstance(value, _Failure):
-            harvest.failures[value.reason] = value.kind
+            outcome.failures[value.reason] = value.kind
         elif value is not None:
-            what = f"{type(value).__name__}, not a ConnectionInfo or None"
-            text = f"The login handler {key!r} has returned a {what}."
-            harvest.mistakes[text] = "A login handler has returned something else."
-    return harvest
+            what = type(value).__name__
+            text = f"The login handler {key!r} must return a ConnectionInfo or None, got {what}."
+            outcome.mistakes[text] = "A login handler returned a wrong type."
+    return outcome
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a default way of logging in has failed; others may have succeeded."""
+    """The failure of a default login; other ones may have succeeded."""
 
     reason: str
     kind: str
 
 
 def _build_default_registry() -> OperatorRegistry:
-    """Return what is called where no login handlers are declared."""
+    """Return the default logins as handlers, for operators without login handlers."""
     registry = OperatorRegistry()
     for login in get_default_logins():
         handler = ActivityHandler(
@@ -263,12 +268,12 @@ def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
             return login(**kwargs)
         except LoginError as exc:
             return _Failure(_finish(str(exc)), exc.kind)
-        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
-            return _Failure(_finish(describe_failure(login, exc)), "A client library has failed.")
+        except Exception as exc:  # noqa: BLE001 - any error of a client library
+            return _Failure(_finish(describe_failure(login, exc)), "A client library failed.")
 
     return try_to_log_in
 
 
 def _finish(text: str) -> str:
-    """Make it a sentence, for more to follow."""
+    """Return the text with a full stop, so that a sentence can follow."""
     return text.rstrip(". ") + "."

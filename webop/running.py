@@ -1,8 +1,8 @@
-"""One operator from its startup handlers to its cleanup handlers: the task group in between.
+"""One operator, from its startup handlers to its cleanup handlers.
 
-Flow of :meth:`Operator.run`: startup → serving of webhooks, logins, watches, posting → cleanup.
+Flow of :meth:`Operator.run`: startup → webhooks, logins, watches, Events, concurrently → cleanup.
 Webhooks are in :mod:`webop.admission.host`, watches in :mod:`webop.reactor.observer`.
-The ways to start it are :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (code) and
+It is started by :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (code) and
 :mod:`webop.cli` (command line).
 """
 
@@ -95,8 +95,8 @@ class Operator:
         self.options = options
         self._on_ready = on_ready
         registry = get_default_registry() if options.registry is None else options.registry
-        for suspicion in check_registry(registry):
-            logger.warning(suspicion)
+        for warning in check_registry(registry):
+            logger.warning(warning)
         settings = options.settings or OperatorSettings.from_environment()
         settings.peering.clusterwide = options.scope.clusterwide
         vault, transport = options.vault or Vault(), options.transport_factory
@@ -124,7 +124,7 @@ class Operator:
         self.problem = ""
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
-        self._total = SharedSlots()
+        self._shared_slots = SharedSlots()
 
     async def run(self) -> None:
         """Run until cancelled, or until an essential part fails.
@@ -230,8 +230,8 @@ class Operator:
         """Hand over to other replicas: the objects at once, the webhooks after their delay."""
         self._stop_acting()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.coordinator.resign(), name="handover")
-            group.create_task(self.webhooks.retire(), name="retirement of webhooks")
+            group.create_task(self.coordinator.resign(), name="release of the lease")
+            group.create_task(self.webhooks.retire(), name="shutdown of webhooks")
 
     def _stop_acting(self) -> None:
         """Call no more handlers for objects; running calls can finish."""
@@ -271,10 +271,10 @@ class Operator:
             try:
                 async with TaskGroup() as group:
                     self.observer = Observer(
-                        self.context, client, self.options.scope, group, self._total
+                        self.context, client, self.options.scope, group, self._shared_slots
                     )
                     group.create_task(self.observer.run(), name="observer")
-                    group.create_task(self.context.poster.run(client), name="poster of events")
+                    group.create_task(self.context.poster.run(client), name="posting of Events")
                     if self.watches_objects:
                         group.create_task(self.coordinator.run(client), name="coordination")
                     if (manager := self.webhooks.manager) is not None:

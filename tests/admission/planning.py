@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def trusted(self) -> set[tuple[str, ...]]:
-        """The authorities of the webhooks: of all of them the same, it is to be hoped."""
+        """The CAs of the webhooks, which must all be the same."""
         return {
             tuple(pem.split()[2] for pem in parse_bundle(w["clientConfig"].get("caBundle")))
             for w in self.webhooks.values()
@@ -111,7 +111,7 @@ class Actor:
     def __init__(self, cluster: Cluster, name: str, *webhooks: Json, **options: Any) -> None:
         self.cluster = cluster
         self.address: str = options.get("url", SERVICE)
-        self.authority: str = options.get("authority", "")
+        self.ca: str = options.get("ca", "")
         self.elsewhere: Mapping[str, ReplicaRecord] = {}
         self.persistent: tuple[str, ...] = options.get("persistent", ())
         self.webhooks = webhooks
@@ -123,8 +123,8 @@ class Actor:
 
     @property
     def record(self) -> ReplicaRecord:
-        config = {"url": self.address, **build_bundle([build_pem(self.authority)])}
-        if not self.authority:
+        config = {"url": self.address, **build_bundle([build_pem(self.ca)])}
+        if not self.ca:
             del config["caBundle"]
         webhooks = [
             {

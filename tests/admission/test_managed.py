@@ -245,7 +245,9 @@ async def test_a_resource_that_appears_later_gets_its_webhooks(
     webop.on.validate(site.names[0], "laters", id="late", registry=registry)(lambda **_: None)
     async with site.run(registry):
         await site.wait_for_names("now")
-        await eventually(lambda: "Webhook 'late' is not in the configurations" in caplog.text)
+        await eventually(
+            lambda: "Webhook 'late' is not in the webhook configurations" in caplog.text
+        )
         await late.define(site.client)
         await site.wait_for_names("now late")
         await late.undefine(site.client)

@@ -192,7 +192,10 @@ async def test_who_has_never_come_has_nothing_to_withdraw(
 @pytest.mark.parametrize(
     ("resources", "reason"),
     [
-        ([], "Webhook 'v' is not in the configurations: kopfexamples is not in the cluster yet."),
+        (
+            [],
+            "webhook configurations: kopfexamples is not in the cluster yet.",
+        ),
         (
             [KEX, webop.Resource("example.com", "v1", "kopfexamples")],
             "kopfexamples is ambiguous: kopfexamples.v1.example.com, kopfexamples.v1.kopf.dev.",

@@ -141,9 +141,9 @@ def test_client_configs_are_taken_apart_and_put_together(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({}, "not neither"),
-        ({"url": None, "service": None}, "not neither"),
-        ({"url": "https://host", "service": {"name": "n"}}, "not both"),
+        ({}, "got neither"),
+        ({"url": None, "service": None}, "got neither"),
+        ({"url": "https://host", "service": {"name": "n"}}, "got both"),
     ],
 )
 def test_a_client_config_must_lead_to_one_place(config: dict[str, Any], reason: str) -> None:

@@ -92,9 +92,9 @@ def test_a_rollout_that_renames_a_handler_never_leaves_objects_unchecked(
 def test_one_that_retires_hands_its_webhooks_over_and_is_trusted_until_it_leaves(
     cluster: Cluster,
 ) -> None:
-    old = Actor(cluster, "old", build_webhook("same"), build_webhook("old"), authority="A")
+    old = Actor(cluster, "old", build_webhook("same"), build_webhook("old"), ca="A")
     old.look()
-    new = Actor(cluster, "new", build_webhook("same"), build_webhook("new"), authority="B")
+    new = Actor(cluster, "new", build_webhook("same"), build_webhook("new"), ca="B")
     assert new.look().deferred == {"new.x"}
     assert cluster.names == "same old"
     old.retire()
@@ -167,8 +167,8 @@ def test_replicas_with_other_addresses_need_not_be_waited_for(cluster: Cluster) 
 def test_all_authorities_of_live_replicas_are_trusted_without_repetitions(
     cluster: Cluster,
 ) -> None:
-    first = Actor(cluster, "1", build_webhook("x"), build_webhook("y"), authority="one")
-    second = Actor(cluster, "2", build_webhook("x"), authority="two")
+    first = Actor(cluster, "1", build_webhook("x"), build_webhook("y"), ca="one")
+    second = Actor(cluster, "2", build_webhook("x"), ca="two")
     second.since = NOW + dt.timedelta(seconds=1)
     public = Actor(cluster, "3", build_webhook("x"))
     first.look()
@@ -186,21 +186,21 @@ def test_all_authorities_of_live_replicas_are_trusted_without_repetitions(
 
 
 def test_an_authority_that_changes_is_changed_for_all(cluster: Cluster) -> None:
-    first = Actor(cluster, "1", build_webhook("x"), authority="one")
-    second = Actor(cluster, "2", build_webhook("x"), authority="one")
+    first = Actor(cluster, "1", build_webhook("x"), ca="one")
+    second = Actor(cluster, "2", build_webhook("x"), ca="one")
     first.look()
     second.look()
-    first.authority = "new"
+    first.ca = "new"
     first.look()
     assert {frozenset(names) for names in cluster.trusted} == {frozenset({"one", "new"})}
-    second.authority = "new"
+    second.ca = "new"
     second.look()
     assert cluster.trusted == {("new",)}
 
 
 def test_a_replica_that_is_not_heard_of_is_gone_and_comes_back(cluster: Cluster) -> None:
-    one = Actor(cluster, "1", build_webhook("x"), build_webhook("one"), authority="one")
-    two = Actor(cluster, "2", build_webhook("x"), authority="two")
+    one = Actor(cluster, "1", build_webhook("x"), build_webhook("one"), ca="one")
+    two = Actor(cluster, "2", build_webhook("x"), ca="two")
     one.look()
     two.look()
     assert cluster.names == "x one"
@@ -372,7 +372,7 @@ def test_all_replicas_come_to_the_same_in_whatever_order_they_look() -> None:
     for order in itertools.permutations(range(3)):
         cluster = Cluster()
         actors = [
-            Actor(cluster, f"r{n}", *contents[n], url=f"https://{n % 2}", authority=f"ca{n}")
+            Actor(cluster, f"r{n}", *contents[n], url=f"https://{n % 2}", ca=f"ca{n}")
             for n in range(3)
         ]
         for _ in range(3):

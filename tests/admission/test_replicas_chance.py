@@ -46,7 +46,7 @@ class Story:
             own = [] if self.is_prompt else [f"https://{number}"]
             url = self.chance.choice([SERVICE, SERVICE, *own])
             webhooks = [build_webhook(name, targets) for name, targets in version.items()]
-            actor = Actor(self.cluster, f"r{number}", *webhooks, url=url, authority=f"ca{number}")
+            actor = Actor(self.cluster, f"r{number}", *webhooks, url=url, ca=f"ca{number}")
             self.actors.append(actor)
             self.note(f"start of {number} with {version} at {url}")
             actor.look()

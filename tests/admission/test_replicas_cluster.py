@@ -196,7 +196,7 @@ async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
     assert f"before enabling them: new.{site.name}. (" in caplog.text
     await site.wait_for_names("new")
     await eventually(lambda: "All webhooks are enabled." in caplog.text)
-    assert f"Replicas in {KINDS[VALIDATING].plural}/{site.name} that are gone" in caplog.text
+    assert f"dead replicas from {KINDS[VALIDATING].plural}/{site.name}" in caplog.text
 
 
 @pytest.mark.feature("ADM-11")

@@ -465,7 +465,9 @@ async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
     async with serve(registry=registry) as site:
         response = await site.review(build_object(**({"uid": "u1"} if old else {})), old)
     assert response["allowed"] is False
-    expected = f"A mutation cannot change metadata.{field} (to 'other')."
+    expected = (
+        f"A mutating handler cannot change metadata.{field}: its patch would set it to 'other'."
+    )
     assert response["status"] == {"message": expected, "code": 500}
 
 

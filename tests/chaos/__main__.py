@@ -71,7 +71,7 @@ async def _run(
         several = list(found)
         for violation in several[:_SHOWN]:
             say("\n".join(describe(stage, evidence, violation)))
-        say(f"{len(several)} violations: {rule}")
+        say(f'Violations of "{rule}": {len(several)}')
     for line in summarize(stage, evidence, took):
         say(line)
     say(f"Violations: {len(violations)}")

@@ -240,7 +240,7 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
     took, left = read_clock() - began, stage.unsettled
     say(f"{len(left)} objects are unsettled after {took:.1f} s of calm.")
     if left or took > times.calm:
-        text = f"after {took:.1f} s, {len(left)} are unsettled: {', '.join(left[:10])}"
+        text = f"{took:.1f} s of calm; still unsettled: {', '.join(left[:10]) or 'none'}"
         stage.problems.append(Violation("objects did not settle in time", text, at=read_clock()))
     await asyncio.sleep(max(5.0, times.calm - took))
     await _check_indexes(stage)

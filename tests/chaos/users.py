@@ -115,6 +115,6 @@ class Users:
         if answer.is_success:
             self.counts[what] += 1
         elif answer.status_code == 400 and "This is bad." in answer.text:
-            self.counts["bad one refused"] += 1
+            self.counts["bad one denied"] += 1
         else:
             self.counts[f"{what}: {answer.status_code}"] += 1

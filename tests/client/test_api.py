@@ -278,7 +278,7 @@ async def test_the_timeouts_of_requests() -> None:
     client = Client(vault, options, transport_factory=answer_by(hang))
     for timeout, expected in ((None, 30), (5, 5)):
         begin = asyncio.get_running_loop().time()
-        with pytest.raises(APIConnectionError, match="no answer in time"):
+        with pytest.raises(APIConnectionError, match="no response in time"):
             await client.request("GET", "/x", timeout=timeout)
         assert asyncio.get_running_loop().time() - begin == pytest.approx(expected, abs=0.5)
     assert requests[0].extensions["timeout"]["connect"] == 3

@@ -232,7 +232,11 @@ async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path)
     [
         ({}, "", "HTTP 401. Check that"),
         ({}, "Because.", r"HTTP 401\. Because\.$"),
-        ({"x": build_info("old")}, "", "HTTP 401. The login has brought again what was refused"),
+        (
+            {"x": build_info("old")},
+            "",
+            "HTTP 401. The login returned only credentials that were refused before",
+        ),
         ({"x": build_info("new", expiration=PAST)}, "", "HTTP 401. .* expired at 2020-01-01"),
     ],
 )
@@ -272,10 +276,10 @@ def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"expiration": "2030-01-01T00:00:00Z"}, "a datetime as its expiration, not str"),
-        ({"expiration": 1893456000.0}, "a datetime as its expiration, not float"),
-        ({"priority": "high"}, "a number as its priority, not str"),
-        ({"token": b"secret"}, "a text as its token, not bytes"),
+        ({"expiration": "2030-01-01T00:00:00Z"}, "expiration must be a datetime, got str"),
+        ({"expiration": 1893456000.0}, "expiration must be a datetime, got float"),
+        ({"priority": "high"}, "priority must be a number, got str"),
+        ({"token": b"secret"}, "token must be a string, got bytes"),
     ],
 )
 def test_values_of_wrong_types_are_told_where_they_are_given(

@@ -157,7 +157,7 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
     plugin.write_script("sleep 300 &", f"echo $! > {plugin.folder}/pid", "wait")
     described = {"apiVersion": V1, "command": str(plugin.folder / "plugin.sh")}
     hanging = parse_plugin(described, owner=OWNER, cluster={})
-    with pytest.raises(LoginError, match=r"plugin\.sh.*not answered in 0\.5 s"):
+    with pytest.raises(LoginError, match=r"plugin\.sh.*did not finish in 0\.5 s"):
         hanging.fetch(time_limit=0.5)
     child = int((plugin.folder / "pid").read_text())
     deadline = time.monotonic() + 10
@@ -169,11 +169,11 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("", "else than JSON"),
-        ("oops", "4 characters that are something else than JSON"),
-        ("[" * 100_000, "else than JSON"),
-        ("[]", "kind ExecCredential"),
-        ({"kind": "Secret", "apiVersion": V1}, "kind ExecCredential"),
+        ("", "that are not JSON"),
+        ("oops", "4 characters that are not JSON"),
+        ("[" * 100_000, "that are not JSON"),
+        ("[]", "not an ExecCredential"),
+        ({"kind": "Secret", "apiVersion": V1}, "not an ExecCredential"),
         ({"kind": "ExecCredential", "apiVersion": V1BETA1}, r"v1beta1.*says.*v1'\. Update"),
         ({"kind": "ExecCredential", "apiVersion": V1}, "without a status"),
         ({"kind": "ExecCredential", "apiVersion": V1, "status": {}}, r"neither.*\(none\)"),
@@ -188,7 +188,7 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
                 "apiVersion": V1,
                 "status": {"token": "t", "expirationTimestamp": "never"},
             },
-            "wrong expirationTimestamp.*such as 2030",
+            "invalid expirationTimestamp.*such as 2030",
         ),
         (
             {
@@ -217,7 +217,7 @@ def test_what_a_failing_plugin_complains_about_is_told_in_one_line(plugin: Plugi
     with pytest.raises(LoginError, match=r"exit code 7: session expired run: aws sso login$"):
         fetch(plugin)
     plugin.write_script("exit 1")
-    with pytest.raises(LoginError, match="exit code 1: it has printed no reason"):
+    with pytest.raises(LoginError, match="exit code 1: it printed no reason"):
         fetch(plugin)
     plugin.write_script("yes | head -c 5000 >&2", "exit 1")
     with pytest.raises(LoginError, match=r"\.\.\.$") as e:
@@ -270,10 +270,10 @@ def test_a_plugin_that_may_not_be_run_is_told(plugin: PluginFolder) -> None:
         ({"command": "x", "apiVersion": V1, "interactiveMode": "Maybe"}, "'Maybe'.*Never"),
         ({"command": "x", "apiVersion": V1, "args": "get-token"}, "args are not a list"),
         ({"command": "x", "apiVersion": V1, "env": {"A": "1"}}, "env is not a list"),
-        ({"command": "x", "apiVersion": V1, "args": [5]}, "args are not a list of texts"),
+        ({"command": "x", "apiVersion": V1, "args": [5]}, "args are not a list of strings"),
         ({"command": "x", "apiVersion": V1, "env": [{"value": "1"}]}, "env is not a list"),
-        ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them tex"),
-        ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a text"),
+        ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them str"),
+        ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a string"),
         ({"command": "x", "apiVersion": V1, "provideClusterInfo": "false"}, "not true or false"),
     ],
 )

@@ -59,26 +59,32 @@ def test_a_watch_is_told_by_its_parameters() -> None:
             "/apis/kopf.dev/v1/namespaces/ns/kopfexamples/x/status",
             (
                 "Grant the verb 'patch' on 'kopfexamples/status' of the API group 'kopf.dev' to "
-                "the operator's account: RBAC, a Role in 'ns' or a ClusterRole with its binding."
+                "the operator's account, with a Role in 'ns' or a ClusterRole and a binding."
             ),
         ),
         (
             "GET",
             "/api/v1/pods",
             (
-                "Grant the verb 'list' on 'pods' of the API group '' to the operator's account: "
-                "RBAC, a ClusterRole with its binding."
+                "Grant the verb 'list' on 'pods' of the API group '' to the operator's account, "
+                "with a ClusterRole and a binding."
             ),
         ),
-        ("GET", "/version", "Grant 'get' on the URL '/version' to the operator's account."),
+        (
+            "GET",
+            "/version",
+            (
+                "Grant the verb 'get' on the URL '/version' to the operator's account, with a "
+                "ClusterRole and a binding."
+            ),
+        ),
     ],
 )
 def test_a_forbidden_request_is_told_with_the_remedy(method: str, path: str, advice: str) -> None:
     content = orjson.dumps({"kind": "Status", "message": "user x cannot do it"})
     error = build_status_error(parse_attempt(method, path), 403, {}, content)
-    assert str(
-        error
-    ) == f"Cannot {parse_attempt(method, path)}: HTTP 403: user x cannot do it. " + (advice)
+    expected = f"Cannot {parse_attempt(method, path)}: HTTP 403: user x cannot do it. {advice}"
+    assert str(error) == expected
 
 
 def test_the_fields_of_a_status_are_kept() -> None:
@@ -200,7 +206,7 @@ def test_error_events_become_the_same_exceptions(
     ("exc", "text"),
     [
         (OSError("broken"), "broken"),
-        (TimeoutError(), "no answer in time"),
+        (TimeoutError(), "no response in time"),
         (httpx.ReadError(""), "ReadError('')"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_user_who_impersonates_another_one_is_refused(
     tmp_path: Path, field: str, value: Any
 ) -> None:
     path = write(tmp_path / "config", build_kubeconfig({"token": "t", field: value}))
-    with pytest.raises(LoginError, match=rf"The user 'us' in .* impersonates somebody \({field}\)"):
+    with pytest.raises(LoginError, match=rf"The user 'us' in .* uses impersonation \({field}\)"):
         read_kubeconfig([path])
 
 
@@ -163,8 +163,8 @@ def test_a_context_can_have_no_user(tmp_path: Path) -> None:
         ({"users": ["x"]}, "not a kubeconfig.*users"),
         ({"users": [{"user": 1}]}, "not a kubeconfig.*a user"),
         ({"contexts": 5}, "not a kubeconfig.*contexts"),
-        ({"current-context": ["x"]}, "current-context.*must be a text"),
-        ({"users": [{"name": ["x"]}]}, "name of one of the users.*must be a text"),
+        ({"current-context": ["x"]}, "current-context.*must be a string"),
+        ({"users": [{"name": ["x"]}]}, "name of one of the users.*must be a string"),
         ({**build_kubeconfig(), "current-context": "x"}, r"no context 'x'.*Known: ctx\."),
         ({**build_kubeconfig(), "clusters": []}, "no cluster 'cl'.*Known: none"),
         ({**build_kubeconfig(), "users": None}, "no user 'us'"),
@@ -172,16 +172,16 @@ def test_a_context_can_have_no_user(tmp_path: Path) -> None:
         (build_kubeconfig(server="host:6443"), "'host:6443' of the cluster 'cl'.*https://host"),
         (build_kubeconfig(server="https://"), "not a URL"),
         (build_kubeconfig(server="https://host:x"), "not a URL.*[Pp]ort"),
-        (build_kubeconfig(server=6443), "server of the cluster.*must be a text, got int"),
+        (build_kubeconfig(server=6443), "server of the cluster.*must be a string, got int"),
         (build_kubeconfig({"exec": {"command": "aws"}}), "plugin of the user 'us'.*apiVersion"),
         (build_kubeconfig({"tokenFile": "gone"}), "tokenFile .*gone of the user.*No such"),
         (build_kubeconfig({"client-certificate": "gone"}), "gone, the client-cert.*No such"),
         (build_kubeconfig({"tokenFile": "~nobody-x/y"}), "path of the users.*cannot be found"),
         (build_kubeconfig({"tokenFile": "a\0b"}), "tokenFile .* of the user.*null byte"),
         (build_kubeconfig({"client-key": "a\0b"}), "client-key of the user.*null byte"),
-        (build_kubeconfig({"client-key": "config"}), "not in PEM.*client-key of the user"),
+        (build_kubeconfig({"client-key": "config"}), "client-key of the user.*is not PEM"),
         (build_kubeconfig({"client-key-data": "?"}), "client-key-data of the user.*PEM|base64"),
-        (build_kubeconfig({"client-key-data": "a"}), "client-key-data of the user.*not in base64"),
+        (build_kubeconfig({"client-key-data": "a"}), "client-key-data of the user.*not base64"),
         (build_kubeconfig({"client-key-data": "YQ=="}), "not PEM in base64. Use client-key for"),
         (build_kubeconfig({}, **{"certificate-authority": "gone"}), "authority of the cluster"),
         (build_kubeconfig({}, **{"certificate-authority": "."}), "Is a directory"),

@@ -89,9 +89,7 @@ async def test_an_operator_that_needs_no_cluster_outlives_a_client_without_crede
 
     @webop.on.startup(registry=registry)
     async def start(client: webop.AsyncClient, **_: Any) -> None:
-        with pytest.raises(
-            webop.LoginError, match="login handlers have returned nothing"
-        ) as caught:
+        with pytest.raises(webop.LoginError, match="login handlers returned nothing") as caught:
             await client.list("namespaces")
         failures.append(caught.value)
 
@@ -113,7 +111,7 @@ async def test_an_operator_that_needs_a_cluster_ends_if_its_startup_cannot_log_i
     async def start(client: webop.AsyncClient, **_: Any) -> None:
         await client.list("namespaces")
 
-    with pytest.raises(webop.LoginError, match="login handlers have returned nothing"):
+    with pytest.raises(webop.LoginError, match="login handlers returned nothing"):
         await webop.operator(registry=registry, clusterwide=True)
 
 

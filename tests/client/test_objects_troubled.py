@@ -125,7 +125,7 @@ async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
         return request
 
     async with meddle(info, rule) as client:
-        with pytest.raises(APIServerError, match=r"not answer, .*: metrics\.k8s\.io/v1\."):
+        with pytest.raises(APIServerError, match=r"not respond .*: metrics\.k8s\.io/v1\."):
             await client.list("nodemetrics.metrics.k8s.io")
         with pytest.raises(webop.APINotFoundError, match="There is no kind"):
             await client.list("dogs.example.com")
@@ -141,7 +141,7 @@ async def test_waiting_ends_in_time_although_the_server_does_not_answer(
         return request
 
     async with asyncio.timeout(10), meddle(info, rule) as client:
-        with pytest.raises(webop.APITimeoutError, match=r"0\.2 s: the API server has not answered"):
+        with pytest.raises(webop.APITimeoutError, match=r"0\.2 s: the API server did not respond"):
             await client.wait_for("configmaps", "a", "Ready", namespace="default", timeout=0.2)
 
 
@@ -247,7 +247,7 @@ async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Cli
         current_fence.set(None)  # the test itself goes on
     kind, refusal = results
     assert kind == "Namespace"
-    assert "does not lead any more" in str(refusal)
+    assert "is no longer the leader" in str(refusal)
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ def test_an_expired_certificate_is_told(
 @pytest.mark.parametrize(
     ("user", "cluster", "expected"),
     [
-        ({"as": "admin"}, {}, r"impersonates somebody \(as\)"),
+        ({"as": "admin"}, {}, r"uses impersonation \(as\)"),
         ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
     ],
 )

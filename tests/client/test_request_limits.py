@@ -1,4 +1,4 @@
-"""Lanes: which requests wait for others, and for how long."""
+"""Limits of requests in flight: which requests wait for others, and for how long."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_the_time_in_the_queue_does_not_count_against_the_timeout() -> Non
         burst = Burst(client)
         await asyncio.gather(*burst.patch(ONE, 16 * 20))
         server.seconds["kind1"] = 2
-        with pytest.raises(APIConnectionError, match="no answer in time"):
+        with pytest.raises(APIConnectionError, match="no response in time"):
             await burst.patch(ONE, 1)[0]
 
 

@@ -139,7 +139,7 @@ async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
     params = {"watch": "true", "resourceVersion": "101"}
     options = Networking(request_timeout=0.05)
     async with serving(cluster) as server, server.connect(options) as client:
-        with pytest.raises(APIConnectionError, match="no answer in time"):
+        with pytest.raises(APIConnectionError, match="no response in time"):
             await client.request("GET", "/apis", params=params)
 
 

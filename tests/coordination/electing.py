@@ -168,11 +168,11 @@ class Candidate:
         steps: when its task took a step, by the loop's clock.
     """
 
-    def __init__(self, ledger: Ledger, rng: random.Random, identity: str, **terms: Any) -> None:
+    def __init__(self, ledger: Ledger, rng: random.Random, identity: str, **times: Any) -> None:
         settings = webop.OperatorSettings()
         settings.leadership.lease_name = NAME
         settings.leadership.exits_when_stuck = False
-        for key, value in {**TERMS, **terms}.items():
+        for key, value in {**TERMS, **times}.items():
             setattr(settings.leadership, key, value)
         registry = OperatorRegistry()
         self.context = OperatorContext(
@@ -186,7 +186,7 @@ class Candidate:
         self.clock = asyncio.get_running_loop().time
         self.elector = Elector(self.context, clock=self.clock)
         self.access = Access(ledger, rng)
-        self.terms: LeaseTimes = build_times(settings.leadership)
+        self.times: LeaseTimes = build_times(settings.leadership)
         self.steps: list[float] = []
         self.is_stubborn = False
         self._task: asyncio.Task[None] | None = None
@@ -224,7 +224,7 @@ class Candidate:
             working = group.create_task(self._work(group))
             access: Any = self.access
             try:
-                await self.elector.campaign(access, self.terms)
+                await self.elector.campaign(access, self.times)
             finally:
                 working.cancel()
                 pausing.cancel()

@@ -15,9 +15,9 @@ from tests.coordination.electing import NAME, Candidate, Ledger, standing, until
 from webop.errors import LoginError
 
 
-def build(count: int = 3, **terms: float) -> tuple[Ledger, list[Candidate]]:
+def build(count: int = 3, **times: float) -> tuple[Ledger, list[Candidate]]:
     ledger, rng = Ledger(), random.Random(1)
-    return ledger, [Candidate(ledger, rng, f"replica-{n}", **terms) for n in range(count)]
+    return ledger, [Candidate(ledger, rng, f"replica-{n}", **times) for n in range(count)]
 
 
 def find_leader(candidates: Iterable[Candidate]) -> Candidate:
@@ -73,7 +73,7 @@ async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
         leader = find_leader(candidates)
         await leader.stop()
         took = await until(lambda: any(c.is_acting for c in candidates))
-        assert took < 1.3 * candidates[0].terms.period
+        assert took < 1.3 * candidates[0].times.period
 
 
 @in_virtual_time
@@ -86,7 +86,7 @@ async def test_a_leader_that_is_cut_off_stands_down_and_another_one_leads_after_
         others = [c for c in candidates if c is not leader]
         leader.access.is_cut = True
         took = await until(lambda: any(c.is_acting for c in others))
-        assert leader.terms.end - leader.terms.period < took < 3.2
+        assert leader.times.end - leader.times.period < took < 3.2
         assert max(leader.steps) < min(find_leader(others).steps)
         leader.access.is_cut = False
         await asyncio.sleep(30)
@@ -101,7 +101,7 @@ async def test_a_leader_that_comes_back_in_time_leads_on() -> None:
     async with standing(*candidates):
         await until(lambda: any(c.is_acting for c in candidates))
         leader = find_leader(candidates)
-        await until(lambda: leader.elector._holding is not None)
+        await until(lambda: leader.elector._observed is not None)
         for pause in (0.5, 1.0, 1.2):
             leader.access.is_cut = True
             await asyncio.sleep(pause)

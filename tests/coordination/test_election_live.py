@@ -176,7 +176,7 @@ async def test_without_permission_it_stands_by_and_says_what_is_missing(
     async with run_operator(settings=lead(objects), vault=vault):
         await eventually(lambda: "cannot be acquired" in log.text, "a word")
     assert f'User "{user}" cannot get resource "leases"' in log.text
-    assert "Needed are get, create and update, best also list and watch." in log.text
+    assert "Needed: get, create and update; better also list and watch." in log.text
     assert log.text.count("cannot be acquired") == 1
 
 
@@ -242,7 +242,7 @@ async def test_the_rights_of_the_manual_suffice(
     async with run_operator(settings=lead(objects, name="my-operator"), vault=vault):
         await eventually(lambda: "This replica is leading" in caplog.text, "leadership")
         await asyncio.sleep(0.3)  # for the watch, and some renewals
-    assert "is given back" in caplog.text
+    assert "Released the lease" in caplog.text
     assert not [r for r in caplog.records if "leases" in r.getMessage()]
 
 
@@ -366,7 +366,7 @@ async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond
     proxy.is_refusing = True
     proxy.cut()
     assert await command.wait_for_exit() == 1
-    assert "work goes on that cannot be stopped" in command.output
+    assert "work continues that cannot be stopped" in command.output
 
 
 async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ended(
@@ -374,7 +374,7 @@ async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ende
 ) -> None:
     command, _ = await stuck("thread")
     command.process.send_signal(signal.SIGTERM)
-    await command.wait_for("is not given back")
+    await command.wait_for("is not released")
     assert (await read_lease(objects, "stuck"))["holderIdentity"]
     assert await command.wait_for_exit() == 1
     assert (await read_lease(objects, "stuck"))["holderIdentity"]

@@ -37,11 +37,12 @@ _INTRODUCTION = """\
 
 This page lists what webop logs, raises and prints. Search it for words of a message that you see.
 
-`<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like;
-`…` is text that differs. The module says where a message comes from. Log lines
-about an object begin with its namespace and name, and those of `INFO` and above become
-[Events](events.md) of the object. The texts of your handlers' exceptions are yours.
-`make reference` writes this page from the code.
+`<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
+is text that differs. Log lines about an object begin with its namespace and name. Those about a
+change of an object, of `INFO` and above, are also [Events](events.md) of the object. The module
+says where a message comes from. It is also the [logger](logging.md#loggers), except for lines
+about objects. The texts of your handlers' exceptions are yours. `make reference` writes this page
+from the code.
 """
 _LEVELS = {
     "critical": "ERROR",
@@ -289,7 +290,9 @@ def collect(name: str, source: str) -> Iterator[Entry]:
             for group, node, values in find_texts(name, called, call, around):
                 for text in renderer.render(node, around):
                     shown = " ".join((text if values is None else fill(text, values)).split())
-                    if has_words(shown):
+                    if called == "PydanticCustomError":
+                        shown = re.sub(r"\{(\w+)\}", r"<\1>", shown)
+                    if has_words(shown) and (" " in shown or group != "Exceptions"):
                         yield Entry(group, shown, name)
 
 

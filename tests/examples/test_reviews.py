@@ -222,7 +222,7 @@ def test_the_probe_is_answered_with_no_cluster_at_hand(server: Server) -> None:
 
 
 def test_the_log_says_that_only_admission_is_served(server: Server) -> None:
-    expected = "Only admission and probes are served until then."
+    expected = "Until the login succeeds, only admission and probes are served."
     for _ in range(500):
         if expected in server.log.read_text():
             return

@@ -75,18 +75,18 @@ def test_the_memo_of_a_deleted_object_is_forgotten() -> None:
 def test_admission_gets_the_real_memo_or_one_to_throw_away() -> None:
     memos = Memos(webop.Memo(value=1))
     real = memos.recall("u1")
-    assert memos.lend("u1", limit=0) is real
+    assert memos.get_for_review("u1", limit=0) is real
     for uid in ("unknown", None):
-        thrown = memos.lend(uid, limit=0)
+        thrown = memos.get_for_review(uid, limit=0)
         assert thrown == {"value": 1}
         assert thrown is not memos.operator_memo
-        assert thrown is not memos.lend(uid, limit=0)
+        assert thrown is not memos.get_for_review(uid, limit=0)
     assert len(memos) == 1
 
 
 def test_the_memo_of_an_object_seen_in_reviews_first_becomes_its_real_one() -> None:
     memos = Memos(webop.Memo())
-    lent = memos.lend("u1", limit=1)
+    lent = memos.get_for_review("u1", limit=1)
     assert memos.recall("u1") is lent
     memos.forget("u1")
     assert memos.recall("u1") is not lent

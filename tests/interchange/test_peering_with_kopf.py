@@ -146,7 +146,7 @@ async def test_kopf_gives_way_to_webop(story: Story) -> None:
 
         async with story.operate(priority=0):
             await wait_for(kopf, "Possibly conflicting operators with the same priority")
-            await eventually(lambda: "as all of them do: the priority 0" in story.log.text)
+            await eventually(lambda: "Pausing: the priority 0" in story.log.text)
             await story.leave_alone("five")
         await story.relay.wait_for_call("five", "created", turn=1)
 

@@ -479,7 +479,7 @@ async def test_an_operator_ends_when_the_login_brings_what_was_refused(
 ) -> None:
     calls: list[str] = []
     provide(registry, calls, "wrong", dataclasses.replace(info, token="wrong"))
-    with pytest.raises(webop.LoginError, match=r"HTTP 401.*again what was refused.*on\.login"):
+    with pytest.raises(webop.LoginError, match=r"HTTP 401.*were refused before.*on\.login"):
         async with operate(info, registry, vault=None, namespaces=[objects.namespace]) as running:
             await asyncio.wait(running.tasks, timeout=20)
     assert len(calls) == 2

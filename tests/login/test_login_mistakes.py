@@ -51,4 +51,4 @@ async def test_a_token_that_the_api_server_refuses_is_told(
     }
     line = await fail(workshop, build_kubeconfig({"token": "wrong"}, **cluster))
     assert "HTTP 401" in line
-    assert "again what was refused" in line
+    assert "only credentials that were refused before" in line

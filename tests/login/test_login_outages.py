@@ -42,7 +42,7 @@ async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused
             await objects.create("before")
             await eventually(lambda: "before" in handled)
             proxy.refuse()
-            await eventually(lambda: "Only admission and probes are served" in caplog.text)
+            await eventually(lambda: "only admission and probes are served" in caplog.text)
             proxy.is_refusing = False
             await objects.create("after")
             await eventually(lambda: "after" in handled)

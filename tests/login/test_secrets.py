@@ -41,7 +41,7 @@ def answer(**fields: Any) -> str:
     return f"cat <<'END'\n{json.dumps(status)}\nEND"
 
 
-PLUGIN = "The exec plugin has failed."
+PLUGIN = "The exec plugin failed."
 KUBECONFIG = "The kubeconfig is not usable."
 TLS = "The TLS credentials cannot be used."
 
@@ -96,7 +96,7 @@ async def test_neither_the_log_nor_the_probes_quote_credentials(
     caplog.set_level(logging.DEBUG)
     webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
     async with serve(registry=registry, settings=build_settings()) as site:
-        await eventually(lambda: "Only admission and probes are served" in caplog.text)
+        await eventually(lambda: "only admission and probes are served" in caplog.text)
         pages = [await site.get(page) for page in ("/readyz", "/", "/healthz", "/livez")]
     assert kind in pages[0].text
     trace = ""
@@ -223,7 +223,7 @@ def test_what_a_login_handler_returns_is_not_quoted() -> None:
 
 @pytest.mark.parametrize("value", ["false", "no", 0, 1])
 def test_verification_is_switched_off_by_nothing_but_true(value: Any) -> None:
-    with pytest.raises(TypeError, match="True or False as its insecure"):
+    with pytest.raises(TypeError, match="insecure must be True or False"):
         ConnectionInfo("https://host", insecure=value)
 
 

@@ -19,9 +19,9 @@ INTRODUCTION = """\
 
 <!-- Written by `make parity`; do not edit. -->
 
-The programming model of webop is that of the manual of Kopf, taken apart into rows that a test can
-show. A row is **green** if tests name it and all of them passed in the last `make parity`.
-How this page comes about is told in [Contributing](contributing.md#the-page-of-parity).
+webop has the programming model of Kopf's manual. Each row of this page is one statement of that
+manual that a test can check. A row is **green** if tests name it and all of them passed in the
+last `make parity`. See [Contributing](contributing.md#the-page-of-parity).
 
 """
 

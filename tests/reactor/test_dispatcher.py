@@ -97,7 +97,7 @@ def open_gate() -> IndexGate[str]:
     return gate
 
 
-def open_room(limit: int | None = None) -> Slots:
+def make_slots(limit: int | None = None) -> Slots:
     return Slots("things", SharedSlots(), limit=limit)
 
 
@@ -111,7 +111,7 @@ def processor() -> Iterator[Processor]:
 
 @pytest.fixture
 def dispatcher(processor: Processor) -> Dispatcher:
-    return Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room())
+    return Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots())
 
 
 async def settle() -> None:
@@ -212,7 +212,7 @@ async def test_those_who_want_every_event_get_every_event(processor: Processor) 
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     for event_type, version in ((None, 1), ("MODIFIED", 2), ("MODIFIED", 3), ("DELETED", 4)):
         dispatcher.feed(event_type, build("a", version))  # type: ignore[arg-type]
@@ -238,7 +238,7 @@ async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     for version in range(1, 101):
         dispatcher.feed("ADDED" if version == 1 else "MODIFIED", build("a", version))
@@ -261,7 +261,7 @@ async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(
 
     processor.show_event = show  # type: ignore[method-assign]
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     for version in range(1, 6):
         dispatcher.feed("MODIFIED", build("a", version))
@@ -279,7 +279,7 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     marked: list[Any] = []
     for number in range(200):
@@ -306,7 +306,7 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Pro
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     for number in range(500):
         dispatcher.feed(None, build(f"u{number}"))
@@ -400,7 +400,11 @@ async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
     processor: Processor,
 ) -> None:
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room(), is_resuming=False
+        processor,
+        spawn=asyncio.create_task,
+        gate=open_gate(),
+        slots=make_slots(),
+        is_resuming=False,
     )
     dispatcher.begin_listing()
     dispatcher.feed(None, build("listed"))
@@ -467,7 +471,7 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
 
     processor.work = work
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room(limit)
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(limit)
     )
     for number in range(20):
         dispatcher.feed("ADDED", build(f"u{number}"))
@@ -482,7 +486,7 @@ async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waitin
     processor: Processor,
 ) -> None:
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room(1)
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
     )
 
     async def work(obj: Tracked) -> None:
@@ -535,7 +539,7 @@ def test_versions_are_numbers_where_they_can_be() -> None:
 @pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
     gate: IndexGate[str] = IndexGate()
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=gate, room=open_room())
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=gate, slots=make_slots())
     gate.expect(["one", "two"])
     for number in range(250):
         dispatcher.feed(None, build(f"{number}"))
@@ -552,7 +556,7 @@ async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_wo
 ) -> None:
     processor.has_indexes = True
     dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), room=open_room()
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
     )
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a"))
@@ -588,10 +592,10 @@ async def test_what_is_gone_leaves_the_indexes_at_once(
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(
     processor: Processor,
 ) -> None:
-    room = open_room(limit=1)
+    slots = make_slots(limit=1)
     processor.work = lambda obj: asyncio.sleep(60)
     for _ in range(60):
-        dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), room=room)
+        dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=slots)
         for number in range(50):
             raw = build(f"{number}")
             raw["spec"] = {"noise": secrets.token_hex(10_000)}
@@ -602,4 +606,4 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
             task.cancel()
         await settle()
         processor.inside.clear()
-    assert room.pack({"a": 1}) != b""
+    assert slots.pack({"a": 1}) != b""

@@ -10,19 +10,19 @@ from webop.reactor.slots import SharedSlots, Slots
 
 
 async def test_an_object_is_left_alone_until_the_last_of_its_threads_ends() -> None:
-    room = Slots("things", SharedSlots())
+    slots = Slots("things", SharedSlots())
     first: Future[None] = Future()
     second: Future[None] = Future()
-    room.block("a", first)
-    room.block("a", second)
+    slots.block("a", first)
+    slots.block("a", second)
     second.set_result(None)
-    assert room.is_blocked("a")
+    assert slots.is_blocked("a")
     first.set_result(None)
-    assert not room.is_blocked("a")
+    assert not slots.is_blocked("a")
 
 
 async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_together() -> None:
-    room, begun, most = Slots("things", SharedSlots()), 0, 0
+    slots, begun, most = Slots("things", SharedSlots()), 0, 0
 
     def begin(_: object) -> None:
         nonlocal begun
@@ -30,7 +30,7 @@ async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_togeth
         time.sleep(0.02)  # as if a body of some megabytes was read
 
     for number in range(20):
-        room.wait(begin, number, is_urgent=False)
+        slots.wait(begin, number, is_urgent=False)
     while begun < 20:
         before = begun
         await asyncio.sleep(0)
@@ -39,13 +39,13 @@ async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_togeth
 
 
 async def test_workers_that_take_long_let_other_tasks_run_in_between() -> None:
-    room, order = Slots("things", SharedSlots()), list[str]()
+    slots, order = Slots("things", SharedSlots()), list[str]()
 
     def compare() -> None:
         time.sleep(0.025)  # as if a body of some megabytes was compared
 
     async def work() -> None:
-        await room.take_turn()
+        await slots.take_turn()
         order.append("work")
         compare()
 

@@ -172,13 +172,13 @@ async def replicate(
             task.cancel()
 
 
-async def shake_hands(port: int, authorities: bytes, hostname: str = "svc.ns.svc") -> bytes:
+async def shake_hands(port: int, cas: bytes, hostname: str = "svc.ns.svc") -> bytes:
     """Connect as an API server does; return the certificate that is shown, in DER.
 
     Raises:
         OSError: no connection, or no trust.
     """
-    context = trust(authorities)
+    context = trust(cas)
     _, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname=hostname
     )

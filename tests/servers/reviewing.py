@@ -70,13 +70,13 @@ class Recorder:
 
 
 def trust(
-    authorities: bytes, *, client: KeyPair | None = None, checks_hostname: bool = True
+    cas: bytes, *, client: KeyPair | None = None, checks_hostname: bool = True
 ) -> ssl.SSLContext:
-    """Make a client's context that trusts only these authorities, as an API server does."""
+    """Make a client's context that trusts only these cas, as an API server does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = checks_hostname
     context.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does by default
-    context.load_verify_locations(cadata=authorities.decode())
+    context.load_verify_locations(cadata=cas.decode())
     if client is not None:
         load_key_material(context, client.cert, client.key)
     return context

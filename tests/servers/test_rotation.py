@@ -93,7 +93,7 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
             PREPARED, ADVERTISING, {"now": 45}, Step.PROMOTE, id="all others have seen it"
         ),
         pytest.param(
-            PREPARED, ADVERTISING, {"days": 91}, Step.FOUND, id="all expired, the next one, too"
+            PREPARED, ADVERTISING, {"days": 91}, Step.CREATE, id="all expired, the next one, too"
         ),
         pytest.param(
             replace(PREPARED, upcoming=make(2, days=180)),
@@ -134,7 +134,7 @@ def test_one_step_of_a_rotation(
     ("shared", "rotation", "times", "expected"),
     [
         pytest.param(None, remember(None), {"now": 14}, Step.WAIT, id="others may restore it"),
-        pytest.param(None, remember(None), {"now": 15}, Step.FOUND, id="there are no others"),
+        pytest.param(None, remember(None), {"now": 15}, Step.CREATE, id="there are no others"),
         pytest.param(None, remember(*SERVING1), {}, Step.RESTORE, id="deleted"),
         pytest.param(
             replace(STABLE, leaf=None), remember(*SERVING1), {}, Step.RESTORE, id="spoilt"
@@ -143,7 +143,7 @@ def test_one_step_of_a_rotation(
             replace(STABLE, leaf=None), remember(None), {}, Step.WAIT, id="spoilt, for a newcomer"
         ),
         pytest.param(
-            replace(STABLE, leaf=EXPIRED), remember(None), {"now": 15}, Step.FOUND, id="expired"
+            replace(STABLE, leaf=EXPIRED), remember(None), {"now": 15}, Step.CREATE, id="expired"
         ),
         pytest.param(
             replace(STABLE, leaf=EXPIRED),
@@ -153,21 +153,21 @@ def test_one_step_of_a_rotation(
             id="an old copy was put in place",
         ),
         pytest.param(
-            None, remember(EXPIRED, (b"ca0",)), {}, Step.FOUND, id="gone, and nothing to keep"
+            None, remember(EXPIRED, (b"ca0",)), {}, Step.CREATE, id="gone, and nothing to keep"
         ),
         pytest.param(
             replace(STABLE, uid="u2", leaf=LEAF3, cas=(b"ca3",)),
             remember(*SERVING1, uid="u1"),
             {},
             Step.JOIN,
-            id="founded anew without this replica",
+            id="created anew without this replica",
         ),
         pytest.param(
             replace(STABLE, uid="u2", leaf=LEAF3, cas=(b"ca3", b"ca1")),
             remember(LEAF1, (b"ca3", b"ca1"), uid="u1"),
             {},
             Step.LOAD,
-            id="founded anew, joined, trusted",
+            id="created anew, joined, trusted",
         ),
         pytest.param(
             None,
@@ -183,7 +183,7 @@ def test_one_step_of_a_rotation(
             None,
             remember(replace(LEAF1, ca=None), (b"root",), was_foreign=True),
             {"now": 600},
-            Step.FOUND,
+            Step.CREATE,
             id="or not, and nobody would take a chain of its maker's for one of ours",
         ),
     ],
@@ -285,8 +285,8 @@ def test_replicas_that_want_different_names_agree_on_both(
 @pytest.mark.parametrize(
     ("step", "shared", "rotation", "now", "leaf", "upcoming", "cas"),
     [
-        (Step.FOUND, None, remember(None), 15, LEAF3, None, (b"ca3",)),
-        (Step.FOUND, None, remember(EXPIRED, (b"ca0",)), 0, LEAF3, None, (b"ca3", b"ca0")),
+        (Step.CREATE, None, remember(None), 15, LEAF3, None, (b"ca3",)),
+        (Step.CREATE, None, remember(EXPIRED, (b"ca0",)), 0, LEAF3, None, (b"ca3", b"ca0")),
         (Step.RESTORE, None, remember(*SERVING1), 0, LEAF1, None, (b"ca1",)),
         (
             Step.RESTORE,
@@ -326,7 +326,7 @@ def test_what_is_written(
     assert (written.leaf, written.upcoming, written.cas) == (leaf, upcoming, cas)
     expected = {
         Step.RESTORE: None,
-        Step.FOUND: START + dt.timedelta(days=60, seconds=now),
+        Step.CREATE: START + dt.timedelta(days=60, seconds=now),
         Step.PREPARE: START + dt.timedelta(days=60),
     }
     assert written.renew_at == expected.get(step, RENEW_AT)

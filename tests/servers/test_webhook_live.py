@@ -34,8 +34,8 @@ URL_PATHS = {VALIDATING: "validating", MUTATING: "mutating"}
 @pytest.fixture
 async def api(webop_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API server."""
-    authorities = base64.b64decode(webop_cluster.ca_data).decode()
-    context = ssl.create_default_context(cadata=authorities)
+    cas = base64.b64decode(webop_cluster.ca_data).decode()
+    context = ssl.create_default_context(cadata=cas)
     headers = {"Authorization": f"Bearer {webop_cluster.token}"}
     async with httpx.AsyncClient(
         base_url=webop_cluster.server, headers=headers, verify=context, trust_env=False

@@ -56,7 +56,7 @@ class Server:
         fn: judges reviews; None while nobody listens.
         context: of the replica's calls.
         calls: those in flight.
-        authority: the CA of its certificate.
+        ca: the CA of its certificate.
         lost: done when the process is killed.
     """
 
@@ -68,28 +68,28 @@ class Server:
         self.rotation = asyncio.Event()
         self._identity = identity
         self._generation = 0
-        self.authority = self._make_authority()
+        self.ca = self._make_ca()
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Listen, and change the certificate as :class:`webop.WebhookServiceServer` does."""
         self.context, self.fn = contextvars.copy_context(), fn
         try:
             while True:
-                yield _build_config(self.authority)
+                yield _build_config(self.ca)
                 await self.rotation.wait()
                 self.rotation.clear()
-                new = self._make_authority()
-                both = _build_config(self.authority, new)
+                new = self._make_ca()
+                both = _build_config(self.ca, new)
                 yield both
                 await get_hosting().confirm(both)
                 await asyncio.sleep(_SETTLING)
-                self.authority = new
+                self.ca = new
         finally:
             self.fn = None
             if self.calls:
                 await asyncio.wait(self.calls)
 
-    def _make_authority(self) -> str:
+    def _make_ca(self) -> str:
         self._generation += 1
         text = base64.b64encode(f"{self._identity} {self._generation}".encode()).decode()
         return f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----"
@@ -218,7 +218,7 @@ class Admission:
         server, config = self.servers[process], review.webhook["clientConfig"]
         if server.fn is None:
             return _fail(f"connection refused by {process}")
-        if server.authority not in base64.b64decode(config["caBundle"]).decode():
+        if server.ca not in base64.b64decode(config["caBundle"]).decode():
             return _fail(f"x509: certificate of {process} signed by unknown authority")
         copy, path = orjson.loads(orjson.dumps(review)), config["service"]["path"].strip("/")
         call: asyncio.Task[Any] = self._world.loop.create_task(
@@ -338,18 +338,18 @@ async def _retire(process: ReplicaProcess) -> None:
         process.task.cancel()
 
 
-def _build_config(*authorities: str) -> WebhookClientConfig:
-    bundle = base64.b64encode("\n".join(authorities).encode()).decode()
+def _build_config(*cas: str) -> WebhookClientConfig:
+    bundle = base64.b64encode("\n".join(cas).encode()).decode()
     return {"service": {"namespace": NAMESPACE, "name": "operator"}, "caBundle": bundle}
 
 
 def describe_configuration(text: str) -> str:
     """Describe a change of a webhook configuration, without the ids of real processes."""
     body = orjson.loads(text)
-    marks = body.get("metadata", {}).get("annotations", {}).values()
-    names = [orjson.loads(mark)["identity"] for mark in marks if mark]
-    words = [f"marks of {names}"] if names else []
-    words += [f"{len(marks) - len(names)} marks less"] if None in marks else []
+    records = body.get("metadata", {}).get("annotations", {}).values()
+    names = [orjson.loads(record)["identity"] for record in records if record]
+    words = [f"records of {names}"] if names else []
+    words += [f"{len(records) - len(names)} records less"] if None in records else []
     if "webhooks" in body:
         served = [(w["name"], sorted(list_targets(w["rules"]))) for w in body["webhooks"]]
         words.append(f"webhooks: {served}")

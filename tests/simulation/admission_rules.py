@@ -118,7 +118,7 @@ class AdmissionJudge:
             and process.is_running
             and self._admission.servers[process].fn is not None
             and not self._admission.is_ready(process)
-            and not any(map(self._has_mark, others))
+            and not any(map(self._has_record, others))
             and not any((other.ended_at or 0.0) > now - _HANDOVER for other in others)
             and not self._was_rough(now - _AFTERMATH, now)
         ):
@@ -126,7 +126,7 @@ class AdmissionJudge:
 
     def judge_exit(self, process: ReplicaProcess) -> None:
         """The webhooks go with the last replica."""
-        if any(map(self._has_mark, self._world.processes)):
+        if any(map(self._has_record, self._world.processes)):
             return
         for resource in _CONFIGURATIONS:
             for body in self._world.cluster.get_objects(resource).values():
@@ -156,11 +156,11 @@ class AdmissionJudge:
         olds = [process for process, version in self._admission.versions.items() if not version]
         now = self._world.loop.time()
         return not any(
-            self._has_mark(old) or attempt.begin < (old.ended_at or now) + _AGREEMENT
+            self._has_record(old) or attempt.begin < (old.ended_at or now) + _AGREEMENT
             for old in olds
         ) and not self._was_rough(attempt.begin - 2 * _AFTERMATH, now)
 
-    def _has_mark(self, process: ReplicaProcess) -> bool:
+    def _has_record(self, process: ReplicaProcess) -> bool:
         """Tell whether others may take note of a replica: it runs, or has ended without notice."""
         if process.ended_at is None:
             return True

@@ -28,6 +28,7 @@ from tests.simulation.admission import Admission, describe_configuration
 from tests.simulation.cluster.kinds import CRDS
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
+from tests.simulation.patience import LATENESS
 from tests.simulation.peers import Peers
 from tests.simulation.plans import CALM, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
@@ -147,6 +148,7 @@ class World:
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
         end = self.loop.time() + CALM
+        await asyncio.sleep(LATENESS)  # what users have sent may still be under review
         while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
         await self.judge.calm.judge()
@@ -510,7 +512,7 @@ class World:
         rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
         if rest <= 0 and fence.threads and not process.is_paused:
             with contextlib.suppress(_Exit):
-                process.context.copy().run(watchdog._bite)
+                process.context.copy().run(watchdog._on_overrun)
             self.tell(f"{process} ends itself")
             self.kill(process)
             self.network.later(1.0, self.start, process.number)

@@ -160,7 +160,7 @@ def test_reviews_pass_the_operators_own_check() -> None:
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((), {}, "A review of a CREATE needs an object."),
+        ((), {}, "A review with operation='CREATE' needs an object."),
         (({"metadata": {}},), {}, "no apiVersion, or no kind: add it"),
         (({"apiVersion": "v1"},), {}, r"no kind: add it.*resource=webop\.Resource"),
         (({"apiVersion": "", "kind": ""},), {}, "add it"),

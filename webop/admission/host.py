@@ -164,7 +164,7 @@ class WebhookHost:
 
         Load balancers and kube-proxies need time to notice. Until then, reviews are served, and
         each response closes its connection. The last replica stays ready, as its webhooks stay
-        enabled until it withdraws: kube-proxies send traffic to a terminating pod if there is no
+        enabled until it withdraws. Kube-proxies send traffic to a terminating pod if there is no
         other, but only if it is ready (Kubernetes, "Virtual IPs and Service Proxies", "Traffic to
         terminating endpoints").
         """

@@ -25,7 +25,7 @@ from webop.handling.context import OperatorContext
 from webop.handling.execute import attempt
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
-from webop.handling.observing import is_verdict
+from webop.handling.observing import is_denial
 from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
@@ -173,7 +173,7 @@ class AdmissionService:
             if not result["response"]["allowed"]:
                 label = denying[0] if denying else self._counters.find_label(webhook)
                 failure = rank_errors(errors)
-                outcome = "denied" if is_verdict(failure) else "error"
+                outcome = "denied" if is_denial(failure) else "error"
                 self._counters.rejections[label, outcome] += 1
             if span is not None:
                 span.conclude(outcome, failure if outcome == "error" else None)
@@ -296,8 +296,9 @@ class AdmissionService:
             is_naming = item["path"] == "/metadata/name" and item["op"] == "add"
             if item["path"] in _IDENTITY and not is_naming:
                 field = item["path"].lstrip("/").replace("/", ".")
-                wish = f"to {item['value']!r:.99}" if "value" in item else "to nothing"
-                raise AdmissionError(f"A mutation cannot change {field} ({wish}).")
+                change = f"set it to {item['value']!r:.99}" if "value" in item else "remove it"
+                text = f"A mutating handler cannot change {field}: its patch would {change}."
+                raise AdmissionError(text)
         return operations
 
     def _build_cause(
@@ -312,7 +313,9 @@ class AdmissionService:
         uid = None if review.operation == "CREATE" else body.meta.uid
         return WebhookCause(
             logger=ReviewLogger(review, body=body, settings=self._operator.settings),
-            memo=self._operator.memos.lend(uid, limit=self._operator.settings.admission.memo_limit),
+            memo=self._operator.memos.get_for_review(
+                uid, limit=self._operator.settings.admission.memo_limit
+            ),
             indices=self._operator.indices,
             resource=resource,
             body=body,

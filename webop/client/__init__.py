@@ -1,9 +1,9 @@
-"""The API server: a client for handlers and scripts, and beneath it all that webop sends.
+"""The client of the API server, for handlers, scripts and webop itself.
 
-Public are the names in :data:`__all__`; the modules of this package may change.
+The names in :data:`__all__` are public; the modules of this package may change.
 
-Handlers are given a client as the argument ``client``. Functions that are called by handlers find
-the same one with :func:`current`; code outside of operators makes one with :func:`connect`::
+Handlers get a client as the argument ``client``. Functions that handlers call get the same client
+with :func:`current`. Code outside of operators creates one with :func:`connect`::
 
     async with webop.client.connect() as client:
         for pod in await client.list("pods", namespace="default"):
@@ -27,21 +27,21 @@ current_client: ContextVar[AsyncClient | None] = ContextVar("current_client", de
 
 
 def current() -> AsyncClient:
-    """Return the client of the operator that the caller is a part of; ``.sync`` is for threads.
+    """Return the client of the operator that runs the caller; use ``.sync`` in threads.
 
     Raises:
-        LookupError: it is not called by a handler, nor by a task or thread of an operator.
+        LookupError: the caller is not a handler, nor a task or thread of an operator.
     """
     client = current_client.get()
     if client is None:
         raise LookupError(
-            "There is no operator here, and so no client: call it in a handler, or use "
-            "`async with webop.client.connect() as client:`."
+            "There is no client here: current() works in handlers and in what they call. "
+            "Elsewhere, use `async with webop.client.connect() as client:`."
         )
     return client
 
 
-# What is slow to import, and where it is.
+# Names that are slow to import, and their modules.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
     "SyncClient": "webop.client.sync",

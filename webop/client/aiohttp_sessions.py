@@ -1,7 +1,7 @@
-"""Requests through a session of aiohttp that a login handler has made.
+"""Requests through a session of aiohttp that a login handler has created.
 
 Place in the flow: the transport of :class:`webop.AiohttpSession`, in place of webop's own HTTP/1.1.
-aiohttp is not a dependency of webop: who has a session has it.
+aiohttp is not a dependency of webop: users of sessions install it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _translated() -> Iterator[None]:
         raise TransportError(f"aiohttp: {reason}") from None
 
 
-class SessionAnswer:
-    """An answer whose content may still be on its way."""
+class SessionResponse:
+    """A response whose content can still arrive."""
 
     def __init__(self, response: aiohttp.ClientResponse, *, is_decoded: bool) -> None:
         self.status = response.status
@@ -61,8 +61,8 @@ class SessionTransport:
         self._root = f"{url.scheme}://{url.netloc}"
         self._session: aiohttp.ClientSession = info.aiohttp_session
 
-    async def send(self, request: Request) -> SessionAnswer:
-        """Send a request, wait for the head of its answer; redirections are answers."""
+    async def send(self, request: Request) -> SessionResponse:
+        """Send a request, wait for the head of its response. Redirections are not followed."""
         if self._session.closed:
             raise TransportError("the session of aiohttp is closed")
         lines = request.headers.decode("latin-1").splitlines()
@@ -76,10 +76,10 @@ class SessionTransport:
                 headers=headers,
                 data=request.content,
                 allow_redirects=False,
-                raise_for_status=False,  # whatever the session does by default
+                raise_for_status=False,  # also if the session raises by default
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=request.connect_timeout),
             )
-        return SessionAnswer(response, is_decoded=self._session.auto_decompress)
+        return SessionResponse(response, is_decoded=self._session.auto_decompress)
 
     async def aclose(self) -> None:
         """Close the session. Requests in flight fail."""

@@ -1,9 +1,8 @@
 """The client of the API server: requests with retries, streams, and verbs over resources.
 
-Place in the flow: everything that webop reads from or writes to the cluster passes here.
-A request takes credentials from the :class:`~webop.client.credentials.Vault`, goes through the
-pooled connections of these credentials, and ends as decoded JSON or as one of the exceptions of
-:mod:`webop.errors`.
+Place in the flow: all requests of webop to the cluster pass here. A request takes credentials from
+the :class:`~webop.client.credentials.Vault`, uses the pooled connections of these credentials, and
+returns decoded JSON or raises one of the exceptions of :mod:`webop.errors`.
 """
 
 from __future__ import annotations
@@ -46,23 +45,23 @@ logger = logging.getLogger(__name__)
 
 PAGE_SIZE = 500
 
-# Seconds, from and to: the pause after a 401, until the same credentials are tried again.
+# Seconds, from and to: the pause after a 401 before the request is sent with the same credentials.
 _SECOND_TRY = (FORGIVENESS, 1.0)
 
 _NO_LIMITS = StreamLimits()
 
-# A 429 only with a Retry-After: the eviction of a pod that others need has none, for example.
+# A 429 is transient only with Retry-After: that of a forbidden eviction has none, for example.
 _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIUnauthorizedError)
 
 
 class ObjectOptions(TypedDict, total=False):
-    """How a request about one object is made.
+    """Options of a request about one object.
 
     Attributes:
         is_queued: whether it waits for its turn among the requests about objects of its kind
             (see :mod:`webop.client.request_limits`); by default, it is sent at once.
         is_retried: whether network errors and 5xx are retried; by default, they are.
-        keeps_managed_fields: whether the answer keeps its ``metadata.managedFields``; by default,
+        keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
     """
 
@@ -75,25 +74,26 @@ class Client:
     """Requests to the API server with the credentials of a vault.
 
     Guarantees:
-        - Network errors, 5xx, and 429 with a pause are retried with ``options.error_backoffs``;
-          other errors escalate at once. Each retry blocks only the one who asks.
-        - After a 401, the same credentials are tried once more. If all requests with them get a 401
-          now, the credentials are excluded, and the request goes on with others. If there are no
-          others, it fails with LoginError.
-        - Requests do not wait for each other, but for those about objects that are queued.
-        - One pool of connections per credentials; a pool is closed after its last request when
-          its credentials are not valid any more.
+        - Network errors, 5xx, and 429 with ``Retry-After`` are retried with
+          ``options.error_backoffs``; other errors are raised at once. A retry delays only its own
+          request.
+        - After a 401, the request is sent again with the same credentials. If all requests with
+          them get a 401 now, the credentials are excluded, and the request continues with others.
+          Without others, it fails with LoginError.
+        - Only requests with a queue wait for other requests.
+        - Each credentials have one pool of connections. When the credentials are no longer valid,
+          the pool is closed after its last request.
 
     Caveats:
-        A request that is retried can have been done by the first attempt, the answer lost. Thus,
+        The first attempt of a retried request can have succeeded although its response was lost. So
         a creation can end in 409, and a JSON patch with a test in 422.
 
     Attributes:
-        tally: what has been requested.
-        lanes: the slots for requests about objects.
-        watchers: the watches that run.
-        paging_groups: the API groups known to have no streaming lists, so that no watch asks for
-            one again. They are told apart, as aggregated groups have servers of their own.
+        tally: counters of the requests.
+        limits: the slots for requests with a queue.
+        watchers: the running watches.
+        paging_groups: the API groups known to have no streaming lists, so that no watch requests
+            one again. They differ by group because aggregated groups have separate servers.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class Client:
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
         self.tally = RequestCounters()
-        self.lanes = RequestLimits(self.tally.waits)
+        self.limits = RequestLimits(self.tally.waits)
         self.watchers: set[Watcher] = set()
         self._logged = Once()
 
     @property
     def options(self) -> NetworkOptions:
-        """The time-outs and pauses; others can be set in their place."""
+        """The timeouts and pauses; they can be replaced."""
         return self._pool.options
 
     @options.setter
@@ -140,17 +140,17 @@ class Client:
         content_type: str | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Send a request, return the decoded JSON of the answer (None if it is empty).
+        """Send a request, return the decoded JSON of the response (None if it is empty).
 
-        The path is from the root of the API server, and quoted. The body is anything that JSON can
-        hold, mappings of all kinds included. The timeout is for one attempt,
-        ``options.request_timeout`` by default.
+        The path starts at the root of the API server and is quoted. The body is anything that JSON
+        can represent, including mappings of all types. The timeout is for one attempt, in seconds;
+        by default ``options.request_timeout``.
 
         Raises:
-            APIConnectionError: no usable answer, also after the retries.
-            APIStatusError: a status of 300 or above (for 5xx, also after the retries).
-            LoginError: no credentials.
-            TypeError: the body is not for JSON.
+            APIConnectionError: no usable response after all retries.
+            APIStatusError: a status of 300 or above (for 5xx, after all retries).
+            LoginError: there are no credentials.
+            TypeError: JSON cannot represent the body.
         """
         content = None if body is None else encode_body(body)
         return await self.perform(
@@ -162,14 +162,14 @@ class Client:
         backoff: Backoff | None = None
         while True:
             try:
-                if call.lane is None:
+                if call.queue is None:
                     return await self._exchange(call)
-                if not self.lanes.take(call.lane):
-                    await self.lanes.wait(call.lane)
+                if not self.limits.try_acquire(call.queue):
+                    await self.limits.acquire(call.queue)
                 try:
                     return await self._exchange(call)
                 finally:
-                    self.lanes.leave(call.lane)
+                    self.limits.release(call.queue)
             except _TRANSIENT as exc:
                 is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
                 if is_final or not call.is_retried:
@@ -179,10 +179,10 @@ class Client:
                 delay = choose_pause(backoff, exc, is_enforced=self.options.enforce_retry_after)
                 if delay is None:
                     raise
-                # One line a minute for each kind of request and of trouble, not for each object.
+                # One line a minute for each kind of request and of error, not for each object.
                 topic = (call.attempt.verb, call.attempt.resource, type(exc))
                 level = self._logged.choose_level(topic)
-                logger.log(level, "%s. The next attempt is in %g s.", str(exc).rstrip("."), delay)
+                logger.log(level, "%s. Retrying in %g s.", str(exc).rstrip("."), delay)
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager
@@ -193,13 +193,13 @@ class Client:
         *,
         limits: StreamLimits = _NO_LIMITS,
     ) -> AsyncIterator[LineStream]:
-        """Open a stream of lines, such as a watch; there are no retries.
+        """Open a stream of lines, such as a watch, without retries.
 
         Raises:
-            TimeoutError: the server was silent for longer than the limit.
-            APIConnectionError: no connection, no answer in time, or the stream was cut.
+            TimeoutError: the server sent nothing for longer than the limit.
+            APIConnectionError: no connection, no response in time, or the stream was cut.
             APIStatusError: a status of 300 or above.
-            LoginError: no credentials.
+            LoginError: there are no credentials.
         """
         call = Call("GET", path, params)
         deadlines = Deadlines(limits)
@@ -208,18 +208,18 @@ class Client:
         try:
             try:
                 async with deadlines.limit():
-                    answer = await session.send(call, limits.connect)
-                    status = answer.status
-                    if answer.status >= 300:
-                        raise build_refusal(call, answer, await read_content(answer))
+                    response = await session.send(call, limits.connect)
+                    status = response.status
+                    if response.status >= 300:
+                        raise build_refusal(call, response, await read_content(response))
             except OSError as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
                 self.tally.add("WATCH", status, time.monotonic() - began)
             try:
-                yield LineStream(call, answer, deadlines)
+                yield LineStream(call, response, deadlines)
             finally:
-                await answer.aclose()
+                await response.aclose()
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
@@ -242,14 +242,14 @@ class Client:
         *,
         is_retried: bool = True,
         selection: Mapping[str, str] | None = None,
-        lane: str | None = None,
+        queue: str | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Read all objects, page by page, all as of one moment (API chunking).
+        """Yield all objects, page by page, all as of one moment (API chunking).
 
-        In a lane, each page is a request of it.
+        With a queue, each page is one of its requests.
 
         Raises:
-            APIGoneError: the reading has lasted too long, and is to be started anew.
+            APIGoneError: reading took too long, and must start again.
             APIError: as for all requests.
         """
         path = resource.get_url(namespace=namespace)
@@ -258,7 +258,7 @@ class Client:
             params = {"limit": str(limit), **(selection or {})}
             if token:
                 params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried, lane=lane)
+            call = Call("GET", path, params, is_retried=is_retried, queue=queue)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:
@@ -267,7 +267,7 @@ class Client:
     async def create(
         self, resource: Resource, namespace: str | None, body: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Create an object, return it as it is in the cluster."""
+        """Create an object, return it as stored."""
         path = resource.get_url(namespace=namespace)
         result: dict[str, Any] = await self.request("POST", path, body=body)
         return result
@@ -287,7 +287,7 @@ class Client:
         name: str,
         options: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Delete an object, with DeleteOptions if there are some; return it, or a Status."""
+        """Delete an object, with optional DeleteOptions; return the object, or a Status."""
         path = resource.get_url(namespace=namespace, name=name)
         result: dict[str, Any] = await self.request("DELETE", path, body=options)
         return result
@@ -301,12 +301,12 @@ class Client:
         subresource: str | None = None,
         **options: Unpack[ObjectOptions],
     ) -> dict[str, Any] | None:
-        """Patch an object, return it as it is then; None if it is gone.
+        """Patch an object, return its new state; None if it does not exist.
 
-        A mapping is a merge patch (RFC 7396), anything else a JSON patch (RFC 6902).
+        A mapping is a merge patch (RFC 7396), anything else is a JSON patch (RFC 6902).
 
         Raises:
-            APIUnprocessableError: a ``test`` of a JSON patch did not hold.
+            APIUnprocessableError: a ``test`` of a JSON patch failed.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         is_merge = isinstance(patch, Mapping)
@@ -315,7 +315,7 @@ class Client:
         try:
             return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:
-            # An object that is gone needs no patching. An absent subresource is another matter.
+            # A deleted object needs no patch. But a missing subresource is an error.
             if exc.details.get("name"):
                 return None
             raise
@@ -329,19 +329,19 @@ class Client:
         content: bytes | None = None,
         content_type: str = JSON,
     ) -> dict[str, Any]:
-        lane = resource.plural_name if options.get("is_queued") else None
+        queue = resource.plural_name if options.get("is_queued") else None
         is_retried = options.get("is_retried", True)
-        call = Call(method, path, None, content, content_type, is_retried=is_retried, lane=lane)
+        call = Call(method, path, None, content, content_type, is_retried=is_retried, queue=queue)
         result: dict[str, Any] = await self.perform(call)
         if result and not options.get("keeps_managed_fields", True):
             result.get("metadata", {}).pop("managedFields", None)
         return result
 
     async def _exchange(self, call: Call) -> Any:
-        """Send a call; once more if it gets a 401, and again whenever there are other credentials.
+        """Send a call; again after a 401, and again whenever there are other credentials.
 
         Raises:
-            APIUnauthorizedError: two times a 401, and other requests are accepted meanwhile.
+            APIUnauthorizedError: two responses were 401, but other requests were accepted.
         """
         options = self.options
         session: Session | None = None
@@ -353,13 +353,13 @@ class Client:
                 with open_span(session.describe, call) or NOT_TRACED as span:
                     timeout = call.timeout or options.request_timeout or None
                     async with asyncio.timeout(timeout):
-                        answer = await session.send(call, options.connect_timeout)
-                        status = answer.status
-                        content = await read_content(answer)
+                        response = await session.send(call, options.connect_timeout)
+                        status = response.status
+                        content = await read_content(response)
                     if span is not None:
                         span.record_response(status)
-                if answer.status >= 300:
-                    raise build_refusal(call, answer, content)
+                if response.status >= 300:
+                    raise build_refusal(call, response, content)
                 return decode(content, lambda: call.attempt) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:

@@ -1,6 +1,6 @@
-"""Clients for what looks at a cluster, maybe changes something, and ends: commands and scripts.
+"""Clients for commands and scripts, outside of operators.
 
-Commands do not try again what has failed: whoever asks wants to know now. Scripts do.
+Commands do not retry failed requests, because their users want to know at once. Scripts retry them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Networking:
-    """The times of requests, in seconds; see :class:`webop.client.sessions.NetworkOptions`."""
+    """Timeouts and pauses, in seconds; see :class:`webop.client.sessions.NetworkOptions`."""
 
     error_backoffs: tuple[float, ...]
     connect_timeout: float | None = 5.0
@@ -36,9 +36,9 @@ class _Networking:
 
 @contextlib.asynccontextmanager
 async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
-    """Log in by the kubeconfig or the service account, and give a client for plain requests.
+    """Log in with the kubeconfig or the service account, and yield a client for plain requests.
 
-    A request that fails is repeated after each of the pauses, in seconds.
+    A request that fails is retried after each of the pauses, in seconds.
 
     Raises:
         LoginError: there are no credentials, or they are refused.
@@ -56,13 +56,13 @@ async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Clien
 
 @contextlib.asynccontextmanager
 async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]:
-    """Give the client of handlers to code that is not a part of an operator, such as a script.
+    """Yield the client that handlers get, for code outside of operators, such as scripts.
 
-    It logs in once, by the kubeconfig or the service account. Functions that are called in the
-    block find it with :func:`webop.client.current`.
+    It logs in once, with the kubeconfig or the service account. Functions that are called in the
+    block get it with :func:`webop.client.current`.
 
     Args:
-        field_manager: whose the fields are that it writes.
+        field_manager: the field manager for the fields that it writes.
 
     Raises:
         LoginError: there are no credentials, or they are refused.
@@ -85,7 +85,7 @@ async def _log_in() -> Vault:
             info = await asyncio.to_thread(login, logger=logger)
         except LoginError as exc:
             problems.append(str(exc))
-        except Exception as exc:  # noqa: BLE001 - of the client libraries, whatever it is
+        except Exception as exc:  # noqa: BLE001 - any error of a client library
             problems.append(f"{describe_failure(login, exc)}.")
         else:
             if info is not None:
@@ -98,7 +98,7 @@ async def _log_in() -> Vault:
 
 
 async def _give_up(vault: Vault) -> None:
-    """Bring no new credentials when all are refused, so that nobody waits for them."""
+    """Let requests fail when all credentials are refused: there will be no new ones."""
     while True:
         await vault.wait_for_emptiness()
         await vault.populate({})

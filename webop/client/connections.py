@@ -1,7 +1,7 @@
 """A pool of HTTP/1.1 connections to one API server, directly or through a proxy.
 
-Place in the flow: the default transport of a session. The connections are of
-:mod:`webop.client.http1`; here is how they are opened, kept and found again.
+Place in the flow: the default transport of a session. It opens, keeps and reuses connections of
+:mod:`webop.client.http1`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from webop.dedicated_threads import call_in_dedicated_thread
 if TYPE_CHECKING:
     from webop.client.credentials import ConnectionInfo
 
-# Seconds. Below the 90 s after which the Go server closes idle connections itself: a request that
-# is sent into a connection that is being closed would fail, and POST is not resent silently.
+# Seconds. Less than the 90 s after which the Go server closes idle connections: a request on a
+# connection that the server is closing would fail, and a POST cannot be repeated silently.
 _KEEPALIVE = 60.0
 
-# Seconds until the next address is tried while the first one does not answer (RFC 8305).
+# Seconds until the next address is tried if the first one does not respond (RFC 8305).
 _NEXT_ADDRESS = 0.25
 
-_HANDSHAKE_TIMEOUT = 60.0  # seconds, for a server or proxy that accepts connections, then is silent
+_HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
 _BUFFER = 64 * 1024  # bytes
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
-# A merge patch does the same if it comes twice; a JSON patch of ours tests the version first.
+# A merge patch can be applied twice; the JSON patches of webop test the version first.
 _REPEATABLE = {"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
-class _Place(NamedTuple):
-    """Where to connect to."""
+class _Address(NamedTuple):
+    """The address of a server or proxy."""
 
     scheme: str
     host: str
@@ -55,14 +55,14 @@ class _Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The host for certificates."""
+        """The host name that the certificate must have."""
         return self.host.rstrip(".")
 
 
 class ConnectionPool:
     """Connections to one server.
 
-    Their number is not limited: each watch keeps one, and none may starve the requests.
+    Their number is not limited, because each watch keeps one.
 
     Raises:
         LoginError: the TLS credentials or the proxy are not usable.
@@ -88,33 +88,33 @@ class ConnectionPool:
         self._head = "".join(f"{line}\r\n" for line in lines).encode()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._connections: set[Connection] = set()
-        self._opening: set[asyncio.Timeout] = set()  # of those that are not connected yet
-        self._idle: list[Connection] = []  # the latest used one is the last one
+        self._opening: set[asyncio.Timeout] = set()  # of connections that are being opened
+        self._idle: list[Connection] = []  # the last one was used last
         self._cleaning: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def send(self, request: Request) -> HTTPResponse:
-        """Send a request, wait for the head of its answer.
+        """Send a request, wait for the head of its response.
 
-        A request that the server has not answered because it has closed a kept connection is sent
-        again on a new one, if it does no harm when the server has got it twice.
+        If the server closes a kept connection before it responds, the request is repeated on a new
+        one, provided that the method allows it.
         """
         data = self._encode(request)
         is_for_head = request.method == "HEAD"
         kept = self._take()
         if kept is not None:
-            answer = kept.send(data, is_for_head=is_for_head)
+            response = kept.send(data, is_for_head=is_for_head)
             try:
-                await answer.wait_for_head()
+                await response.wait_for_head()
             except TransportError:
-                if answer.has_begun or request.method not in _REPEATABLE or self._is_closed:
+                if response.has_begun or request.method not in _REPEATABLE or self._is_closed:
                     raise
             else:
-                return answer
+                return response
         connection = await self._open(request.connect_timeout)
-        answer = connection.send(data, is_for_head=is_for_head)
-        await answer.wait_for_head()
-        return answer
+        response = connection.send(data, is_for_head=is_for_head)
+        await response.wait_for_head()
+        return response
 
     async def aclose(self) -> None:
         """Close all connections. Requests in flight fail."""
@@ -131,7 +131,7 @@ class ConnectionPool:
     def _encode(self, request: Request) -> bytes:
         method, target, headers, content, _ = request
         if " " in target or not target.isprintable():
-            message = f"{target!r} cannot be requested: blanks and line breaks must be quoted"
+            message = f"{target!r} is not a valid path: quote blanks and line breaks"
             raise ValueError(message)
         if content is None and method in {"GET", "HEAD", "DELETE"}:
             length = b""
@@ -142,7 +142,7 @@ class ConnectionPool:
         return b"".join((first_line, self._head, headers, length, b"\r\n", content or b""))
 
     def _take(self) -> Connection | None:
-        """Take the connection that was used last."""
+        """Return the usable connection that was used last; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable:
@@ -159,7 +159,7 @@ class ConnectionPool:
             self._cleaning = loop.call_later(_KEEPALIVE, self._clean)
 
     def _clean(self) -> None:
-        """Close what was idle for too long; come again when the next one may be."""
+        """Close connections that were idle for too long; schedule the next cleaning."""
         loop = asyncio.get_running_loop()
         latest = loop.time() - _KEEPALIVE
         while self._idle and self._idle[0].idle_since <= latest:
@@ -169,16 +169,16 @@ class ConnectionPool:
             self._cleaning = loop.call_at(self._idle[0].idle_since + _KEEPALIVE, self._clean)
 
     def _forget(self, connection: Connection) -> None:
-        """Drop a connection that is lost."""
+        """Remove a lost connection."""
         self._connections.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
     async def _open(self, connect_timeout: float | None) -> Connection:
-        """Open a connection on which requests can be sent.
+        """Open a connection for requests.
 
         Raises:
-            TransportError: the server or the proxy cannot be reached, or is not the right one.
+            TransportError: the server or the proxy cannot be reached or is not trusted.
         """
         first = self._proxy or self._server
         connection = Connection(self._buffer, self._keep, self._forget)
@@ -187,7 +187,7 @@ class ConnectionPool:
         try:
             async with limit:
                 sock = await _connect(await _resolve(first))
-                # The TLS of a proxy is the event loop's; that of the server goes through it.
+                # The event loop does the TLS of the proxy; that of the server is inside.
                 is_secure = self._proxy is not None and self._proxy.scheme == "https"
                 await asyncio.get_running_loop().create_connection(
                     lambda: connection,
@@ -202,7 +202,7 @@ class ConnectionPool:
             if connection in self._connections:
                 connection.abort()
                 where = self._server
-            if isinstance(exc, OSError | UnicodeError):  # the latter is of a name that cannot be
+            if isinstance(exc, OSError | UnicodeError):  # UnicodeError: an invalid name
                 if self._is_closed:
                     raise TransportError("the connection was closed") from exc
                 raise _explain(exc, where) from exc
@@ -214,7 +214,7 @@ class ConnectionPool:
         return connection
 
     async def _set_up(self, connection: Connection) -> None:
-        """Get through the proxy, and shake hands."""
+        """Connect through the proxy, and do the TLS handshake."""
         if self._server.scheme == "http":
             return
         if self._proxy is not None:
@@ -224,26 +224,26 @@ class ConnectionPool:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
                 refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} refused it: {refusal!r}"
+                message = f"the proxy {self._proxy} refused the connection: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._server.name)
 
 
 # Of socket.getaddrinfo().
-_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+_Resolved = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
-def _locate(url: SplitResult) -> _Place:
+def _locate(url: SplitResult) -> _Address:
     credentials = None
     if url.username is not None:
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
         credentials = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
     default_port = 443 if url.scheme == "https" else 80
-    return _Place(url.scheme, url.hostname or "", url.port or default_port, credentials)
+    return _Address(url.scheme, url.hostname or "", url.port or default_port, credentials)
 
 
-def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
+def _find_proxy(info: ConnectionInfo, server: _Address) -> _Address | None:
     """Return the proxy of the credentials, or that of the environment if it is trusted.
 
     Raises:
@@ -253,7 +253,7 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     if proxy is None and info.trust_env:
         import urllib.request  # noqa: PLC0415 - heavy, and rarely needed
 
-        # With the port and without; so, without brackets as well, if it is an address of IPv6.
+        # With and without the port; so an IPv6 address is also checked without brackets.
         if not any(map(urllib.request.proxy_bypass, (str(server), server.host))):
             proxy = urllib.request.getproxies().get(server.scheme)
             if proxy and "://" not in proxy:
@@ -264,26 +264,26 @@ def _find_proxy(info: ConnectionInfo, server: _Place) -> _Place | None:
     return _locate(urlsplit(proxy))
 
 
-def _explain(exc: OSError | UnicodeError, place: _Place) -> TransportError:
-    """Tell the reason in the words of the operating system, where it has some."""
+def _explain(exc: OSError | UnicodeError, server: _Address) -> TransportError:
+    """Return an error with the text of the operating system, if it has one."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return TransportError(
-            f"the certificate of {place} is not trusted: {exc}. "
+            f"the certificate of {server} is not trusted: {exc}. "
             f"Check the CA in the credentials, and the address of the server"
         )
     if isinstance(exc, ssl.SSLError):
-        # Its errno is one of TLS, which means something else to the operating system.
-        return TransportError(f"no TLS connection to {place}: {exc}")
+        # Its errno is one of TLS, not of the operating system.
+        return TransportError(f"no TLS connection to {server}: {exc}")
     code = exc.errno if isinstance(exc, OSError) else None
-    reason = os.strerror(code) if code and code > 0 else str(exc) or "no answer in time"
-    return TransportError(f"no connection to {place}: {reason}")
+    reason = os.strerror(code) if code and code > 0 else str(exc) or "no response in time"
+    return TransportError(f"no connection to {server}: {reason}")
 
 
-async def _resolve(place: _Place) -> list[_Address]:
-    """Resolve a name beside the threads of the event loop, which the user's calls may fill."""
+async def _resolve(server: _Address) -> list[_Resolved]:
+    """Resolve a name in a dedicated thread: handlers can occupy those of the event loop."""
 
-    def look_up(flags: int) -> list[_Address]:
-        return [*socket.getaddrinfo(place.host, place.port, 0, socket.SOCK_STREAM, 0, flags)]
+    def look_up(flags: int) -> list[_Resolved]:
+        return [*socket.getaddrinfo(server.host, server.port, 0, socket.SOCK_STREAM, 0, flags)]
 
     try:
         return look_up(socket.AI_NUMERICHOST)
@@ -291,8 +291,8 @@ async def _resolve(place: _Place) -> list[_Address]:
         return await call_in_dedicated_thread(look_up, socket.AI_ADDRCONFIG)
 
 
-async def _connect(addresses: list[_Address]) -> socket.socket:
-    """Connect to the first address that answers; each gets a head start before the next one."""
+async def _connect(addresses: list[_Resolved]) -> socket.socket:
+    """Connect to the first address that responds; each gets a head start before the next one."""
     if len(addresses) == 1:
         return await _connect_to(addresses[0])
     attempts: list[asyncio.Task[socket.socket]] = []
@@ -318,20 +318,20 @@ async def _connect(addresses: list[_Address]) -> socket.socket:
 
 
 def _drop(attempt: asyncio.Task[socket.socket]) -> None:
-    """Close what another attempt was faster than."""
+    """Close the connection of an attempt that was not the fastest."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
 
-async def _connect_to(address: _Address) -> socket.socket:
+async def _connect_to(address: _Resolved) -> socket.socket:
     family, kind, proto, _, target = address
     sock = socket.socket(family, kind, proto)
     try:
-        sock.setblocking(False)  # noqa: FBT003 - the interface of sockets
+        sock.setblocking(False)  # noqa: FBT003 - of sockets
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # The kernel would go on to send what was given up: a replica that has lost its lease while
-        # the network was down would overwrite later what the new leader has stored.
+        # Otherwise the kernel would still send data after the close: a replica that lost its lease
+        # while the network was down would later overwrite what the new leader has stored.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         await asyncio.get_running_loop().sock_connect(sock, target)
     except BaseException:

@@ -1,8 +1,8 @@
-"""What it takes to talk to an API server, and where valid credentials are kept.
+"""Credentials for an API server, and the vault that keeps the valid ones.
 
-Place in the flow: login handlers (run by a higher layer) return :class:`ConnectionInfo` values;
-the layer feeds them into a :class:`Vault`; :class:`webop.client.api.Client` takes one for each
-request and reports it back when the API server refuses it (chapter "Authentication").
+Place in the flow: login handlers (run by a higher layer) return :class:`ConnectionInfo` values; the
+layer puts them into a :class:`Vault`; :class:`webop.client.api.Client` takes one for each request,
+and reports those that the API server refuses (chapter "Authentication").
 
 This module is a part of the public interface and imports no HTTP library.
 """
@@ -37,16 +37,16 @@ _ADVICE = (
     "or your own @webop.on.login() handler."
 )
 
-# How many refused credentials are remembered. It has to exceed the number of distinct ones that
-# login handlers can alternate between, and to stay small, since each token is one more entry.
+# How many refused credentials are remembered: more than login handlers can alternate between, but
+# not many, because each refused token is an entry.
 _REFUSED_LIMIT = 100
 
 
 _PATH_LIMIT = 256  # characters
 
 
-# What would be noticed late, far from the login handler, and badly: as a refused token, or worse.
-_TEXT = (str, "a text")
+# Wrong types would fail late, far from the login handler: as a refused token, or worse.
+_TEXT = (str, "a string")
 _TYPES: dict[str, tuple[type, str]] = {
     "expiration": (dt.datetime, "a datetime"),
     "insecure": (bool, "True or False"),  # the text "false" would switch verification off
@@ -62,12 +62,12 @@ _TYPES: dict[str, tuple[type, str]] = {
 class ConnectionInfo:
     """One API server with one set of credentials, ready for use (manual: ``ConnectionInfo``).
 
-    It carries the values, not the ways of getting them. Paths may start with ``~``. Data may be
-    PEM or base64 of PEM (as in kubeconfig files), text or bytes. The repr has no secrets.
+    It holds values, not the ways to get them. Paths can start with ``~``. Data can be PEM, or
+    base64 of PEM (as in kubeconfig files), as text or bytes. The repr has no secrets.
 
     Raises:
-        ValueError: a path and data are both given for the same thing.
-        TypeError: the expiration, the token, ``insecure`` and so on is something else.
+        ValueError: both a path and data are given for the same thing.
+        TypeError: a field such as the token or the expiration has a wrong type.
     """
 
     server: str
@@ -76,7 +76,7 @@ class ConnectionInfo:
     insecure: bool | None = None
     username: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
-    scheme: str | None = dataclasses.field(default=None, repr=False)  # without a token, it is all
+    scheme: str | None = dataclasses.field(default=None, repr=False)  # alone: the whole header
     token: str | None = dataclasses.field(default=None, repr=False)
     certificate_path: AnyPath | None = None
     certificate_data: str | bytes | None = dataclasses.field(default=None, repr=False)
@@ -85,7 +85,7 @@ class ConnectionInfo:
     default_namespace: str | None = None
     priority: int = 0
     expiration: dt.datetime | None = None
-    proxy_url: str | None = dataclasses.field(default=None, repr=False)  # may have a password
+    proxy_url: str | None = dataclasses.field(default=None, repr=False)  # can have a password
     trust_env: bool = False
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class ConnectionInfo:
             value = getattr(self, name)
             if value is not None and not isinstance(value, type_):
                 # Not the value: it may be a secret.
-                message = f"ConnectionInfo needs {words} as its {name}, not {type(value).__name__}."
+                message = f"ConnectionInfo.{name} must be {words}, got {type(value).__name__}."
                 raise TypeError(message)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class ConnectionInfo:
     def authorization(self) -> str | None:
         """The value of the ``Authorization`` header (RFC 9110, 11.6.2), or None if there is none.
 
-        A user name with a password is sent as Basic, a token under its scheme or as Bearer.
+        A user name with a password is sent as Basic; a token with its scheme, or as Bearer.
         """
         if self.username and self.password:
             pair = f"{self.username}:{self.password}".encode()
@@ -120,14 +120,14 @@ class ConnectionInfo:
         return self.scheme or None
 
     def as_http_headers(self) -> dict[str, str]:
-        """Return the headers for a client of your own: ``Authorization``, or none."""
+        """Return the headers for your own client: ``Authorization``, or none."""
         return {"Authorization": self.authorization} if self.authorization else {}
 
     def as_aiohttp_basic_auth(self) -> None:
-        """Return nothing: the password is in :meth:`as_http_headers`, as in newer Kopfs."""
+        """Return None: the password is in :meth:`as_http_headers`, as in newer versions of Kopf."""
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        """Build the TLS context for a client of your own.
+        """Build the TLS context for your own client.
 
         Raises:
             LoginError: a file cannot be read, or a certificate or a key is not usable.
@@ -148,63 +148,63 @@ class ConnectionInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AiohttpSession(ConnectionInfo):
-    """One API server with a session of aiohttp, which is used in place of webop's own connections.
+    """One API server with a session of aiohttp, used instead of webop's own connections.
 
-    The session has the credentials and the TLS context. It is closed when the API server refuses
-    them, when they expire, and when the operator ends.
+    The session has the credentials and the TLS context. webop closes it when the API server refuses
+    the credentials, when they expire, and when the operator ends.
     """
 
     aiohttp_session: Any  # aiohttp.ClientSession
 
 
-# What the verdict of the API server, or of TLS, depends on: with the same, it is the same. A later
-# expiration makes no refused token better; another content of the same file may do.
-_Mark = tuple[str, object]
+# Identifies credentials: the API server, or TLS, accepts or refuses all with the same fingerprint.
+# The expiration is not a part of it; the contents of files are.
+_Fingerprint = tuple[str, object]
 
 
 class _Entry(NamedTuple):
     info: ConnectionInfo
-    mark: _Mark
+    fingerprint: _Fingerprint
 
 
 class Vault:
-    """The credentials that are valid now, and the meeting point with re-authentication.
+    """The valid credentials. Requests take them here, and wait here for the next login.
 
     Flow:
-        1. API calls take credentials with :meth:`get`; they tell with :meth:`confirm` that the API
+        1. Requests take credentials with :meth:`get`. They report with :meth:`confirm` that the API
            server accepts them, and with :meth:`invalidate` that it refuses them.
-        2. When nothing is left, API calls wait, and :meth:`wait_for_emptiness` returns in the task
+        2. When none are left, requests wait, and :meth:`wait_for_emptiness` returns in the task
            that runs the login handlers.
-        3. That task calls :meth:`populate`: with new credentials, the calls go on; with nothing
-           new, they fail with LoginError, and so does the operator.
+        3. That task calls :meth:`populate`. With new credentials, the requests continue. Without
+           new ones, they fail with LoginError, and so does the operator.
 
     Guarantees:
-        - Credentials are drawn at random among those of the highest priority.
-        - Expired ones are never returned. They are not held against a later login.
-        - Refused ones are not returned again, even if a login handler brings them again, unless
-          :meth:`populate` pardons them. Files by their paths are other credentials when their
-          content is another one.
-        - Nothing is sent to the API server in order to try credentials.
+        - Credentials are chosen at random among those of the highest priority.
+        - Expired credentials are never returned. A later login may return the same ones.
+        - Refused credentials are not returned again, even if a login handler returns them again,
+          unless :meth:`populate` pardons them. If the content of a file changes, its path stands
+          for new credentials.
+        - No request is sent only to test credentials.
 
     Args:
-        source: credentials by arbitrary keys (usually the ids of login handlers). With some
-            usable ones, the first authentication is not needed.
+        source: credentials by arbitrary keys (usually the ids of login handlers). If some are
+            usable, the first login is skipped.
 
     Attributes:
-        refusals: how often credentials have been refused.
-        confirmations: how often new or doubtful credentials have been accepted by the API server.
+        refusals: how often credentials were refused.
+        confirmations: how often the API server accepted credentials that were new or in doubt.
     """
 
     def __init__(self, source: Mapping[str, ConnectionInfo] | None = None) -> None:
         self._current: dict[str, _Entry] = {}
         self._candidates: list[ConnectionInfo] = []
-        self._refused: collections.deque[_Mark] = collections.deque(maxlen=_REFUSED_LIMIT)
+        self._refused: collections.deque[_Fingerprint] = collections.deque(maxlen=_REFUSED_LIMIT)
         self._expires_at = float("inf")
         self.refusals = 0
         self.confirmations = 0
-        self._refusal = ""  # why the last ones are not good any more
-        self._lack = ""  # why there are no new ones
-        self._kind = ""  # of either
+        self._refusal = ""  # why the last credentials do not work
+        self._lack = ""  # why there are no new credentials
+        self._kind = ""  # of either, for probes
         self._advice = _ADVICE
         self._settled = asyncio.Event()
         self._needed = asyncio.Event()
@@ -215,48 +215,48 @@ class Vault:
         return f"<Vault: {len(self._current)} valid, {len(self._refused)} refused>"
 
     def __contains__(self, info: ConnectionInfo) -> bool:
-        """Tell whether these very credentials (by identity) may still be used."""
+        """Return whether these credentials (by identity) are still valid."""
         for entry in self._current.values():  # noqa: SIM110 - on the hot path
             if entry.info is info:
                 return True
         return False
 
     def is_empty(self) -> bool:
-        """Tell whether there is nothing usable now, expired credentials not counted."""
+        """Return whether there are no credentials that have not expired."""
         now = time.time()
         return all(entry.info.expires_at <= now for entry in self._current.values())
 
     def is_usable(self, info: ConnectionInfo) -> bool:
-        """Tell whether credentials would be taken: neither expired nor known to be refused."""
-        return info.expires_at > time.time() and _mark(info) not in self._refused
+        """Return whether credentials have neither expired nor been refused."""
+        return info.expires_at > time.time() and _compute_fingerprint(info) not in self._refused
 
     @property
     def default_namespace(self) -> str | None:
-        """The namespace that goes with the credentials; None if they have none, or none yet."""
+        """The namespace of the credentials; None if they have none, or before the login."""
         namespaces = (info.default_namespace for info in self._candidates)
         return next((namespace for namespace in namespaces if namespace), None)
 
     def explain_emptiness(self) -> str:
-        """Say why there are no credentials, as far as is known, and what to do."""
+        """Return a message: why there are no credentials, and what to do."""
         parts = ("There are no credentials for the API server.", self._refusal, self._lack)
         return " ".join(filter(None, (*parts, self._advice)))
 
     def build_error(self) -> LoginError:
-        """Return the error of whoever needs credentials, and gets none."""
+        """Return the error for requests that get no credentials."""
         return LoginError(self.explain_emptiness(), kind=self._kind or "There are none.")
 
     async def get(self) -> ConnectionInfo:
         """Return valid credentials; wait for re-authentication if there are none.
 
         Raises:
-            LoginError: the last authentication has brought nothing new.
+            LoginError: the last login returned no new credentials.
         """
         while True:
             if time.time() >= self._expires_at:
-                self._lack = self._kind = "The last ones have expired."
+                self._lack = self._kind = "The last credentials have expired."
                 self._drop(lambda entry: entry.info.expires_at <= time.time())
             if self._candidates:
-                # The usual case of the hot path, with nothing to choose from.
+                # The usual case, on the hot path: only one.
                 return (
                     self._candidates[0]
                     if len(self._candidates) == 1
@@ -267,33 +267,34 @@ class Vault:
             await self._settled.wait()
 
     def confirm(self) -> None:
-        """Take note that the API server accepts credentials that were new, or in doubt."""
+        """Note that the API server accepts credentials that were new, or in doubt."""
         self.confirmations += 1
 
     async def invalidate(
         self, info: ConnectionInfo, *, error: BaseException | None = None
     ) -> ConnectionInfo:
-        """Exclude refused credentials (HTTP 401), and return others to go on with.
+        """Exclude refused credentials (HTTP 401), and return others.
 
-        Many requests can report the same credentials at once: only the first one counts.
+        Many requests can report the same credentials at once: only the first report counts.
 
         Raises:
-            LoginError: nothing is left, and re-authentication has brought nothing new;
-                its cause is the error of the request.
+            LoginError: none are left, and the login returned no new ones. Its cause is the error of
+                the request.
         """
         if error is not None:
-            self._refusal = f"The last ones were not good: {str(error).rstrip('.')}."
+            self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
             self._kind = "The API server refuses them."
             if isinstance(error, LoginError):
                 self._kind = error.kind
         entry = next((entry for entry in self._current.values() if entry.info is info), None)
-        mark = _mark(info) if entry is None else entry.mark
-        # A late report about replaced credentials says nothing about what is in their file now.
-        if entry is not None or mark not in (entry.mark for entry in self._current.values()):
-            if mark not in self._refused:
-                self._refused.append(mark)
+        fingerprint = _compute_fingerprint(info) if entry is None else entry.fingerprint
+        # A late report about replaced credentials does not concern the new content of their file.
+        known = (entry.fingerprint for entry in self._current.values())
+        if entry is not None or fingerprint not in known:
+            if fingerprint not in self._refused:
+                self._refused.append(fingerprint)
                 self.refusals += 1
-            self._drop(lambda entry: entry.mark == mark)
+            self._drop(lambda entry: entry.fingerprint == fingerprint)
         try:
             return await self.get()
         except LoginError as exc:
@@ -307,20 +308,20 @@ class Vault:
         kind: str = "",
         is_pardoning: bool = False,
     ) -> None:
-        """Take the results of login handlers, and let the waiting API calls go on or fail.
+        """Accept the results of login handlers, and let the waiting requests continue or fail.
 
-        Known refused credentials are ignored, and so are expired ones. The credentials under the
-        same key are replaced.
+        Refused and expired credentials are ignored. New credentials replace those with the same
+        key.
 
         Args:
             source: the credentials by keys.
-            reason: why the login handlers have brought no more than these, and what to do, for
-                error messages.
+            reason: for error messages: why the login handlers returned no more credentials, and
+                what to do.
             kind: the same in a sentence that quotes nothing, for probes.
-            is_pardoning: whether refused credentials are taken again if there are no others.
+            is_pardoning: whether to accept refused credentials again if there are no others.
 
         Raises:
-            TypeError: a login handler has returned something that is not a ConnectionInfo.
+            TypeError: a login handler returned something other than a ConnectionInfo.
         """
         self._lack = " ".join(
             filter(None, (reason, self._accept(source, is_pardoning=is_pardoning)))
@@ -332,11 +333,11 @@ class Vault:
         self._settle()
 
     async def wait_for_emptiness(self) -> None:
-        """Wait until authentication is needed: for the task that runs the login handlers."""
+        """Wait until a login is necessary; for the task that runs the login handlers."""
         await self._needed.wait()
 
     def _accept(self, source: Mapping[str, object], *, is_pardoning: bool = False) -> str:
-        """Take what is new; return what is wrong with the rest, if there is something."""
+        """Accept new credentials; return what is wrong with the others."""
         problems: dict[str, None] = {}
         infos: dict[str, ConnectionInfo] = {}
         for key, info in source.items():
@@ -347,18 +348,20 @@ class Vault:
             infos[key] = info
         if is_pardoning and not self._current and not any(map(self.is_usable, infos.values())):
             self._refused.clear()
-            # Late reports about their first life say nothing about the second one.
+            # Copies, so that late reports from before the pardon do not concern them.
             infos = {key: dataclasses.replace(info) for key, info in infos.items()}
         for key, info in infos.items():
-            entry = _Entry(info, _mark(info))
+            entry = _Entry(info, _compute_fingerprint(info))
             if info.expires_at <= time.time():
-                problems[f"The login has brought what expired at {info.expiration}."] = None
-            elif entry.mark in self._refused:
-                problems["The login has brought again what was refused."] = None
-            # The same object is kept for the same credentials, so that connections are kept too.
+                problems[f"The login returned credentials that expired at {info.expiration}."] = (
+                    None
+                )
+            elif entry.fingerprint in self._refused:
+                problems["The login returned only credentials that were refused before."] = None
+            # Keep the same object for the same credentials, so that their connections stay open.
             elif self._current.get(key) != entry:
                 if info.ca_path or info.certificate_path or info.private_key_path:
-                    # Other credentials for those who know them with other contents of their files.
+                    # A copy: requests can still use this object with the former content.
                     entry = entry._replace(info=dataclasses.replace(info))
                 self._current[key] = entry
         self._refresh()
@@ -387,7 +390,7 @@ class Vault:
         self._needed.set()
 
 
-def _mark(info: ConnectionInfo) -> _Mark:
+def _compute_fingerprint(info: ConnectionInfo) -> _Fingerprint:
     parts = (
         (info.server, info.proxy_url, bool(info.insecure), info.authorization),
         _get_content(info.ca_path, info.ca_data),
@@ -404,11 +407,11 @@ def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None
     try:
         return Path(os.fsdecode(path)).expanduser().read_bytes()
     except OSError:
-        return None  # the reason is reported when the file is used
+        return None  # the error is raised when the file is used
 
 
 def find_server_problem(server: object) -> str:
-    """Say why something cannot be the URL of an API server; an empty string if it can."""
+    """Return why something is not the URL of an API server; an empty string if it is one."""
     advice = "is not a URL such as https://host:6443"
     if not isinstance(server, str):
         return advice
@@ -416,27 +419,27 @@ def find_server_problem(server: object) -> str:
         parts = urlsplit(server)
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
         parts.port  # noqa: B018 - it is parsed by being read
-    except ValueError:  # may quote the password as what should be the port
-        return f"{advice}: its host or its port cannot be"
+    except ValueError:  # its text can quote a password in place of the port
+        return f"{advice}: its host or its port is invalid"
     return "" if is_usable else advice
 
 
 def check_proxy(proxy: object, owner: str = "") -> None:
-    """Refuse what is no URL of an HTTP proxy; the owner of it is such as " of the cluster".
+    """Refuse what is not the URL of an HTTP proxy; ``owner`` is a text such as " of the cluster".
 
     Raises:
-        LoginError: it is none.
+        LoginError: it is not such a URL.
     """
     if problem := find_server_problem(proxy):
         raise LoginError(
-            f"The proxy {quote_url(proxy)}{owner} {problem}. Give one of HTTP or HTTPS; others, "
+            f"The proxy {quote_url(proxy)}{owner} {problem}. Use an HTTP or HTTPS proxy; others, "
             "such as SOCKS, are not supported.",
             kind="The URL of the proxy is wrong.",
         ) from None
 
 
 def quote_url(url: object) -> str:
-    """Quote a URL, or what should be one, for messages: without all that can be a password."""
+    """Quote a URL, valid or not, for messages: without what can be a password."""
     if not isinstance(url, str):
         return f"({type(url).__name__})"
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
@@ -447,6 +450,6 @@ def quote_url(url: object) -> str:
 
 
 def quote_path(path: AnyPath) -> str:
-    """Quote a path for messages, unless it is a key or a token that was given in its place."""
+    """Quote a path for messages, unless it looks like a key or a token instead of a path."""
     text = os.fsdecode(path)
-    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(no path, but content)"
+    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(content instead of a path)"

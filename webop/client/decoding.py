@@ -1,8 +1,8 @@
-"""JSON of the API server, of which nothing is nested so deeply that others could not be read.
+"""JSON of the API server, with too deeply nested values cut off.
 
-An API server takes objects of 10 000 levels, orjson reads 1024, and writes 254. One such object in
-a list or a watch would keep all others of the kind from being served, and anybody can create it
-whose kind has free fields. What is too deep in it is cut off, at the same place in all answers.
+An API server accepts objects of 10 000 levels, but orjson reads only 1024 and writes 254. One such
+object in a list or a watch would make all objects of its kind unreadable, and users can create it
+if the kind has free fields. The deeper values are cut off at the same level in all responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _WRITABLE: Final = 254  # levels, for orjson
 _KEPT: Final = 200  # of an object
 _AROUND: Final = {"list": 2, "watch": 1}  # levels around an object, by the verb
-# Brackets, and what is before them. Nothing is tried twice: events must be decoded quickly.
+# Brackets, and the text before them. Possessive, because events must be decoded quickly.
 _BRACKETS: Final = re.compile(
     rb'[^][{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^][{}"]*+)*+([][{}])', re.DOTALL
 )
@@ -32,11 +32,11 @@ _once = Once()
 
 
 def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
-    """Return the value of a JSON text; null stands for what is nested too deeply in an object.
+    """Return the value of a JSON text, with null in place of values that are nested too deeply.
 
     Args:
         text: an object, a list of objects, or an event of a watch.
-        describe: returns what it is the answer to, for a warning.
+        describe: returns the request, for a warning.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.
@@ -44,7 +44,7 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     try:
         data = orjson.loads(text)
         opened = text.count(b"{") + text.count(b"[")
-        # What is empty is no level on the way to anything; managed fields are full of that.
+        # Empty mappings and lists add no level for other values; managed fields have many.
         if opened <= _KEPT or opened - text.count(b"{}") - text.count(b"[]") < _KEPT:
             return data
         attempt = describe()
@@ -62,19 +62,19 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         return data
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
-        "The answer to '%s' has an object that is nested deeper than %d levels. What is deeper is "
-        "ignored.",
+        "The response to '%s' has an object that is nested deeper than %d levels. The deeper "
+        "values are ignored.",
         *(attempt, _KEPT),
     )
     return orjson.loads(_cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))
 
 
 def _cut(text: bytes, limit: int) -> bytes:
-    """Replace what is nested deeper than so many levels by null."""
+    """Replace values that are nested deeper than so many levels by null."""
     kept: list[bytes] = []
     depth = start = 0
     end = 0
-    while found := _BRACKETS.match(text, end):  # it is not looked for elsewhere
+    while found := _BRACKETS.match(text, end):  # from here on only
         place, end = found.span(1)
         if text[place] in b"{[":
             if depth == limit:

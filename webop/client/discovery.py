@@ -1,4 +1,4 @@
-"""Which resources the cluster serves: asked at start, and whenever its CRDs change.
+"""Discovery of the resources that the cluster serves: at the start, and when its CRDs change.
 
 Place in the flow: the observer calls :func:`discover`, and matches the selectors of the handlers
 against the result (chapter "Resource specification").
@@ -31,27 +31,27 @@ _AGGREGATED = (
 
 @dataclass(slots=True)
 class Discovery:
-    """The resources that are served, and the API groups that do not answer."""
+    """The resources of the cluster, and the API groups that do not respond."""
 
     resources: frozenset[Resource] = frozenset()
-    # All that the cluster has, also those that were not asked for.
+    # All API groups of the cluster, also those that were not requested.
     groups: set[str] = field(default_factory=set)
-    # The versions of groups, with the reasons. Of their resources, those are above that the server
-    # remembers, maybe none.
+    # The broken versions of groups, with the reasons. ``resources`` has those of their resources
+    # that the server remembers, maybe none.
     broken: Broken = field(default_factory=dict)
 
 
 async def discover(client: Client, groups: Collection[str] | None = None) -> Discovery:
-    """Find out all resources of the cluster, or of some API groups ("" is the core group).
+    """Discover all resources of the cluster, or of some API groups ("" is the core group).
 
-    Servers of 1.26 and later tell everything in one answer for /api and one for /apis
-    (Kubernetes API: "Aggregated discovery"); others are asked about each version of each group.
+    Servers of 1.26 and later send everything in one response for /api and one for /apis (Kubernetes
+    API: "Aggregated discovery"). Older ones need a request for each version of each group.
 
-    A group that is not available (the server behind it is down) does not affect the others.
+    A group that is not available (its server is down) does not affect the others.
 
     Raises:
-        APIError: the API server itself does not answer.
-        LoginError: no credentials.
+        APIError: the API server itself does not respond.
+        LoginError: there are no credentials.
     """
     made = Discovery()
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}
@@ -62,9 +62,9 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
 
 
 def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
-    """Prefer a version of each kind: of those that the preferred version of the group lacks, too.
+    """Prefer one version of each kind, even if the preferred version of the group lacks the kind.
 
-    Not if a version does not answer: it can be the one that has the kind.
+    Not if a version of the group does not respond, because it can be the one with the kind.
     """
     best: dict[tuple[str, str], Resource] = {}
     for one in sorted(resources, key=lambda each: not each.preferred):
@@ -78,10 +78,10 @@ def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
 async def _scan_root(
     client: Client, path: str, groups: Collection[str] | None, made: Discovery
 ) -> Iterable[Resource]:
-    answer = await client.perform(Call("GET", path, accept=_AGGREGATED))
-    if answer.get("kind") == "APIGroupDiscoveryList":
-        return list(_parse_aggregated(answer, groups, made))
-    versions = list(_parse_versions(answer))
+    response = await client.perform(Call("GET", path, accept=_AGGREGATED))
+    if response.get("kind") == "APIGroupDiscoveryList":
+        return list(_parse_aggregated(response, groups, made))
+    versions = list(_parse_versions(response))
     made.groups.update(group for group, _, _ in versions)
     found = await run_concurrently(
         _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
@@ -96,14 +96,14 @@ async def _scan_version(
 ) -> Iterable[Resource]:
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
-        # A broken group stays broken for long: no retries, or it would hold up all the others.
-        answer = await client.perform(Call("GET", path, is_retried=False))
+        # A broken group stays broken for long: retries would only delay all others.
+        response = await client.perform(Call("GET", path, is_retried=False))
     except APINotFoundError:
-        return ()  # its last resource has gone since the groups were listed
+        return ()  # its last resource was deleted after the groups were listed
     except APIStatusError as exc:
         broken[group, version] = str(exc)
         return ()
-    items = answer.get("resources") or ()
+    items = response.get("resources") or ()
     subresources: dict[str, set[str]] = {}  # they are separate items of APIResourceList
     for item in items:
         plural, _, subresource = item["name"].partition("/")
@@ -128,9 +128,9 @@ async def _scan_version(
 
 
 def _parse_aggregated(
-    answer: Any, groups: Collection[str] | None, made: Discovery
+    response: Any, groups: Collection[str] | None, made: Discovery
 ) -> Iterator[Resource]:
-    for item in answer.get("items") or ():
+    for item in response.get("items") or ():
         group = item["metadata"].get("name") or ""
         made.groups.add(group)
         if groups is not None and group not in groups:
@@ -157,11 +157,11 @@ def _parse_aggregated(
                 )
 
 
-def _parse_versions(answer: Any) -> Iterator[tuple[str, str, bool]]:
+def _parse_versions(response: Any) -> Iterator[tuple[str, str, bool]]:
     """List groups and versions of APIVersions (/api) or of APIGroupList (/apis)."""
-    for version in answer.get("versions") or ():
+    for version in response.get("versions") or ():
         yield "", version, True
-    for group in answer.get("groups") or ():
+    for group in response.get("groups") or ():
         preferred = (group.get("preferredVersion") or group["versions"][0])["version"]
         for version in group["versions"]:
             yield group["name"], version["version"], version["version"] == preferred

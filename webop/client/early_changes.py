@@ -1,4 +1,4 @@
-"""The changes of objects while a long list of them is read.
+"""The changes of objects that happen while a long list of them is read.
 
 Place in the flow: beside the listing of :mod:`webop.client.watch`.
 """
@@ -25,12 +25,12 @@ _READ_AHEAD = 100  # events
 
 
 class EarlyChanges:
-    """A second stream, as a list delays the changes of its objects.
+    """A second stream with the changes, because a list delays the changes of its objects.
 
-    A streaming list sends them after its last object; with pages, the watch follows the last one.
-    At 100 000 objects, that takes 6 s. The list and the stream after it must not repeat what this
-    one has brought. If it fails, the changes come after the list. So do those of the first
-    milliseconds of a streaming list: the version that it begins with comes at its end only.
+    A streaming list sends them after its last object; with pages, the watch starts after the last
+    page. With 100 000 objects, that takes 6 s. The list and the stream after it must not repeat the
+    changes of this stream. If this stream fails, the changes come after the list. So do the changes
+    in the first milliseconds of a streaming list, because it sends its version only at the end.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class EarlyChanges:
         self._task = asyncio.create_task(self._read(opening, attempt), name=f"early: {attempt}")
 
     def stop(self) -> None:
-        """End the stream; what it has brought stays known."""
+        """End the stream; its changes stay known."""
         if self._task is not None:
             self._task.cancel()
         while not self._queue.empty():
@@ -57,14 +57,14 @@ class EarlyChanges:
             self._task = None
 
     def forget_until(self, version: str | None = None) -> None:
-        """Forget what was brought if a stream has reached this version; None is the end of all."""
+        """Forget the changes if a stream has reached this version; None means always."""
         if self._versions and (
             version is None or parse_number(version) >= max(self._versions.values())
         ):
             self._versions.clear()
 
     def take(self) -> Iterator[WatchEvent]:
-        """Yield what has come by now."""
+        """Yield the changes that have arrived."""
         while not self._queue.empty():
             event = self._queue.get_nowait()
             raw = event[1]
@@ -72,7 +72,7 @@ class EarlyChanges:
             yield event
 
     def has_brought(self, raw: dict[str, Any]) -> bool:
-        """Tell whether this state of an object, or a newer one, has been taken."""
+        """Return whether this state of an object, or a newer one, was yielded."""
         if not self._versions:
             return False
         return 0 < parse_version(raw) <= self._versions.get(get_uid(raw), 0)
@@ -88,7 +88,7 @@ class EarlyChanges:
                         if kind not in CHANGES:
                             continue
                         if not parse_number(version):
-                            return  # nothing would tell what is older
+                            return  # without numbers, older states are not recognizable
                         await self._queue.put((kind, raw))
         except Exception as exc:  # noqa: BLE001  the same changes come after the list
             logger.debug("Changes come only after the list: %s", exc)

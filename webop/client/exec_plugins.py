@@ -1,7 +1,7 @@
 """Exec plugins: commands in a kubeconfig that print credentials (client.authentication.k8s.io).
 
 Place in the flow: :mod:`webop.client.kubeconfig` runs one for a user that has it, at each login.
-Login functions run in threads, so that a slow plugin does not hold up the operator. Kubernetes
+Login functions run in threads, so that a slow plugin does not block the operator. Kubernetes
 describes the protocol in "Authenticating", "client-go credential plugins".
 """
 
@@ -42,21 +42,21 @@ _CLUSTER_KEYS = (
     "disable-compression",
 )
 
-# Seconds. Nobody waits at a terminal for ever, and nobody types his password in a moment.
+# Seconds. At a terminal, people need time to type.
 _TIME_LIMIT = 60.0
 _TYPING_LIMIT = 300.0
-_POLLING = 0.2  # how often it is looked whether the operator still waits for a plugin
+_POLLING = 0.2  # how often to check whether the operator still waits for the plugin
 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
-"""Set when nobody waits for the present login any more: its plugins are stopped then."""
+"""Set when the login is cancelled; its plugins are stopped then."""
 
-_KIND = "The exec plugin has failed."
-_TEXT_LIMIT = 500  # characters of what a plugin says, in error messages
+_KIND = "The exec plugin failed."
+_TEXT_LIMIT = 500  # characters of a plugin's error output in error messages
 
 
 @dataclass(frozen=True)
 class PluginCredentials:
-    """What a plugin has brought: a token, or a certificate with its key, or both."""
+    """The credentials from a plugin: a token, or a certificate with its key, or both."""
 
     token: str | None = field(default=None, repr=False)
     certificate: str | None = field(default=None, repr=False)
@@ -68,8 +68,8 @@ class PluginCredentials:
 class Plugin:
     """One plugin as a kubeconfig describes it.
 
-    ``owner`` says whose it is and where that is written, for messages; ``hint``, how to install
-    it; ``cluster`` is what it is told about the cluster, None if it does not ask for it.
+    ``owner`` is the user and the file, for messages; ``hint`` says how to install the plugin;
+    ``cluster`` is the description of the cluster for it, None if it does not request one.
     """
 
     owner: str
@@ -85,19 +85,19 @@ class Plugin:
         return f"The exec plugin {self.command!r} of {self.owner}"
 
     def fetch(self, *, time_limit: float | None = None) -> PluginCredentials:
-        """Run the plugin and return what it brings; this blocks.
+        """Run the plugin and return its credentials; this blocks.
 
         Args:
-            time_limit: in seconds; by default, a minute, or five of them at a terminal.
+            time_limit: in seconds; by default one minute, or five minutes at a terminal.
 
         Raises:
-            LoginError: it is not installed, has failed, hangs, or its answer is not usable.
+            LoginError: it is not installed, failed, timed out, or its output is not usable.
         """
         has_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
         if self.mode == "Always" and not has_terminal:
             raise self._fail(
-                "asks for input (interactiveMode: Always), and there is no terminal here. Log in "
-                "by something else, such as a service account or a @webop.on.login() handler."
+                "asks for input (interactiveMode: Always), but there is no terminal. Use other "
+                "credentials, such as a service account or a @webop.on.login() handler."
             )
         is_interactive = has_terminal and self.mode != "Never"
         limit = time_limit or (_TYPING_LIMIT if is_interactive else _TIME_LIMIT)
@@ -107,8 +107,8 @@ class Plugin:
         spec: dict[str, Any] = {"interactive": is_interactive}
         if self.cluster is not None:
             spec["cluster"] = self.cluster
-        question = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
-        info = json.dumps(question, default=str)  # YAML has dates
+        request = {"apiVersion": self.version, "kind": "ExecCredential", "spec": spec}
+        info = json.dumps(request, default=str)  # YAML has dates
         try:
             process = subprocess.Popen(  # noqa: S603 - it is what the user wants to be run
                 [self.command, *self.args],
@@ -116,44 +116,44 @@ class Plugin:
                 stdin=None if is_interactive else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=None if is_interactive else subprocess.PIPE,
-                # Its own group can be stopped with all that it has started. At a terminal, it has
-                # to stay in the group that may read from there.
+                # A separate process group can be killed with all its children. At a terminal, the
+                # plugin must stay in the group that can read from it.
                 process_group=None if is_interactive else 0,
             )
-        except (OSError, ValueError) as exc:  # ValueError: of characters that cannot be there
+        except (OSError, ValueError) as exc:  # ValueError: invalid characters
             hint = self.hint.strip() or "Install it, or correct the command in the kubeconfig."
             reason = f"cannot be started: {getattr(exc, 'strerror', exc) or exc}. {hint}"
             raise self._fail(reason) from exc
         try:
-            output, complaints = _communicate(process, limit)
+            output, errors = _communicate(process, limit)
         except subprocess.TimeoutExpired:
             _kill(process, is_alone=not is_interactive)
-            reason = f"has not answered in {limit:g} s and was stopped. Run it by hand to see why."
+            reason = f"did not finish in {limit:g} s and was stopped. Run it by hand to see why."
             raise self._fail(reason) from None  # the cause would show the arguments
         if process.returncode:
-            silence = "see its output above" if is_interactive else "it has printed no reason"
-            said = _shorten(complaints or b"") or silence
-            raise self._fail(f"has failed with exit code {process.returncode}: {said}")
+            silence = "see its output above" if is_interactive else "it printed no reason"
+            reason = _shorten(errors or b"") or silence
+            raise self._fail(f"failed with exit code {process.returncode}: {reason}")
         return output.decode("utf-8", "replace")
 
     def _parse(self, output: str) -> PluginCredentials:
         try:
-            answer = json.loads(output)
+            credential = json.loads(output)
         except (ValueError, RecursionError):
-            message = f"has printed {len(output)} characters that are something else than JSON."
+            message = f"printed {len(output)} characters that are not JSON."
             raise self._fail(f"{message} Run it by hand to see them.") from None
-        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
-            raise self._fail("has printed JSON that is not of kind ExecCredential.")
-        if answer.get("apiVersion") != self.version:
-            known = [version for version in _VERSIONS if version == answer.get("apiVersion")]
+        if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
+            raise self._fail("printed JSON that is not an ExecCredential.")
+        if credential.get("apiVersion") != self.version:
+            known = [version for version in _VERSIONS if version == credential.get("apiVersion")]
             raise self._fail(
-                f"has answered in {f'the version {known[0]!r}' if known else 'another version'}, "
-                f"while the kubeconfig says {self.version!r}. Update the plugin, or the apiVersion "
-                f"in the kubeconfig."
+                f"responded in {f'the version {known[0]!r}' if known else 'another version'}, but "
+                f"the kubeconfig says {self.version!r}. Update the plugin, or the apiVersion in "
+                f"the kubeconfig."
             )
-        status = answer.get("status")
+        status = credential.get("status")
         if not isinstance(status, dict):
-            raise self._fail("has printed an ExecCredential without a status.")
+            raise self._fail("printed an ExecCredential without a status.")
         return self._parse_status(status)
 
     def _parse_status(self, status: Mapping[str, Any]) -> PluginCredentials:
@@ -162,7 +162,7 @@ class Plugin:
         token, certificate, key = (status.get(name) or None for name in names)
         if wrong or bool(certificate) != bool(key) or not (token or certificate):
             raise self._fail(
-                "has brought neither a token nor a certificate with its key: the status has "
+                "returned neither a token nor a certificate with its key: the status has "
                 f"the fields {', '.join(name for name in names if status.get(name)) or '(none)'}."
             )
         now = dt.datetime.now(dt.UTC)
@@ -171,12 +171,12 @@ class Plugin:
             expiration = parse_moment(text) if text else None
         except ValueError:
             text = "It must be a time such as 2030-12-31T23:59:59Z."
-            raise self._fail(f"has brought a wrong expirationTimestamp. {text}") from None
+            raise self._fail(f"returned an invalid expirationTimestamp. {text}") from None
         if expiration is not None and expiration <= now:
             raise self._fail(
-                f"has brought credentials that expired at "
-                f"{expiration.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}: now it is "
-                f"{now:%Y-%m-%dT%H:%M:%SZ}. Check its cache, and the clock."
+                f"returned credentials that expired at "
+                f"{expiration.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}; now it is "
+                f"{now:%Y-%m-%dT%H:%M:%SZ}. Check the cache of the plugin, and the clock."
             )
         if expiration is None:
             pem = (certificate or "").encode()
@@ -190,10 +190,10 @@ class Plugin:
 
 
 def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plugin:
-    """Read the field ``exec`` of a user, and the cluster with its CA as data, of a kubeconfig.
+    """Parse the field ``exec`` of a user, and the cluster with its CA as data, of a kubeconfig.
 
     Raises:
-        LoginError: it is not as Kubernetes describes it; says what is wrong, and where.
+        LoginError: a field is invalid; the message says which one, and where.
     """
     problem = _find_problem(config)
     if problem:
@@ -204,7 +204,7 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
         described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
         for extension in cluster.get("extensions") or ():
             if isinstance(extension, dict) and extension.get("name") == f"{_GROUP}/exec":
-                described["config"] = extension.get("extension")  # settings of the plugin's own
+                described["config"] = extension.get("extension")  # settings for the plugin
     return Plugin(
         owner=owner,
         command=config["command"],
@@ -226,13 +226,13 @@ def _find_problem(config: Any) -> str:
         "it has no command": isinstance(config.get("command"), str) and config["command"],
         f"its apiVersion is {version!r}, not {' or '.join(_VERSIONS)}": version in _VERSIONS,
         f"its interactiveMode is {mode!r}, not {', '.join(_MODES)}": mode in _MODES,
-        "its args are not a list of texts": (
+        "its args are not a list of strings": (
             isinstance(args, list) and all(isinstance(arg, str) for arg in args)
         ),
-        "its env is not a list of names and values, all of them texts": (
+        "its env is not a list of names and values, all of them strings": (
             isinstance(env, list) and all(map(_is_variable, env))
         ),
-        "its installHint is not a text": isinstance(config.get("installHint") or "", str),
+        "its installHint is not a string": isinstance(config.get("installHint") or "", str),
         "its provideClusterInfo is not true or false": (
             isinstance(config.get("provideClusterInfo") or False, bool)
         ),
@@ -247,9 +247,9 @@ def _is_variable(item: object) -> bool:
 
 
 def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
-    """Wait for the end of a process, as long as somebody else waits for it, too.
+    """Wait for a process until it ends, the time is over, or the login is cancelled.
 
-    A thread that is left behind would keep the whole process of the operator from ending.
+    Otherwise, this thread would prevent the process of the operator from ending.
     """
     deadline = time.monotonic() + limit
     is_over = login_is_over.get()
@@ -267,13 +267,13 @@ def _kill(process: subprocess.Popen[bytes], *, is_alone: bool) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
     process.wait()
-    # What it has started can hold the other ends open: nothing more is read.
+    # Its children can keep the pipes open: close them instead of reading on.
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
 
 
 def _shorten(text: bytes) -> str:
-    """Put what a plugin complains about into one line of a bearable length, without secrets."""
+    """Return the error output of a plugin as one line of limited length, without secrets."""
     words = escape(hide_secrets(" ".join(text.decode("utf-8", "replace").split())))
     return words if len(words) <= _TEXT_LIMIT else words[:_TEXT_LIMIT] + "..."

@@ -1,4 +1,4 @@
-"""Failed requests: exceptions that say what was attempted, why it failed, what to do; the pauses.
+"""Failed requests: their exceptions (what was attempted, why it failed, what to do) and pauses.
 
 Pure: bytes in, exceptions of :mod:`webop.errors` out.
 """
@@ -22,9 +22,9 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 _COLLECTION_VERBS = {"GET": "list", "DELETE": "deletecollection"}
 _TEXT_LIMIT = 500
 _STATUS_LIMIT = 10_000  # characters of a message; those of many invalid fields are long
-_RETRY_AFTER_LIMIT = 60.0  # seconds; a proxy's "come back tomorrow" must not stop an object
+_RETRY_AFTER_LIMIT = 60.0  # seconds; a very long Retry-After must not stop an object
 
-# Of 403: permissions are not the reason then.
+# Texts in a 403 that is not about permissions.
 _POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
 
 
@@ -48,7 +48,7 @@ class Attempt(NamedTuple):
 
 
 def parse_attempt(method: str, path: str, params: Mapping[str, str] | None = None) -> Attempt:
-    """Tell the verb, the resource, the namespace and the name by the method and the path.
+    """Parse the verb, the resource, the namespace and the name from the method and the path.
 
     >>> str(parse_attempt("GET", "/apis/apps/v1/namespaces/ns/deployments", {"watch": "true"}))
     "watch deployments.apps in namespace 'ns'"
@@ -71,19 +71,19 @@ def parse_attempt(method: str, path: str, params: Mapping[str, str] | None = Non
 
 
 def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectionError:
-    """Build the exception for a request that was not answered, or not usably."""
-    reason = str(exc) or ("no answer in time" if isinstance(exc, TimeoutError) else repr(exc))
+    """Build the exception for a request without a usable response."""
+    reason = str(exc) or ("no response in time" if isinstance(exc, TimeoutError) else repr(exc))
     if isinstance(exc, orjson.JSONDecodeError):
-        reason = f"the answer is not JSON, so this may be no API server: {exc}"
+        reason = f"the response is not JSON. Check that the server is an API server: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
 
 
 def build_status_error(
     attempt: Attempt, status: int, headers: Mapping[str, str], content: bytes
 ) -> APIStatusError:
-    """Build the exception for an answer with a status of 300 or above.
+    """Build the exception for a response with a status of 300 or above.
 
-    The answer is a ``Status`` object (Kubernetes API, meta/v1), or any text, by a proxy maybe.
+    The response is a ``Status`` object (Kubernetes API, meta/v1), or any text, maybe of a proxy.
     """
     body = _parse_status(content)
     text = body.get("message") or content[:_TEXT_LIMIT].decode("utf-8", "replace").strip()
@@ -114,13 +114,13 @@ def choose_pause(
     Args:
         backoff: the usual pauses.
         exc: the failure.
-        limit: how far ``Retry-After`` can extend a pause, in seconds.
-        is_enforced: whether the pause is exactly what ``Retry-After`` says, also beyond the limit
-            (``settings.networking.enforce_retry_after``). 0 does not count: objects are retried
-            for ever, and never without a pause.
+        limit: the longest pause to which ``Retry-After`` can extend the usual one, in seconds.
+        is_enforced: whether the pause is exactly ``Retry-After``, also beyond the limit
+            (``settings.networking.enforce_retry_after``). 0 is ignored, because objects are retried
+            forever, and never without a pause.
 
     Returns:
-        Seconds; None if the usual pauses are used up, whatever the server says.
+        Seconds; None if no usual pauses are left, even with ``Retry-After``.
     """
     wish = (exc.retry_after or None) if isinstance(exc, APIStatusError) else None
     pause = backoff.next(None if wish is None else min(wish, limit))
@@ -138,8 +138,8 @@ def _build_error(
         message = f"{message.rstrip('.')}. {_advise(attempt, text)}"
     if "FieldManagerConflict" in str(details.get("causes")):
         message = (
-            f"{message.rstrip('.')}. Leave these fields to their managers, or take them over by "
-            "force=True. If the manager is this operator, by create() or patch(), use only apply()."
+            f"{message.rstrip('.')}. Leave these fields out, or take them over with force=True. "
+            "If the manager is this operator, create() or patch() has set them: use only apply()."
         )
     return APIStatusError.of(status)(
         message,
@@ -151,7 +151,7 @@ def _build_error(
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:
-    """Return the API group and the rest of a path of a resource; nothing for other paths."""
+    """Return the API group and the rest of the path of a resource; empty for other paths."""
     root, *parts = path.partition("?")[0].strip("/").split("/")
     if root == "api" and len(parts) > 1:
         return "", parts[1:]
@@ -164,17 +164,20 @@ def _advise(attempt: Attempt, text: str) -> str:
     if "blockOwnerDeletion" in text:
         return (
             "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind to the "
-            "operator's account, or append_owner_reference(..., block_owner_deletion=False)."
+            "operator's account, or use append_owner_reference(..., block_owner_deletion=False)."
         )
     if not attempt.is_resource:
-        return f"Grant {attempt.verb!r} on the URL {attempt.resource!r} to the operator's account."
+        return (
+            f"Grant the verb {attempt.verb!r} on the URL {attempt.resource!r} to the operator's "
+            "account, with a ClusterRole and a binding."
+        )
     resource, _, subresource = attempt.resource.partition("/")
     plural, _, group = resource.partition(".")
     target = f"{plural}/{subresource}" if subresource else plural
     role = f"Role in {attempt.namespace!r} or a ClusterRole" if attempt.namespace else "ClusterRole"
     return (
         f"Grant the verb {attempt.verb!r} on {target!r} of the API group {group!r} to the "
-        f"operator's account: RBAC, a {role} with its binding."
+        f"operator's account, with a {role} and a binding."
     )
 
 
@@ -187,7 +190,7 @@ def _parse_status(content: bytes) -> dict[str, Any]:
 
 
 def _parse_seconds(value: object, default: float | None) -> float | None:
-    """Parse what Kubernetes sends: a number. The dates of RFC 9110 are not used by it."""
+    """Parse a number of seconds. Kubernetes does not send the dates of RFC 9110."""
     try:
         seconds = float(str(value)) if value else math.nan
     except ValueError:

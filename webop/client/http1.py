@@ -1,9 +1,9 @@
-"""HTTP/1.1 from the client's side, with TLS: one connection, one request at a time.
+"""HTTP/1.1 for clients, with TLS: one request at a time on a connection.
 
 Place in the flow: :mod:`webop.client.connections` opens the connections and keeps idle ones.
 
-TLS is done here, on buffers in memory: that takes half the CPU time of asyncio's own TLS. A request
-is encrypted and written at once. An answer is parsed by httptools as it comes.
+TLS works on buffers in memory here, which takes half the CPU time of asyncio's TLS. A request is
+encrypted and written at once. httptools parses the response as it arrives.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import httptools
 
 from webop.client.transport import TransportError
 
-# Bytes of the content that wait for a slow consumer; the server has to wait then.
+# Bytes of the content that can wait for a slow consumer; then the server must wait.
 _MAX_WAITING = 256 * 1024
-_MAX_HEAD = 64 * 1024  # bytes, of all that is no content: trailers and the heads of chunks as well
+_MAX_HEAD = 64 * 1024  # bytes, without the content: headers, trailers, and heads of chunks
 _MAX_RECORD = 16 * 1024  # bytes, of TLS
-_CUT = "the server closed the connection in the middle of the answer"
-_UNANSWERED = "the server closed the connection before it answered"
+_CUT = "the server closed the connection in the middle of the response"
+_NO_RESPONSE = "the server closed the connection before it responded"
 
 
 class HTTPResponse:
-    """The answer to a request (see :class:`webop.client.transport.Response`).
+    """The response to a request (see :class:`webop.client.transport.Response`).
 
-    It leaves its connection as soon as all of it has come, whether it is read or not.
+    It releases its connection as soon as it is complete, even if the content is not read yet.
 
     Attributes:
-        has_begun: whether anything of it has come.
-        is_complete: whether all of it has come.
+        has_begun: whether a part of it has arrived.
+        is_complete: whether all of it has arrived.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class HTTPResponse:
         self.size = 0  # bytes that wait
         self._connection: Connection | None = connection
         self._chunks: list[bytes] = []
-        # Only the text: a kept exception and the frames that it has passed would form a cycle.
+        # Only the text: a stored exception and its frames would form a reference cycle.
         self._problem = ""
         self._waiter: asyncio.Future[None] | None = None
 
@@ -65,13 +65,13 @@ class HTTPResponse:
         """Wait for the status and the headers.
 
         Raises:
-            TransportError: they do not come.
+            TransportError: the connection was lost before.
         """
         while not self.status:
             await self._wait()
 
     async def receive(self) -> bytes:
-        """Wait for a piece of the content, as large as has come; nothing at the end."""
+        """Wait for the next piece of the content; nothing at the end."""
         while not self._chunks:
             if self.is_complete:
                 return b""
@@ -89,19 +89,19 @@ class HTTPResponse:
             self._connection.abort()
 
     def add(self, chunk: bytes) -> None:
-        """Take a piece of the content."""
+        """Append a piece of the content."""
         self._chunks.append(chunk)
         self.size += len(chunk)
 
     def leave(self, problem: str = "") -> None:
-        """Leave the connection: the answer is complete, or there is a problem."""
+        """Release the connection: the response is complete, or there is a problem."""
         self.is_complete = not problem
         self._problem = problem
         self._connection = None
         self.wake()
 
     def wake(self) -> None:
-        """Let the consumer have another look."""
+        """Wake the consumer."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -120,16 +120,16 @@ class HTTPResponse:
 class Connection(asyncio.BufferedProtocol):
     """A connection to a server, or to a proxy.
 
-    Flow: it is connected; then :meth:`tunnel` if there is a proxy, :meth:`secure` for https; from
-    then on :meth:`send` for one request after the other, each when the answer before is complete.
+    Flow: connect; :meth:`tunnel` if there is a proxy; :meth:`secure` for https; then :meth:`send`
+    one request after the other, each after the previous response is complete.
 
     Args:
-        buffer: what is read into. Nothing stays there: connections may share it.
-        on_idle: called when an answer is complete and another request can be sent.
-        on_lost: called in the end.
+        buffer: the buffer to read into. Nothing stays there, so connections can share it.
+        on_idle: called when a response is complete and another request can be sent.
+        on_lost: called at the end.
 
     Attributes:
-        idle_since: in the loop's time; for the one who keeps it.
+        idle_since: in the event loop's time; set and used by the pool.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
-        self._parser: httptools.HttpResponseParser  # it and this refer to each other while it lives
-        self._answer: HTTPResponse | None = None
+        self._parser: httptools.HttpResponseParser  # refers back to this until connection_lost()
+        self._response: HTTPResponse | None = None
         self._is_for_head = False
         self._head_size = 0
         self._is_used_up = False  # no other request can be sent
         self._problem = ""  # why it is lost
-        # While it is being set up, what comes goes into _incoming, and somebody waits for it.
+        # During the setup, data go into _incoming, and a task waits for them.
         self._is_set_up = False
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
@@ -158,24 +158,24 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a request can be sent, as far as this side can know."""
-        # What is readable now is the end, of which the event loop has not told yet.
+        """Whether a request can be sent, as far as this side knows."""
+        # If it is readable now, the server has closed it, and the event loop has not noticed yet.
         return not self._transport.is_closing() and not self._readable.poll(0)
 
     async def tunnel(self, request: bytes) -> str:
-        """Ask a proxy for a connection to the server; return the first line if it refuses."""
+        """Request a connection to the server from a proxy; return its first line if it refuses."""
         self._transport.write(request)
         head = b""
         while b"\r\n\r\n" not in head:
             await self._wait()
             head += self._incoming.read()
             if len(head) > _MAX_HEAD:
-                return "its answer is too long"
+                return "its response is too long"
         first_line = head.partition(b"\r\n")[0].decode("latin-1")
         return "" if first_line.partition(" ")[2].startswith("2") else first_line
 
     async def secure(self, context: ssl.SSLContext, hostname: str) -> None:
-        """Shake hands.
+        """Do the TLS handshake.
 
         Raises:
             ssl.SSLError: the certificate is not trusted, or the server does not speak TLS.
@@ -189,25 +189,26 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush()
                 await self._wait()
             except ssl.SSLError:
-                self._flush()  # the server is told what is wrong
+                self._flush()  # sends the TLS alert to the server
                 raise
             else:
                 return self._flush()
 
     def send(self, request: bytes, *, is_for_head: bool = False) -> HTTPResponse:
-        """Send a request; its answer is to come.
+        """Send a request; return its response, which has not arrived yet.
 
         Args:
-            request: as HTTP/1.1 has it.
-            is_for_head: whether the method is HEAD, so that no content comes whatever is promised.
+            request: the encoded request.
+            is_for_head: whether the method is HEAD: its response has no content, whatever the
+                headers say.
         """
         self._is_set_up = True
-        self._answer = HTTPResponse(self)
+        self._response = HTTPResponse(self)
         self._is_for_head = is_for_head
         self._head_size = 0
         if self._tls is None:
             self._transport.write(request)
-            return self._answer
+            return self._response
         try:
             done = self._tls.write(request)
             while done < len(request):
@@ -215,32 +216,32 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError as exc:
             self._fail(f"TLS has failed: {exc}")
         self._flush()
-        return self._answer
+        return self._response
 
     def resume_reading(self) -> None:
-        """Go on after a slow consumer."""
+        """Resume reading after a slow consumer."""
         self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close it at once, without the farewell of TLS: the server may be too slow for it."""
+        """Close it at once, without the closing alert of TLS: the server can be too slow."""
         self._problem = self._problem or "the connection was closed"
         self._transport.abort()
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        # Not asserted: the transports of uvloop are of no class of asyncio.
+        """Start."""
+        # A cast, not an assertion: the transports of uvloop have no class of asyncio.
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpResponseParser(self)
         self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - it is asyncio's
-        """Return where to put what comes next."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - of asyncio
+        """Return the buffer for the next data."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what has come."""
+        """Process the data that have arrived."""
         data = self._buffer[:nbytes]
         if self._is_set_up and self._tls is None:
             self._feed(data)
@@ -252,11 +253,11 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter.set_result(None)
 
     def eof_received(self) -> None:
-        """Hear that the server has closed its side; the event loop closes ours then."""
+        """Handle the end of the data; the event loop then closes our side."""
         self._end(is_clean=self._tls is None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Finish."""
         if isinstance(exc, OSError) and exc.errno:
             self._problem = self._problem or os.strerror(exc.errno)
         self._end(is_clean=False)
@@ -265,44 +266,44 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost(self)
         del self._parser
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """An answer begins, maybe one that nobody has asked for."""
-        self._is_used_up |= self._answer is None or self._answer.is_complete
+        """Note that a response begins, maybe one without a request."""
+        self._is_used_up |= self._response is None or self._response.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; but no trailer, which must not pass for one (RFC 9110, 6.5.1)."""
-        if self._answer is not None and not self._answer.status and not self._is_used_up:
-            self._answer.headers[name.lower()] = value
+        """Add a header; trailers are ignored (RFC 9110, 6.5.1)."""
+        if self._response is not None and not self._response.status and not self._is_used_up:
+            self._response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """Note that the head is complete."""
         status = self._parser.get_status_code()
-        if self._answer is None or self._is_used_up:
+        if self._response is None or self._is_used_up:
             return
-        if status < 200:  # the answer is still to come
-            self._answer.headers.clear()
+        if status < 200:  # the final response follows
+            self._response.headers.clear()
             return
-        self._answer.status = status
-        self._answer.is_complete = self._is_used_up = self._is_for_head
+        self._response.status = status
+        self._response.is_complete = self._is_used_up = self._is_for_head
 
     def on_body(self, chunk: bytes) -> None:
-        """Take a piece of the content."""
-        if self._answer is not None and not self._is_used_up:
-            self._answer.add(chunk)
+        """Add a piece of the content."""
+        if self._response is not None and not self._is_used_up:
+            self._response.add(chunk)
 
     def on_message_complete(self) -> None:
-        """The answer is complete, unless it is an interim one."""
-        if self._answer is not None and self._answer.status:
-            self._answer.is_complete = True
+        """Note that the response is complete, unless it is an interim one."""
+        if self._response is not None and self._response.status:
+            self._response.is_complete = True
             self._is_used_up |= not self._parser.should_keep_alive()
 
-    # In between.
+    # Internal.
 
     def _decrypt(self, tls: ssl.SSLObject) -> None:
-        """Parse what can be decrypted."""
-        # It is free again: what was in it is in _incoming.
+        """Decrypt and parse what has arrived."""
+        # Its content was copied to _incoming, so it is free.
         buffer = self._buffer
         try:
             while not self._transport.is_closing():
@@ -319,56 +320,56 @@ class Connection(asyncio.BufferedProtocol):
             self._end(is_clean=True)
         except ssl.SSLError as exc:
             self._fail(f"TLS has failed: {exc}")
-        if self._outgoing.pending:  # TLS may have something to say of its own, as new keys
+        if self._outgoing.pending:  # TLS can have data to send, such as new keys
             self._flush()
 
     def _feed(self, data: memoryview) -> None:
-        """Parse what has come; give the connection back if the answer is complete."""
-        answer = self._answer
-        if answer is None:
-            self.abort()  # nobody has asked
+        """Parse data; release the connection if the response is complete."""
+        response = self._response
+        if response is None:
+            self.abort()  # there was no request
             return
-        answer.has_begun = True
-        size = answer.size
+        response.has_begun = True
+        size = response.size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self._is_used_up = True
-            if not answer.is_complete:
-                self._fail(f"the answer is not HTTP/1.1: {exc}")
+            if not response.is_complete:
+                self._fail(f"the response is not HTTP/1.1: {exc}")
                 return
-        if answer.is_complete:
-            self._release(answer)
+        if response.is_complete:
+            self._release(response)
             return
-        self._head_size = self._head_size + len(data) if answer.size == size else 0
+        self._head_size = self._head_size + len(data) if response.size == size else 0
         if self._head_size > _MAX_HEAD:
-            self._fail("the headers or trailers of the answer are too long")
+            self._fail("the headers or trailers of the response are too long")
             return
-        if answer.size > _MAX_WAITING:
+        if response.size > _MAX_WAITING:
             self._transport.pause_reading()
-        if answer.status:
-            answer.wake()
+        if response.status:
+            response.wake()
 
-    def _release(self, answer: HTTPResponse) -> None:
-        """Be free for the next request, if there can be one."""
-        self._answer = None
-        answer.leave()
+    def _release(self, response: HTTPResponse) -> None:
+        """Offer the connection for the next request, if it can be used again."""
+        self._response = None
+        response.leave()
         if self._is_used_up or self._transport.get_write_buffer_size():
             self.abort()
             return
-        if answer.size > _MAX_WAITING:
+        if response.size > _MAX_WAITING:
             self._transport.resume_reading()
         self._on_idle(self)
 
     def _end(self, *, is_clean: bool) -> None:
-        """The server will send nothing more."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            is_until_end = not answer.headers.keys() & {b"content-length", b"transfer-encoding"}
-            if is_clean and answer.status and is_until_end:
-                answer.leave()
+        """Finish the response: the server will send nothing more."""
+        response, self._response = self._response, None
+        if response is not None:
+            is_until_end = not response.headers.keys() & {b"content-length", b"transfer-encoding"}
+            if is_clean and response.status and is_until_end:
+                response.leave()
             else:
-                answer.leave(self._problem or (_CUT if answer.has_begun else _UNANSWERED))
+                response.leave(self._problem or (_CUT if response.has_begun else _NO_RESPONSE))
         self._problem = self._problem or "the server closed the connection"
         self.abort()
 
@@ -380,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self._outgoing.read())
 
     async def _wait(self) -> None:
-        """Wait for more while the connection is set up."""
+        """Wait for data during the setup."""
         if not self._transport.is_closing():
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -1,6 +1,6 @@
-"""Kinds by their names, as handlers name them: found by discovery, remembered until one is missing.
+"""Kinds by their names: found by discovery, and cached until one is missing.
 
-Place in the flow: :class:`webop.client.objects.AsyncClient` asks for the resource of each request.
+Place in the flow: :class:`webop.client.objects.AsyncClient` finds the resource of requests here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Also the ``resource`` that handlers are given.
 class Kinds:
     """The kinds of a cluster, by their names.
 
-    Guarantees: the cluster is asked when a name is not known. Whoever asks meanwhile waits for the
-    same answer, or gets the same error.
+    Guarantees: an unknown name causes one discovery. Concurrent calls wait for its result, or get
+    the same error.
     """
 
     def __init__(self, requests: Client) -> None:
@@ -42,24 +42,24 @@ class Kinds:
         """Return the resource of a name.
 
         Raises:
-            TypeError: it cannot be the name of one kind.
+            TypeError: this cannot be the name of one kind.
             ConfigurationError: several kinds have the name.
-            APINotFoundError: no kind of the cluster has it.
-            APIError: the API server does not say which kinds there are, or not of all groups.
+            APINotFoundError: no kind of the cluster has the name.
+            APIError: the discovery failed, for all API groups or for some.
         """
         if isinstance(kind, Resource):
             return kind
         if not isinstance(kind, str | tuple | Selector):
             raise TypeError(
-                "A kind is named by a string such as 'pods' or 'example.com/v1/databases', by a "
-                f"tuple as in decorators, or by a webop.Resource, got {kind!r}."
+                "A kind must be a string such as 'pods' or 'example.com/v1/databases', a tuple as "
+                f"in decorators, or a webop.Resource, got {kind!r}."
             )
         if (found := self._found.get(kind)) is None:
             found = self._found[kind] = await self._select(_parse(kind))
         return found
 
     def forget(self) -> None:
-        """Ask the cluster anew: it does not serve a kind any more, or only another version."""
+        """Clear the cache: the cluster no longer serves a kind, or only another version of it."""
         self._found.clear()
         self._known = Discovery()
         self._asked_at = 0.0
@@ -78,13 +78,13 @@ class Kinds:
             return next(iter(found))
         if found:
             names = ", ".join(sorted(resource.name for resource in found))
-            raise ConfigurationError(f"{selector} is ambiguous: name one of {names}.")
+            raise ConfigurationError(f"{selector} is ambiguous: use one of {names}.")
         broken = [name for name in self._known.broken if selector.group in (None, name[0])]
         names = ", ".join(sorted(map("/".join, broken)))
         message = (
             f"There is no kind {selector} in the cluster."
             + selector.suggest(self._known.resources, self._known.groups)
-            + (f" These API groups do not answer, and may have it: {names}." if broken else "")
+            + (f" These API groups do not respond and may have it: {names}." if broken else "")
         )
         raise APIStatusError.of(status := 503 if broken else 404)(message, status=status)
 
@@ -94,7 +94,7 @@ class Kinds:
             self._known, self._failure = await discover(self._requests), None
         except (APIError, LoginError) as exc:
             self._failure = exc
-        self._asked_at = began  # unless this was cancelled: then the next one asks
+        self._asked_at = began  # not if this was cancelled: then the next call discovers
 
 
 def _parse(kind: str | tuple[str, ...] | Selector) -> Selector:

@@ -1,8 +1,8 @@
-"""Kubeconfig files: finding, merging and checking them, down to one ConnectionInfo.
+"""Kubeconfig files: find, merge and check them, and build one ConnectionInfo.
 
 Place in the flow: login functions (:mod:`webop.client.logins`) read them at each login, with the
 files that they refer to. Kubernetes: "Organizing Cluster Access Using kubeconfig Files". Mistakes
-are told here, with the file and the entry, rather than by the TLS library or by the API server.
+are reported here, with the file and the entry, before TLS or the API server fail because of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PEM_MARK = b"-----BEGIN"
 
 _KIND = "The kubeconfig is not usable."
 
-# As in client-go. The text "false" would be true, and switch verification off.
+# As in client-go. The string "false" would be true, and switch verification off.
 _TEXTS = (
     *("name", "cluster", "user", "namespace", "server", "proxy-url", "tls-server-name"),
     *("certificate-authority", "client-certificate", "client-key", "tokenFile"),
@@ -45,12 +45,12 @@ _TEXTS = (
     *("token", "username", "password", "access-token"),
 )
 _TYPES = (
-    (str, "a text", _TEXTS),
+    (str, "a string", _TEXTS),
     (bool, "true or false, without quotes", ("insecure-skip-tls-verify",)),
     (dict, "a mapping", ("auth-provider", "config", "exec")),
     (list, "a list", ("extensions",)),
 )
-# Who ignored these would act with the rights of the user instead of somebody else's.
+# Without these, requests would have the rights of the user instead of the impersonated account.
 _IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 
 
@@ -60,7 +60,7 @@ def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
     paths = [Path(path).expanduser() for path in value.split(os.pathsep) if path.strip()]
     if paths:
         return paths
-    # There may be no home, or it may be closed to this user: containers run as anybody.
+    # There can be no home, or one that this user cannot read: containers run as any user.
     with contextlib.suppress(RuntimeError, OSError):
         default = Path(_DEFAULT).expanduser()
         return [default] if default.exists() else []
@@ -70,21 +70,20 @@ def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
 def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     """Read the current context of merged kubeconfig files.
 
-    As kubectl does: absent files are skipped, the first file to set something wins, data win
-    over paths, relative paths start from the file where they are written, and a user's exec plugin
-    is run, unless there is a token or a certificate beside it.
+    As kubectl does: absent files are skipped, the first file that sets a value wins, data win over
+    paths, relative paths start at the directory of their file, and the user's exec plugin is run
+    unless the user also has a token or a certificate.
 
     Raises:
-        LoginError: no such files, no current context, names that lead to nothing, a server that
-            is no URL, certificates or tokens that cannot be read or have expired, a plugin that
-            has failed; or as :func:`choose_context`.
+        LoginError: the server is not a URL, a certificate or token cannot be read or has expired,
+            or a plugin failed; or as :func:`choose_context`.
     """
     choice = choose_context(paths)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
     server = cluster.get("server")
     if not server:
-        _refuse(f"{owner[0].upper()}{owner[1:]} has no server: write its URL there.")
+        _refuse(f"{owner[0].upper()}{owner[1:]} has no server. Add its URL.")
     if problem := find_server_problem(server):
         _refuse(f"The server {quote_url(server)} of {owner} {problem}.")
     return ConnectionInfo(
@@ -98,21 +97,21 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
 
 
 def choose_context(paths: Sequence[Path]) -> Choice:
-    """Read and merge kubeconfig files, and check what the current context leads to.
+    """Read and merge kubeconfig files, and check their current context.
 
     Raises:
-        LoginError: no such files, no current context, names that lead to nothing, fields of another
-            type than Kubernetes says, a user who impersonates another one, a proxy that is not
-            of HTTP.
+        LoginError: there are no such files or no current context, its cluster or user does not
+            exist, fields have wrong types, the user impersonates another one, or the proxy is not
+            HTTP.
     """
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
     if not configs:
-        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or write the file.")
+        _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or create the file.")
     choice = _select(configs, where)
     if found := [key for key in _IMPERSONATION if choice.user.get(key)]:
         _refuse(
-            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} impersonates somebody "
+            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} uses impersonation "
             f"({', '.join(found)}), which webop does not support. Use credentials of the account "
             f"that the operator must act as."
         )
@@ -129,7 +128,7 @@ def choose_context(paths: Sequence[Path]) -> Choice:
 
 
 class Choice(NamedTuple):
-    """What the current context leads to, and how to call it in messages."""
+    """The cluster and the user of the current context, and their names for messages."""
 
     cluster: dict[str, Any]
     cluster_owner: str
@@ -151,8 +150,8 @@ def _load(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, UnicodeDecodeError) as exc:
         _refuse(f"The kubeconfig {path} cannot be read: {_explain(exc)}.")
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError: of dates and numbers
-        mark = getattr(exc, "problem_mark", None)  # all else quotes the file
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError: dates
+        mark = getattr(exc, "problem_mark", None)  # other attributes quote the file
         place = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         _refuse(f"The kubeconfig {path} is not YAML{place}.")
     if config is None:
@@ -161,7 +160,7 @@ def _load(path: Path) -> dict[str, Any] | None:
         kind = type(config).__name__
         _refuse(f"The file {path} is not a kubeconfig: it must hold a mapping, got {kind}.")
     if not isinstance(config.get("current-context") or "", str):
-        _refuse(f"The current-context in {path} must be a text.")
+        _refuse(f"The current-context in {path} must be a string.")
     try:
         for section, kind in _SECTIONS:
             for item in config.get(section) or ():
@@ -170,7 +169,7 @@ def _load(path: Path) -> dict[str, Any] | None:
                 _check_types(values, f"the {kind} {item.get('name')!r}", path)
                 _make_absolute(values, path.absolute().parent)
     except (AttributeError, TypeError):
-        message = f"The file {path} is not a kubeconfig: the {section} are no list of entries"
+        message = f"The file {path} is not a kubeconfig: the {section} must be a list of entries"
         _refuse(f"{message} with a name and a {kind}.")
     except RuntimeError as exc:
         _refuse(f"A path of the {section} in {path} cannot be found: {exc}")
@@ -198,7 +197,7 @@ def _make_absolute(values: dict[str, Any], folder: Path) -> None:
 
 
 def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
-    """Follow the current context through the files: the first to set something wins."""
+    """Return the choice of the current context: the first file that sets a value wins."""
     current: str | None = None
     known: dict[str, dict[str, dict[str, Any]]] = {section: {} for section, _ in _SECTIONS}
     for config in configs:
@@ -228,13 +227,13 @@ def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
 def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str) -> dict[str, Any]:
     if name not in known:
         names = ", ".join(map(str, known)) or "none"
-        source = "the current context" if kind == "context" else "of the current context"
-        _refuse(f"There is no {kind} {name!r} in {where}, though it is {source}. Known: {names}.")
+        source = "the current context" if kind == "context" else "the one of the current context"
+        _refuse(f"There is no {kind} {name!r} in {where}, but it is {source}. Known: {names}.")
     return known[name]
 
 
 def _read_credentials(choice: Choice) -> dict[str, Any]:
-    """Return what identifies the user, as arguments of ConnectionInfo."""
+    """Return the credentials of the user, as arguments of ConnectionInfo."""
     user, owner = choice.user, choice.user_owner
     token = _read_token(user, owner)
     has_certificate = user.get("client-certificate") or user.get("client-certificate-data")
@@ -262,7 +261,7 @@ def _read_credentials(choice: Choice) -> dict[str, Any]:
 
 
 def _read_token(user: Mapping[str, Any], owner: str) -> str | None:
-    """Return a token: from a file, as it is, or the last one that an auth provider has left."""
+    """Return a token: from a file, of the user, or the last stored one of an auth provider."""
     token = user.get("token")
     if path := user.get("tokenFile"):
         try:
@@ -280,19 +279,19 @@ def _read_token(user: Mapping[str, Any], owner: str) -> str | None:
 def _read_pem(
     values: Mapping[str, Any], key: str, name: str, owner: str
 ) -> tuple[dict[str, Any], bytes]:
-    """Return an argument of ConnectionInfo, never both the path and the data; and the content."""
+    """Return an argument of ConnectionInfo (the path or the data), and the content."""
     if data := values.get(f"{key}-data"):
         try:
             content = base64.b64decode(data)
         except ValueError as exc:
-            _refuse(f"The {key}-data of {owner} is not in base64: {exc}.")
+            _refuse(f"The {key}-data of {owner} is not base64: {exc}.")
         if _PEM_MARK not in content:
             _refuse(f"The {key}-data of {owner} is not PEM in base64. Use {key} for a path.")
         return {f"{name}_data": data}, content
     path = values.get(key)
     content = _read_bytes(path, key, owner) if path else b""
     if path and _PEM_MARK not in content:
-        _refuse(f"The file {quote_path(path)} is not in PEM, while it is the {key} of {owner}.")
+        _refuse(f"The file {quote_path(path)}, the {key} of {owner}, is not PEM.")
     return {f"{name}_path": path}, content
 
 
@@ -309,4 +308,4 @@ def _explain(exc: OSError | ValueError) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise LoginError(message, kind=_KIND) from None  # causes can quote the file
+    raise LoginError(message, kind=_KIND) from None  # the cause can quote the file

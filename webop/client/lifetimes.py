@@ -1,8 +1,8 @@
-"""When tokens and certificates end, as they say it themselves; when to look for the next ones.
+"""The expiration of tokens and certificates, and when to fetch the next ones.
 
-Place in the flow: login functions give credentials an expiration with it, so that those which
-rotate are replaced before a request is refused. Nothing is verified here: what is valid is up to
-the API server, and what cannot be read has no known end.
+Place in the flow: login functions set the expiration of credentials with it, so that rotated ones
+are replaced before a request is refused. Nothing is verified here: the API server decides what is
+valid, and what cannot be parsed has no known expiration.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from webop.errors import LoginError
 
-# Those who rotate credentials do so long before their end: the kubelet at 80 % of the life of a
-# service account's token. What is read again this late is the next one already.
+# Credentials are rotated long before they expire (the kubelet replaces the token of a service
+# account at 80 % of its lifetime), so that what is read this late is already the next one.
 _MARGIN_SHARE = 0.1
 _MARGIN_LIMIT = 60.0  # seconds
 
@@ -27,9 +27,9 @@ _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17  # tags of DER (X.690)
 
 
 class Lifetime(NamedTuple):
-    """From when to when credentials are valid, in Unix time.
+    """The time in which credentials are valid, in Unix time.
 
-    ``renewal`` is when their issuer wants them to be replaced at the latest, if it says so.
+    ``renewal`` is the time until which their issuer wants them to be replaced, if it sets one.
     """
 
     begin: float
@@ -37,10 +37,10 @@ class Lifetime(NamedTuple):
     renewal: float | None = None
 
     def choose_expiration(self, now: float) -> dt.datetime | None:
-        """Choose when to look for the next credentials: a while before these become useless.
+        """Return when to fetch the next credentials: some time before these expire.
 
-        Those that nobody has replaced in time are used up to their very end. The clock of the API
-        server decides on what comes after it: there is no expiration then.
+        Credentials that were not replaced in time are used until they expire. After that there is
+        no expiration (None), because the clock of the API server decides.
         """
         margin = min(_MARGIN_LIMIT, max(0.0, self.end - self.begin) * _MARGIN_SHARE)
         ends = [self.end] if self.renewal is None else [self.renewal, self.end]
@@ -53,8 +53,8 @@ class Lifetime(NamedTuple):
 def parse_token_lifetime(token: str | None) -> Lifetime | None:
     """Read the lifetime of a JSON Web Token (RFC 7519, 4.1); None for tokens of other kinds.
 
-    Tokens of service accounts can be valid for a year, so that old clients go on working, and say
-    when they should be replaced (``warnafter``; Kubernetes: "Managing Service Accounts").
+    Tokens of service accounts can be valid for a year, for old clients, and contain the time when
+    they should be replaced (``warnafter``; Kubernetes: "Managing Service Accounts").
     """
     parts = (token or "").split(".")
     if len(parts) != 3:
@@ -77,7 +77,7 @@ def parse_token_lifetime(token: str | None) -> Lifetime | None:
 
 
 def _is_moment(value: object) -> TypeGuard[float]:
-    """Tell whether it is a Unix time that Python's calendar has, and no infinity."""
+    """Return whether it is a Unix time in the range of Python's calendar."""
     return isinstance(value, int | float) and 0 <= value < _LATEST
 
 
@@ -108,7 +108,7 @@ def parse_moment(text: object) -> dt.datetime:
     """Parse a time as Kubernetes writes it (RFC 3339).
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not such a time.
     """
     if not isinstance(text, str) or "T" not in text:
         message = f"{text!r} is not a time such as 2030-12-31T23:59:59Z"
@@ -118,15 +118,15 @@ def parse_moment(text: object) -> dt.datetime:
 
 
 def choose_earliest(*moments: dt.datetime | None) -> dt.datetime | None:
-    """Return the first of the moments that are known; None if none is."""
+    """Return the earliest moment; None if there is none."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> dt.datetime | None:
-    """Return when to ask for the next credentials, as far as these say it themselves.
+    """Return when to fetch the next credentials; None if these have no known expiration.
 
     Raises:
-        LoginError: the client certificate has expired already: no API server would take it.
+        LoginError: the client certificate has expired.
     """
     now = time.time()
     certificate = parse_certificate_lifetime(pem)
@@ -134,7 +134,7 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
         end = dt.datetime.fromtimestamp(certificate.end, dt.UTC)
         raise LoginError(
             f"The client certificate of {owner} expired at {end:%Y-%m-%d %H:%M:%S} UTC. "
-            f"Renew it where it comes from, or check the clock here.",
+            f"Renew it, or check the clock of this machine.",
             kind="The client certificate has expired.",
         )
     lifetimes = (parse_token_lifetime(token), certificate)
@@ -142,7 +142,7 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
 
 
 def _split(der: bytes) -> tuple[int, bytes, bytes]:
-    """Split off the first element: its tag, its content, and what comes after it (X.690, 8.1)."""
+    """Split off the first element: return its tag, its content, and the rest (X.690, 8.1)."""
     tag, length, start = der[0], der[1], 2
     if length & 0x80:
         start += length & 0x7F

@@ -1,12 +1,12 @@
-"""Login functions: by service accounts and kubeconfigs, or by the installed client libraries.
+"""Login functions: with service accounts and kubeconfigs, or with installed client libraries.
 
-They are login handlers, or are called by login handlers of users (chapter "Authentication"). Each
-one returns None when its source does not exist, so that they combine:
+They are login handlers, or login handlers of users call them (chapter "Authentication"). Each one
+returns None when its source does not exist, so that you can combine them:
 ``login_with_service_account(**kw) or login_with_kubeconfig(**kw)``. All of them block.
 
-Only the results are taken from the libraries ("Piggybacking" in the manual), never their
-connections. Where a library gives up on a kubeconfig, or cannot hand on what an exec plugin has
-brought, webop reads the kubeconfig itself: either that works, or it says what is wrong.
+webop takes only credentials from the libraries ("Piggybacking" in the manual), never their
+connections. If a library fails with a kubeconfig, or does not hand out the credentials of an exec
+plugin, webop reads the kubeconfig itself: that either works or says what is wrong.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ def login_with_service_account(**_: Any) -> ConnectionInfo | None:
 def login_with_kubeconfig(**_: Any) -> ConnectionInfo | None:
     """Log in with the current context of the kubeconfig; None if there is no kubeconfig.
 
-    The files are those of ``KUBECONFIG`` (separated as in PATH), or ``~/.kube/config``. Tokens,
-    passwords and certificates are taken literally; exec plugins are run. Auth providers are not:
-    the last token that they have left is taken.
+    The files are those of ``KUBECONFIG`` (separated as in PATH), or ``~/.kube/config``. Exec
+    plugins are run. Auth providers are not run: their last stored token is used.
 
     Raises:
-        LoginError: the kubeconfig is not usable; says why and where.
+        LoginError: the kubeconfig is not usable; the message says why and where.
     """
-    # Whoever only imports webop, such as a test, does not log in: it takes a while to load.
+    # It is slow to load, and not everything that imports webop logs in.
     from webop.client.kubeconfig import find_kubeconfig, read_kubeconfig  # noqa: PLC0415
 
     paths = find_kubeconfig(os.environ)
@@ -73,12 +72,12 @@ def login_with_kubeconfig(**_: Any) -> ConnectionInfo | None:
 def read_service_account(folder: Path, environ: Mapping[str, str]) -> ConnectionInfo | None:
     """Read the files of a service account: ``token``, and maybe ``ca.crt`` and ``namespace``.
 
-    The server is the one of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which works
-    without DNS; by default, kubernetes.default.svc. The kubelet replaces the token long before its
-    end; the credentials expire a little before that, so that the next one is read in time.
+    The server is that of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which works without
+    DNS; by default, kubernetes.default.svc. The kubelet replaces the token long before its end. The
+    credentials expire shortly before the token does, so that the next one is read in time.
 
     Raises:
-        LoginError: a file is there and cannot be read.
+        LoginError: a file exists but cannot be read.
     """
     token = _read_text(folder / "token")
     if token is None:
@@ -99,19 +98,19 @@ def read_service_account(folder: Path, environ: Mapping[str, str]) -> Connection
 
 
 def build_absence_message() -> str:
-    """Say where credentials have been looked for when there are none, and what to do."""
+    """Return a message: where webop has looked for credentials, and what to do."""
     place = os.environ.get("KUBECONFIG") or "not set"
     return (
-        f"There is no kubeconfig (KUBECONFIG, which is {place}, or ~/.kube/config) and no service "
-        f"account of a pod. Provide one of them, or a @webop.on.login() handler."
+        f"There is no kubeconfig (KUBECONFIG is {place}, and there is no ~/.kube/config) and no "
+        f"service account of a pod. Provide one of them, or a @webop.on.login() handler."
     )
 
 
 def describe_failure(login: Login, exc: Exception) -> str:
-    """Say where a library has failed; not in its own words, which can quote the kubeconfig."""
+    """Return where a library failed; without its message, which can quote the kubeconfig."""
     place = traceback.extract_tb(exc.__traceback__)[-1]
     name = type(exc).__name__
-    return f"{login.__name__} has failed: {name} in {place.filename}, line {place.lineno}"
+    return f"{login.__name__} failed: {name} in {place.filename}, line {place.lineno}"
 
 
 def _read_text(path: Path) -> str | None:
@@ -125,10 +124,9 @@ def _read_text(path: Path) -> str | None:
 
 
 def get_default_logins() -> tuple[Login, ...]:
-    """Return what to call when the user has declared no login handlers.
+    """Return the login functions for operators without login handlers.
 
-    The installed client libraries, all of them; if there are none, a service account or
-    a kubeconfig.
+    They are those of all installed client libraries; otherwise, service account and kubeconfig.
     """
     libraries: dict[str, Login] = {"pykube": login_via_pykube, "kubernetes": login_via_client}
     if find_spec("kubernetes") is None:
@@ -140,7 +138,7 @@ def get_default_logins() -> tuple[Login, ...]:
 def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     """Log in with what pykube-ng finds; None if it is not installed.
 
-    Exec plugins are run by webop: pykube keeps their results to itself.
+    webop runs the exec plugins, because pykube does not expose their credentials.
 
     Raises:
         LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
@@ -158,7 +156,7 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             _check_kubeconfig()
             is_complete = "exec" not in config.user or bool(config.user.get("token"))
             is_complete = is_complete and not find_server_problem(config.cluster.get("server"))
-        except Exception:  # noqa: BLE001 - of the library, whatever it is
+        except Exception:  # noqa: BLE001 - any error of the library
             return _read_instead()
         logger.debug("Pykube has found a kubeconfig.")
         if not is_complete:
@@ -184,7 +182,7 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
 def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     """Log in with what the official client library finds; None if it is not installed.
 
-    The default configuration of the library is loaded by that, as if the user had done it.
+    This also loads the default configuration of the library.
 
     Raises:
         LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
@@ -199,13 +197,13 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         logger.debug("The client library has found a service account.")
     except kubernetes.config.ConfigException:
         try:
-            # By itself, the library looks where KUBECONFIG pointed to when it was imported.
+            # The library itself uses the KUBECONFIG of the time when it was imported.
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             with _silence_loaders():
                 kubernetes.config.load_kube_config(config_file=place)
             proxy_url = _check_kubeconfig()
             logger.debug("The client library has found a kubeconfig.")
-        except Exception:  # noqa: BLE001 - of the library, whatever it is
+        except Exception:  # noqa: BLE001 - any error of the library
             return _read_instead()
     config = kubernetes.client.Configuration.get_default_copy()
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
@@ -217,7 +215,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
 async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     """Log in with what the library kubernetes_asyncio finds; None if it is not installed.
 
-    The default configuration of the library is loaded by that, as if the user had done it.
+    This also loads the default configuration of the library.
 
     Raises:
         LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
@@ -237,7 +235,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
                 loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
             proxy_url = _check_kubeconfig()
             logger.debug("The async client library has found a kubeconfig.")
-        except Exception:  # noqa: BLE001 - of the library, whatever it is
+        except Exception:  # noqa: BLE001 - any error of the library
             return await asyncio.to_thread(_read_instead)
     config = kubernetes_asyncio.client.Configuration.get_default_copy()
     with _silence_loaders():
@@ -248,15 +246,15 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
 
 
 def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
-    """Do it in a thread, as the others are done."""
+    """Log in with kubernetes_asyncio, as a blocking function like the others."""
     return asyncio.run(login_via_async_client(**kwargs))
 
 
 @contextlib.contextmanager
 def _silence_loaders() -> Iterator[None]:
-    """Drop what the client libraries log of a kubeconfig: they quote it, with all secrets.
+    """Drop the log lines of client libraries about a kubeconfig: they quote it, with all secrets.
 
-    One of them uses the root logger. What is wrong is said by webop, when it reads it instead.
+    One of them uses the root logger. webop reports the errors itself when it reads the kubeconfig.
     """
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -275,7 +273,7 @@ def _silence_loaders() -> Iterator[None]:
 def _read_configuration(
     config: Any, headers: list[str | None], expiry: dt.datetime | None, proxy_url: str | None
 ) -> ConnectionInfo:
-    """Return what a client library has in its configuration."""
+    """Return the credentials in the configuration of a client library."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
     info = ConnectionInfo(
         server=config.host,
@@ -290,7 +288,7 @@ def _read_configuration(
         proxy_url=proxy_url,
         expiration=choose_earliest(expiry, _detect_expiration(token, config.cert_file)),
     )
-    # What goes wrong with exec plugins, the library only logs, and goes on as nobody.
+    # If an exec plugin fails, the library only logs it, and continues without credentials.
     is_nobody = not (info.authorization or info.certificate_path)
     if is_nobody or find_server_problem(info.server):
         return login_with_kubeconfig() or info
@@ -298,10 +296,10 @@ def _read_configuration(
 
 
 def _check_kubeconfig() -> str | None:
-    """Refuse what the libraries ignore, or take for something else; return the URL of the proxy.
+    """Refuse what the libraries ignore or misinterpret; return the URL of the proxy.
 
     Raises:
-        LoginError: says what it is.
+        LoginError: the kubeconfig has such a field.
     """
     from webop.client.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
 
@@ -310,7 +308,7 @@ def _check_kubeconfig() -> str | None:
 
 
 def _read_instead() -> ConnectionInfo:
-    """Read the kubeconfig that a library has failed with, or say what is wrong with it."""
+    """Read the kubeconfig that a library failed to read, or raise an error that explains it."""
     info = login_with_kubeconfig()
     if info is None:
         raise LoginError(build_absence_message(), kind=ABSENCE) from None
@@ -324,7 +322,7 @@ def _detect_expiration(token: str | None, certificate_path: str | None) -> dt.da
 
 
 def _detect_plugin_expiration(config: Any) -> dt.datetime | None:
-    """Return what an exec plugin has said; the library keeps it where it refreshes the token."""
+    """Return the expiration from an exec plugin, which the library keeps in its refresh hook."""
     hook = getattr(config, "refresh_api_key_hook", None)
     if not inspect.isfunction(hook):
         return None
@@ -333,7 +331,7 @@ def _detect_plugin_expiration(config: Any) -> dt.datetime | None:
 
 
 def _keep_future(expiry: object) -> dt.datetime | None:
-    """Return the expiration, if there is one in the future."""
+    """Return the expiration if it is in the future; None otherwise."""
     if not isinstance(expiry, dt.datetime):
         return None
     expiry = expiry if expiry.tzinfo else expiry.replace(tzinfo=dt.UTC)

@@ -1,6 +1,6 @@
-"""One object, as it is and as it becomes: for whoever waits for something of it.
+"""The watch of one object, for callers that wait until it meets a condition.
 
-Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` looks at each state.
+Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` checks each state.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _TRANSIENT = (
 
 
 async def follow(
-    client: Client, resource: Resource, namespace: str | None, name: str, *, lane: str
+    client: Client, resource: Resource, namespace: str | None, name: str, *, queue: str
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Yield the states of one object, beginning with the present one; None while it is absent.
+    """Yield the states of one object, beginning with the current one; None while it is absent.
 
-    States in between can be left out. Streams that end or break are opened anew.
+    Intermediate states can be missing. Streams that end or break are opened again.
 
     Raises:
         APIError: the object cannot be read or watched.
@@ -62,7 +62,7 @@ async def follow(
     while True:
         pause: float | None = 0.0
         try:
-            listed = client.list_pages(resource, namespace, selection=selection, lane=lane)
+            listed = client.list_pages(resource, namespace, selection=selection, queue=queue)
             page = [page async for page in listed][-1]
             yield page.items[0] if page.items else None
             limits = StreamLimits(client.options.connect_timeout, silence=_SILENCE)
@@ -76,14 +76,14 @@ async def follow(
                             yield None if kind == "DELETED" else raw
         except _TRANSIENT as exc:
             pause = choose_pause(backoff, exc)
-            logger.debug("%s. Reading %s anew in %g s.", exc, attempt, pause)
+            logger.debug("%s. Retrying %s in %g s.", exc, attempt, pause)
         else:
             pause = backoff.next()  # a server that ends each stream at once must not be flooded
         await asyncio.sleep(pause or 0)
 
 
 def meets(obj: dict[str, Any], wish: str) -> bool:
-    """Tell whether the condition of a name, such as "Ready" or "Ready=False", holds."""
+    """Return whether a condition in the status holds, such as "Ready" or "Ready=False"."""
     name, _, status = wish.partition("=")
     condition = find_condition(obj, name) or {}
     expected = (status or "True").lower()
@@ -91,13 +91,13 @@ def meets(obj: dict[str, Any], wish: str) -> bool:
 
 
 def describe(obj: dict[str, Any] | None, wish: str) -> str:
-    """Say how far an object is from what is waited for."""
+    """Return a text: the current state of an object with regard to a condition."""
     if obj is None:
-        return "there is no such object"
+        return "the object does not exist"
     condition = find_condition(obj, wish.partition("=")[0])
     if condition is None:
         version = obj["metadata"].get("resourceVersion")
         return f"the last state seen has the resource version {version}"
     why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-    age = ", about a former generation" if is_outdated(obj, condition) else ""
+    age = ", for an older generation" if is_outdated(obj, condition) else ""
     return f"the condition is {condition.get('status')}{age} ({why})"

@@ -1,8 +1,8 @@
 """The client of handlers and scripts: objects by the names of their kinds.
 
-Place in the flow: handlers get it as ``client`` (:mod:`webop.handling.execute`); what it sends goes
-through :class:`webop.client.api.Client`, with the credentials, connections, retries and time-outs
-of the operator, but in a lane of its own.
+Place in the flow: handlers get it as ``client`` (:mod:`webop.handling.execute`). It sends requests
+through :class:`webop.client.api.Client`, with the credentials, connections, retries and timeouts of
+the operator, but in a separate queue.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
 # At most 16 requests of handlers are in flight (webop.client.request_limits). Requests of reviews
-# do not wait for them: the API server may need the answers of these reviews before it answers them.
-_LANE, _LANE_OF_REVIEWS = "handlers", "reviews"
+# have a separate queue: the API server may need their reviews before it responds to handlers.
+_QUEUE, _REVIEW_QUEUE = "handlers", "reviews"
 
 
 class _Target(NamedTuple):
-    """What a request is about."""
+    """The object of a request."""
 
     kind: KindName | Selector
     namespace: str | None
@@ -59,11 +59,11 @@ class DeleteOptions(TypedDict, total=False):
     """How an object is deleted (Kubernetes API, meta/v1 DeleteOptions).
 
     Attributes:
-        propagation: what becomes of the objects that it owns: "Background", "Foreground" (they go
-            first), or "Orphan" (they stay).
-        grace_period: seconds for pods to end.
-        uid: delete only this very object, not another one of its name (409).
-        resource_version: delete it only if it has not changed (409).
+        propagation: how the objects that it owns are deleted: "Background" (after it),
+            "Foreground" (before it), or "Orphan" (not at all).
+        grace_period: how long pods have to end, in seconds.
+        uid: delete the object only if it has this uid (otherwise 409).
+        resource_version: delete the object only if it has this version (otherwise 409).
     """
 
     propagation: Literal["Background", "Foreground", "Orphan"]
@@ -80,30 +80,30 @@ class AsyncClient:
         pod = await client.get("pods", "web-0", namespace="default")
         await client.patch("deployments", "web", {"spec": {"replicas": 3}}, namespace="default")
 
-    Kinds are named as in decorators: "pods", "Pod", "po", "deployments.apps",
-    "apps/v1/deployments", ("apps", "v1", "deployments"), or the argument ``resource`` of a handler.
-    Subresources are such as "status" or "scale".
+    Name kinds as in decorators: "pods", "Pod", "po", "deployments.apps", "apps/v1/deployments",
+    ("apps", "v1", "deployments"), or pass the argument ``resource`` of a handler. Subresources are
+    names such as "status" or "scale".
 
     Guarantees:
-        - Network errors, 5xx, and 429 with a pause are retried as ``settings.networking`` says.
-        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait for their
-          turn.
-        - In reviews of dry runs, nothing is stored: the API server is asked for a dry run, too.
+        - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
+          ``settings.networking``.
+        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait.
+        - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
     All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
     API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
     credentials, ``webop.ConfigurationError`` if several kinds have the name, and TypeError or
-    ValueError for arguments of which no request can be made.
+    ValueError for invalid arguments.
 
     Caveats:
-        A request that is retried can have been done by the first attempt, the answer lost: a
-        creation can end in a conflict with itself.
+        The first attempt can have succeeded although its response was lost. So a retried creation
+        can conflict with itself.
 
     Attributes:
-        lane: with which other requests its own share a limit.
+        queue: the queue of its requests; they share a limit.
         is_dry: whether it is for the review of a dry run.
 
-    Before each use, ``on_use`` is called, so that an operator logs in only if there is need.
+    It calls ``on_use`` before each request, so that an operator logs in only when necessary.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AsyncClient:
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reviewing: dict[bool, AsyncClient] = {}
-        self.lane = _LANE
+        self.queue = _QUEUE
         self.is_dry = False
 
     def enter(self) -> None:
@@ -128,15 +128,15 @@ class AsyncClient:
         current_client.set(self)
 
     def enter_review(self, *, is_dry: bool) -> None:
-        """Have the handlers of a review find the client that is for reviews."""
+        """Make the client for reviews the client of the current context."""
         if (client := self._reviewing.get(is_dry)) is None:
             client = self._reviewing[is_dry] = copy.copy(self)
-            client.lane, client.is_dry = _LANE_OF_REVIEWS, is_dry
+            client.queue, client.is_dry = _REVIEW_QUEUE, is_dry
         client.enter()
 
     @property
     def sync(self) -> SyncClient:
-        """The same for functions that run in threads."""
+        """The client with the same methods for functions that run in threads."""
         from webop.client.sync import SyncClient  # noqa: PLC0415 - it is made of this class
 
         return SyncClient(self, self._loop or asyncio.get_running_loop())
@@ -149,10 +149,10 @@ class AsyncClient:
         namespace: str | None = None,
         subresource: str | None = None,
     ) -> Obj:
-        """Read an object, or a subresource of it.
+        """Read an object, or its subresource.
 
         Raises:
-            APINotFoundError: there is none.
+            APINotFoundError: the object does not exist.
         """
         return await self._send("GET", _Target(kind, namespace, name, subresource))
 
@@ -164,10 +164,10 @@ class AsyncClient:
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
     ) -> Objs:
-        """Read all objects, or those that match; in pages of 500, which make one list.
+        """Read all objects, or those that match; in pages of 500, which form one list.
 
-        Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``; only some
-        fields of a kind can be selected. Without a namespace, the whole cluster is read.
+        Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``. Kubernetes
+        supports only some fields of a kind. Without a namespace, the whole cluster is read.
         """
         resource = await self._find(kind, namespace)
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
@@ -175,14 +175,14 @@ class AsyncClient:
 
         async def read(limit: int) -> Objs:
             pages = self._requests.list_pages(
-                resource, namespace, limit, selection=selection, lane=self.lane
+                resource, namespace, limit, selection=selection, queue=self.queue
             )
             return [strip_object(item) async for page in pages for item in page.items]
 
         with self._noticing_absence():
             try:
                 return await read(PAGE_SIZE)
-            except APIGoneError:  # the pages have expired meanwhile: all of them at once
+            except APIGoneError:  # the pages have expired: read everything at once
                 return await read(0)
 
     async def create(
@@ -196,12 +196,12 @@ class AsyncClient:
     ) -> Obj:
         """Create an object, and return it as it is in the cluster.
 
-        The kind, name and subresource are those of an object that is there already: an eviction is
-        ``create(eviction, kind="pods", name="web-0", subresource="eviction")``. The namespace is by
-        default as the metadata says.
+        Pass the kind, name and subresource only to create a subresource of an existing object:
+        ``create(eviction, kind="pods", name="web-0", subresource="eviction")``. The default
+        namespace is that of the metadata.
 
         Raises:
-            APIConflictError: there is an object of this name.
+            APIConflictError: an object of this name exists.
         """
         place = namespace or _get(body, "namespace")
         target = _Target(kind or _select(body), place, name, subresource)
@@ -216,25 +216,25 @@ class AsyncClient:
         field_manager: str | None = None,
         force: bool = False,
     ) -> Obj:
-        """Have an object be as it is given, created if there is none (server-side apply).
+        """Set fields of an object, or create it if it does not exist (server-side apply).
 
-        Fields that are applied belong to the field manager. Those that the same manager has applied
-        before, and leaves out now, are removed. All others stay as they are.
+        Applied fields belong to the field manager. Fields that the same manager applied before and
+        leaves out now are removed. All other fields stay.
 
         Args:
-            body: the object with its apiVersion, kind, name, and the fields that matter.
-            namespace: where; by default, as its metadata says.
+            body: the object with its apiVersion, kind, name, and the fields to set.
+            namespace: its namespace; by default, that of the metadata.
             subresource: such as "status".
-            field_manager: by default ``settings.networking.field_manager``; parts of one object
-                that are applied apart from each other need managers of their own.
-            force: take over fields that belong to others.
+            field_manager: by default ``settings.networking.field_manager``. If you apply different
+                parts of one object separately, use a different manager for each part.
+            force: take over fields of other managers.
 
         Raises:
-            APIConflictError: fields belong to others, and would be changed; says which and whose.
+            APIConflictError: fields of other managers would change; the message names both.
         """
         name, place = _get(body, "name"), namespace or _get(body, "namespace")
         if not name:
-            raise ValueError("What is applied needs a name: metadata.name.")
+            raise ValueError("apply() needs a name in metadata.name.")
         params = {"force": "true" if force else "false"}
         if field_manager is not None:
             params["fieldManager"] = field_manager
@@ -250,13 +250,13 @@ class AsyncClient:
         namespace: str | None = None,
         subresource: str | None = None,
     ) -> Obj:
-        """Change an object, and return it as it is then.
+        """Change an object, and return its new state.
 
-        A mapping is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
+        A mapping is a merge patch (RFC 7396), a list is a JSON patch (RFC 6902).
 
         Raises:
-            APINotFoundError: there is no such object.
-            APIUnprocessableError: a test of a JSON patch does not hold, or the result is not valid.
+            APINotFoundError: the object does not exist.
+            APIUnprocessableError: a test of a JSON patch fails, or the result is not valid.
         """
         is_merge = isinstance(patch, Mapping)
         body = patch if is_merge else list(patch)
@@ -273,13 +273,13 @@ class AsyncClient:
         missing_ok: bool = False,
         **options: Unpack[DeleteOptions],
     ) -> None:
-        """Ask for the deletion of an object; it is gone when its finalizers are (`wait_gone`).
+        """Request the deletion of an object. It exists until its finalizers are removed.
 
-        With ``missing_ok``, it is fine that there is no such object.
+        Use ``wait_gone`` to wait for that. With ``missing_ok``, the object need not exist.
 
         Raises:
-            APINotFoundError: there is no such object, and that is not fine.
-            APIConflictError: it is not as ``uid`` or ``resource_version`` say.
+            APINotFoundError: the object does not exist, without ``missing_ok``.
+            APIConflictError: it has another ``uid`` or ``resource_version``.
         """
         if unknown := options.keys() - DeleteOptions.__annotations__.keys():
             raise TypeError(f"delete() has no option {', '.join(sorted(unknown))}.")
@@ -310,14 +310,14 @@ class AsyncClient:
         namespace: str | None = None,
         timeout: float | None = 60.0,
     ) -> Obj:
-        """Wait until an object is as it should be, and return it; it need not be there yet.
+        """Wait until an object meets a condition, and return it. It need not exist yet.
 
-        The condition is the type of one in the status, such as "Ready" or "Ready=False"; or a
-        function that is called with the object, and returns something true. Without a timeout
-        (None), there is no limit.
+        The condition is the type of a condition in the status, such as "Ready" or "Ready=False"; or
+        a function that gets the object and returns something true. The timeout is in seconds; None
+        means no limit.
 
         Raises:
-            APITimeoutError: it is not so in time; says how it is.
+            APITimeoutError: the timeout has expired; the message has the last known state.
         """
 
         def holds(obj: Obj | None) -> object:
@@ -343,10 +343,10 @@ class AsyncClient:
         namespace: str | None = None,
         timeout: float | None = 60.0,
     ) -> None:
-        """Wait until there is no such object.
+        """Wait until an object does not exist. The timeout is in seconds; None means no limit.
 
         Raises:
-            APITimeoutError: it is there after so many seconds.
+            APITimeoutError: the timeout has expired.
         """
         await self._wait(kind, name, namespace, timeout, lambda obj: obj is None, "gone")
 
@@ -366,7 +366,7 @@ class AsyncClient:
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                states = follow(self._requests, resource, namespace, name, lane=self.lane)
+                states = follow(self._requests, resource, namespace, name, queue=self.queue)
                 async with aclosing(states):
                     with self._noticing_absence():
                         async for state in states:
@@ -377,32 +377,33 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = describe(obj, wish) if is_known else "the API server has not answered"
+        how = describe(obj, wish) if is_known else "the API server did not respond"
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     async def _find(
         self, kind: KindName | Selector, namespace: str | None, *names: str | None
     ) -> Resource:
-        """Return the resource of a kind; have the operator log in.
+        """Return the resource of a kind; let the operator log in.
 
         Raises:
-            LoginError: it is a login handler that asks.
-            RuntimeError: it is asked in another event loop than that of its connections.
-            ValueError: with such a name, the path would not be that of an object.
+            LoginError: the caller is a login handler.
+            RuntimeError: the caller runs in another event loop than the connections.
+            ValueError: a name would change the path of the request.
         """
         if login_is_over.get() is not None:
             raise LoginError(
-                "A login handler cannot use the client, which needs the credentials of the login."
+                "A login handler cannot use the client: the client needs the credentials that the "
+                "login handler returns."
             )
         if self._loop not in (None, asyncio.get_running_loop()):
-            raise RuntimeError("This client is for another event loop: use client.sync in threads.")
+            raise RuntimeError(
+                "This client belongs to another event loop. In threads, use client.sync."
+            )
         self._on_use()
         resource = await self._kinds.find(kind)
         for part in (*(() if namespace is None else (namespace,)), *names):
             if not isinstance(part, str) or part in {"", ".", ".."} or {"/", "%"} & set(part):
-                raise ValueError(
-                    f"No object of {resource.name} has the name or namespace {part!r}."
-                )
+                raise ValueError(f"{part!r} is not a valid name or namespace for {resource.name}.")
         return resource
 
     async def _send(
@@ -419,7 +420,7 @@ class AsyncClient:
         resource = await self._find(kind, namespace, *(() if is_new else (name,)))
         if resource.namespaced and namespace is None:
             text = f"{resource.name} {name or ''}".rstrip()
-            raise ValueError(f"{text} is in a namespace: say which one by namespace=.")
+            raise ValueError(f"{text} is in a namespace: pass it as namespace=.")
         query = dict(params or {})
         if method in ("POST", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
@@ -427,13 +428,13 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, lane=self.lane)
+        call = Call(method, path, query or None, content, content_type, queue=self.queue)
         with self._noticing_absence():
             return strip_object(await self._requests.perform(call))
 
     @contextmanager
     def _noticing_absence(self) -> Iterator[None]:
-        """Ask for the kinds anew if it is not an object that is absent, but its kind."""
+        """Discover the kinds again if the missing thing is the kind, not the object."""
         try:
             yield
         except APINotFoundError as exc:
@@ -443,7 +444,7 @@ class AsyncClient:
 
 
 def _select(body: Mapping[str, Any]) -> Selector:
-    """Return what selects the kind of an object."""
+    """Return the selector of the kind of an object."""
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         raise TypeError("The object must have apiVersion and kind.")

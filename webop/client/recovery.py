@@ -1,6 +1,6 @@
-"""How a watch is going, and what it does about failures: how long it pauses, where it begins.
+"""The status of a watch, and its recovery from failures: how long to pause, where to continue.
 
-Place in the flow: :mod:`webop.client.watch` tells it each failure, and each proof of health.
+Place in the flow: :mod:`webop.client.watch` reports each failure and each success to it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from webop.errors import (
 
 logger = logging.getLogger(__name__)
 
-# Seconds. The pauses after failures, each by up to a third longer or shorter: from 0.8 to 30.
+# Seconds. The pauses after failures, each up to a third longer or shorter: from 0.8 to 30.
 _BACKOFFS = (1.2, 2.4, 4.8, 9.6, 19.2, 22.5)
 _JITTER = 1 / 3
 _BACKOFF_LIMIT = 30.0
 
-# After so many failures in a row of a server that does answer, the resource version itself is
-# suspected: after a restore of etcd from a backup, for example, no event ever comes after it.
+# After so many failures in a row of a server that responds, the resource version may be the reason:
+# after a restore of etcd from a backup, for example, no event ever follows it.
 _DOUBTS_LIMIT = 3
 
 _NO_DOUBT = (
@@ -43,24 +43,24 @@ _NO_DOUBT = (
     LoginError,
 )
 
-# Answers of those between here and the API server, or of one that is not ready.
+# The statuses of proxies, or of an API server that is not ready.
 _AWAY = frozenset({502, 503})
 
 
 class WatchOptions(Protocol):
-    """What a watch needs to know, in seconds; ``settings.watching`` satisfies it. Read live."""
+    """The settings of a watch, in seconds, such as ``settings.watching``. Changes take effect."""
 
-    server_timeout: float | None  # after how long the server is asked to end each stream
+    server_timeout: float | None  # after how long the server should end each stream
     client_timeout: float | None  # after how long the client ends each stream itself
     connect_timeout: float | None  # for the TCP handshake; by default, as for other requests
-    reconnect_backoff: float  # the pause between two streams when nothing is wrong
-    inactivity_timeout: float | None  # after how much silence the connection is considered dead
-    streaming_list: bool  # whether existing objects are asked for by streaming lists, if possible
+    reconnect_backoff: float  # the pause between two streams without a failure
+    inactivity_timeout: float | None  # after how long without data the connection counts as dead
+    streaming_list: bool  # whether to list objects by streaming lists, if possible
     managed_fields: bool  # whether ``metadata.managedFields`` are kept in the objects
 
 
 class State(enum.Enum):
-    """What a watch does at the moment."""
+    """The state of a watch."""
 
     EMPTY = "empty"
     LISTING = "listing"
@@ -69,17 +69,17 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class WatchStatus:
-    """How a watch is doing: written by the watch, read by probes and metrics."""
+    """The status of a watch: written by the watch, read by probes and metrics."""
 
     state: State = State.EMPTY
-    is_connected: bool = False  # its stream is open now; in between and in outages, it is not
-    failures: int = 0  # in a row, up to the last event or bookmark (one comes each minute)
-    error: str = ""  # the last one of them, in words
+    is_connected: bool = False  # whether a stream is open now
+    failures: int = 0  # in a row, since the last event or bookmark (one each minute)
+    error: str = ""  # the message of the last failure
     version: str = ""  # the resource version reached; empty until the first listing ends
 
 
 class Recovery:
-    """The memory of the failures of one watch, up to the next proof of health."""
+    """The failures of one watch since its last success."""
 
     def __init__(self, attempt: Attempt, options: WatchOptions, status: WatchStatus) -> None:
         self._attempt = attempt
@@ -91,7 +91,7 @@ class Recovery:
         self.pause = 0.0  # how long to wait now, in seconds
 
     def heal(self) -> None:
-        """Take note that all is well: forget the failures."""
+        """Note a success: forget the failures."""
         if self._status.error:
             logger.info("Back to normal: %s.", self._attempt)
         self._is_gone = False
@@ -101,18 +101,18 @@ class Recovery:
         self._status.error = ""
 
     def fail(self, exc: Exception, duration: float) -> None:
-        """Take note of a failure of a stream (after so many seconds) or of a listing."""
+        """Note a failure of a stream (after so many seconds) or of a listing."""
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
-            self.heal()  # it was fine in between, although nothing happened
+            self.heal()  # it worked in between, although there were no events
         self.pause = choose_pause(self._backoff, exc, limit=_BACKOFF_LIMIT) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
-            self.pause = self._options.reconnect_backoff  # the server is fine: list anew at once
+            self.pause = self._options.reconnect_backoff  # the server is fine: list again at once
         elif isinstance(exc, APIUnauthorizedError | LoginError) or (
             isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
         ):
-            # Without credentials, it is the login that pauses, for all. A silence is long enough
-            # by itself. Where no bookmarks come, it only means that nothing happens. A longer
-            # pause would only delay the next events.
+            # Without credentials, the login pauses for all requests. The time without data is long
+            # enough already; without bookmarks, it only means that there were no events. A longer
+            # pause would delay the next events.
             self.pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
         is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
@@ -130,8 +130,8 @@ class Recovery:
             silence = self._options.inactivity_timeout
             message = f"Cannot {self._attempt}: the server has been silent for {silence} s"
         elif isinstance(exc, LoginError):
-            message = f"Cannot {self._attempt}: no credentials. {exc.kind}"  # probes tell it, too
-        how = "continuing" if self._status.state is State.WATCHING else "listing anew"
+            message = f"Cannot {self._attempt}: no credentials. {exc.kind}"  # probes show it, too
+        how = "continuing" if self._status.state is State.WATCHING else "listing again"
         is_known = isinstance(exc, WebopError | TimeoutError)
         is_usual = isinstance(exc, APIGoneError | TimeoutError | APIConnectionError)
         level = logging.INFO if is_usual and self._status.failures == 1 else logging.WARNING

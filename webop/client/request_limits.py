@@ -1,8 +1,8 @@
-"""RequestLimits: how many requests about the objects of one kind are sent at once.
+"""RequestLimits: how many requests about the objects of one kind are in flight at once.
 
-Place in the flow: :meth:`webop.client.api.Client.perform` sends a call that names a lane only when
-the lane has room. Calls without a lane (Leases, peering, discovery, logins, Events, lists) never
-wait, so that no burst of objects can delay what keeps the operator alive.
+Place in the flow: :meth:`webop.client.api.Client.perform` asks for a slot before it sends a request
+that names a queue. Requests without a queue (Leases, peering, discovery, logins, Events, lists)
+never wait, so that a burst of objects cannot delay what keeps the operator alive.
 """
 
 from __future__ import annotations
@@ -14,73 +14,76 @@ from collections import Counter, deque
 from webop.counters import Timings
 
 # Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
-_LANE_LIMIT = 16
+_QUEUE_LIMIT = 16
 
-# With so many requests in all, each lane gets no more than its share. A kind that hangs keeps 16
-# connections at most, and kinds that come later are served all the same.
+# From this total on, each queue gets only its share: a kind whose requests hang occupies at most
+# 16 connections, and kinds that come later are still served.
 _TOTAL_LIMIT = 64
 _SHARE = 4
 
 
 class RequestLimits:
-    """The places for requests, by lane.
+    """The slots for requests, by queue. The requests of one queue share a limit.
 
     Guarantees:
-        - A lane has at most 16 requests in flight; at most 4 if all lanes have 64 or more together.
-        - The requests of a lane are sent in the order in which they came.
-        - When a place becomes free, the lane with the fewest requests in flight gets it.
-        - A request that is cancelled while it waits takes no place.
+        - A queue has at most 16 requests in flight; at most 4 if all queues together have 64 or
+          more.
+        - The requests of a queue are sent in the order in which they arrived.
+        - A slot that becomes free goes to the queue with the fewest requests in flight.
+        - A request that is cancelled while it waits takes no slot.
 
     Attributes:
-        active: how many requests are in flight, by lane.
+        active: how many requests are in flight, by queue.
     """
 
     def __init__(self, waits: Timings) -> None:
         self._total = 0
         self._waits = waits
         self.active: Counter[str] = Counter()
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    def take(self, lane: str) -> bool:
-        """Take a place if the lane has room; tell whether it had."""
-        active = self.active[lane]
-        if active >= (_SHARE if self._total >= _TOTAL_LIMIT else _LANE_LIMIT):
+    def try_acquire(self, queue: str) -> bool:
+        """Acquire a slot if one is free; return whether that succeeded."""
+        active = self.active[queue]
+        if active >= (_SHARE if self._total >= _TOTAL_LIMIT else _QUEUE_LIMIT):
             return False
-        self.active[lane] = active + 1
+        self.active[queue] = active + 1
         self._total += 1
         return True
 
-    async def wait(self, lane: str) -> None:
-        """Wait for a place, and take it."""
-        place = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(lane, deque()).append(place)
+    async def acquire(self, queue: str) -> None:
+        """Wait for a slot, and acquire it."""
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(queue, deque()).append(slot)
         began = time.monotonic()
         try:
-            await place
-            self._waits.add(time.monotonic() - began, lane)
+            await slot
+            self._waits.add(time.monotonic() - began, queue)
         except asyncio.CancelledError:
-            if not place.cancelled():
-                self.leave(lane)
+            if not slot.cancelled():
+                self.release(queue)
             raise
 
     def count_waiting(self) -> dict[str, int]:
-        """Return how many requests wait, by lane."""
-        return {lane: sum(not item.done() for item in q) for lane, q in self._queues.items()}
+        """Return how many requests wait, by queue."""
+        return {
+            queue: sum(not slot.done() for slot in slots) for queue, slots in self._waiting.items()
+        }
 
-    def leave(self, lane: str) -> None:
-        """Give a place back: to the first of those who wait in the least busy lane with room."""
+    def release(self, queue: str) -> None:
+        """Release a slot: to the first request in the least busy queue that may send one more."""
         self._total -= 1
-        self.active[lane] -= 1
-        if not self._queues:
+        self.active[queue] -= 1
+        if not self._waiting:
             return
-        for waiting in sorted(self._queues, key=self.active.__getitem__):
-            queue = self._queues[waiting]
-            while queue and queue[0].done():
-                queue.popleft()  # it was cancelled
-            has_place = bool(queue) and self.take(waiting)
-            if has_place:
-                queue.popleft().set_result(None)
-            if not queue:
-                del self._queues[waiting]
-            if has_place:
+        for candidate in sorted(self._waiting, key=self.active.__getitem__):
+            slots = self._waiting[candidate]
+            while slots and slots[0].done():
+                slots.popleft()  # its request was cancelled
+            has_slot = bool(slots) and self.try_acquire(candidate)
+            if has_slot:
+                slots.popleft().set_result(None)
+            if not slots:
+                del self._waiting[candidate]
+            if has_slot:
                 break

@@ -1,4 +1,4 @@
-"""Pools of connections: one per credentials, opened with the first use, closed after the last.
+"""Sessions: the connections of each credentials, opened at the first use, closed after the last.
 
 Place in the flow: between the :class:`~webop.client.credentials.Vault` and the transports.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from webop.client.requests import Call
     from webop.client.transport import TransportFactory
 
-# Seconds. A server that starts, or an authentication webhook that stumbles, refuses good
-# credentials for a moment. Only a request that is sent later than this can confirm a 401.
+# Seconds. A starting server, or a failing authentication webhook, can refuse good credentials for a
+# moment. Only a request that is sent later than this can confirm a 401.
 FORGIVENESS = 0.3
 
 
@@ -36,9 +36,9 @@ def _get_time() -> float:
 
 
 class NetworkOptions(Protocol):
-    """What the client needs to know; read at each call, so that live changes count.
+    """The settings of the client, such as ``settings.networking``. Changes take effect.
 
-    All times are in seconds; None means no limit. ``settings.networking`` satisfies it.
+    All times are in seconds; None means no limit.
     """
 
     request_timeout: float | None  # the limit for a whole regular request with its response
@@ -46,21 +46,21 @@ class NetworkOptions(Protocol):
 
     @property
     def error_backoffs(self) -> float | Iterable[float]:
-        """The pauses between the attempts: one attempt more than pauses."""
+        """The pauses between the attempts; there is one attempt more than pauses."""
 
     enforce_retry_after: bool  # whether the server's pause counts also when it is a shorter one
     trust_env: bool  # whether new connections take proxies from the environment
 
 
 class Session:
-    """The connections of some credentials, and what the API server thinks of these.
+    """The connections of some credentials, and whether the API server accepts these.
 
     Attributes:
         info: the credentials.
         transport: the connections.
         users: how many requests and streams are using it.
-        is_refused: whether two requests in a row have got a 401, the second one later than
-            :data:`FORGIVENESS` after the first one, and none another answer in between.
+        is_refused: whether two requests got a 401, the second one at least :data:`FORGIVENESS`
+            after the first one, with no other response in between.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Session:
         self.transport = transport
         self._authorization = info.authorization
         url = urlsplit(info.server)
-        # A user in the URL is for the transport.
+        # The transport sends the user of the URL, if there is one.
         if self._authorization is None and trusts_env and url.username is None:
             self._authorization = _read_netrc(url.hostname or "")
         self.users = 0
@@ -79,12 +79,12 @@ class Session:
         self._base = url.path.rstrip("/")
         self._address, self._port = url.hostname, url.port
         self._headers: dict[tuple[str, str | None], bytes] = {}
-        # Since when nothing but 401 (and 5xx, of those in between) has come, by the loop's clock;
-        # infinity for "no answer yet", None if the last answer was another one.
+        # The time (of the event loop) since when all responses were 401 (or 5xx, maybe of proxies);
+        # infinity before the first response, None if the last response was another one.
         self._doubted_since: float | None = math.inf
 
     async def send(self, call: Call, connect_timeout: float | None) -> Response:
-        """Send a request; take note of whether the API server accepts the credentials."""
+        """Send a request; note whether the API server accepts the credentials."""
         since = self._doubted_since
         is_decisive = since is not None and _get_time() - since >= FORGIVENESS
         target = self._base + call.path
@@ -92,22 +92,22 @@ class Session:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
-        answer = await self.transport.send(
+        response = await self.transport.send(
             Request(call.method, target, headers, call.content, connect_timeout)
         )
-        if answer.status == 401:
+        if response.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()
             elif is_decisive and since == self._doubted_since:
                 self.is_refused = True
-        elif self._doubted_since is not None and answer.status < 500:
+        elif self._doubted_since is not None and response.status < 500:
             self._doubted_since = None
             self.is_refused = False
             self._vault.confirm()
-        return answer
+        return response
 
     def describe(self, call: Call) -> Description:
-        """Say what a request is, for traces, by the conventions of OpenTelemetry for HTTP."""
+        """Describe a request for traces, by the conventions of OpenTelemetry for HTTP."""
         attempt = call.attempt
         attributes = {
             "http.request.method": call.method,
@@ -152,10 +152,10 @@ def _read_netrc(host: str) -> str | None:
 
 
 def _check(info: ConnectionInfo) -> None:
-    """Refuse what no request can be made with.
+    """Refuse credentials that cannot be used for a request.
 
     Raises:
-        LoginError: says what it is.
+        LoginError: a field is invalid; the message says which one.
     """
     if problem := find_server_problem(info.server):
         message = f"The server {quote_url(info.server)} {problem}"
@@ -184,23 +184,25 @@ class SessionPool:
         self._is_closed = False
 
     async def acquire(self, last: Session | None = None) -> Session:
-        """Take valid credentials with their connections; wait for them if there are none.
+        """Return a session with valid credentials; wait for credentials if there are none.
 
         Args:
-            last: what to take again if its credentials are still valid.
+            last: the session to use again if its credentials are still valid.
 
         Raises:
-            LoginError: there are no credentials, or they are not usable; or all is over.
+            LoginError: there are no usable credentials, or the pool is closed.
         """
         if self._is_closed:
-            raise LoginError("The client is closed: its operator, or its block, has ended.")
+            raise LoginError(
+                "The client is closed: its operator, or its `async with` block, has ended."
+            )
         if last is not None and last.info in self._vault:
             last.users += 1
             return last
         info, is_new = await self._vault.get(), False
         while (session := self._sessions.get(id(info))) is None:
             info, is_new = await self._open(info), True
-        session.users += 1  # at once: nobody must close it as unused
+        session.users += 1  # before any await, so that it is not closed as unused
         if is_new:
             try:
                 await self._close_outdated()
@@ -210,20 +212,20 @@ class SessionPool:
         return session
 
     async def release(self, session: Session) -> None:
-        """Give a session back: each one that was acquired, exactly once."""
+        """Release a session; exactly once for each call of :meth:`acquire`."""
         session.users -= 1
         if not session.users and session.info not in self._vault:
             await self._close_outdated()
 
     async def aclose(self) -> None:
-        """Close all connections, those in use included."""
+        """Close all connections, including those in use."""
         self._is_closed = True
-        async with contextlib.AsyncExitStack() as stack:  # also if it is cancelled in between
+        async with contextlib.AsyncExitStack() as stack:  # even if this is cancelled
             while self._sessions:
                 stack.push_async_callback(self._sessions.popitem()[1].transport.aclose)
 
     async def _open(self, info: ConnectionInfo) -> ConnectionInfo:
-        """Open a session for credentials; if these are not even readable, return the next ones."""
+        """Open a session for credentials; if they are not usable, return the next ones."""
         try:
             _check(info)
             trusts_env = info.trust_env or self.options.trust_env
@@ -234,9 +236,9 @@ class SessionPool:
         return info
 
     async def _close_outdated(self) -> None:
-        """Close what nobody uses, and nobody will: the credentials are not valid any more."""
+        """Close unused sessions whose credentials are no longer valid."""
         for key, session in list(self._sessions.items()):
             is_outdated = not session.users and session.info not in self._vault
-            # While one pool is being closed, somebody else can have come here for the next one.
+            # While one transport is being closed, another task can close the next one.
             if is_outdated and self._sessions.pop(key, None) is not None:
                 await session.transport.aclose()

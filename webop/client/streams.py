@@ -1,4 +1,4 @@
-"""Streams of lines out of an HTTP response, with limits on silence and on the whole time.
+"""Streams of lines from an HTTP response, with limits on the idle time and on the whole time.
 
 Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsing of watch events.
 """
@@ -29,8 +29,8 @@ class StreamLimits(NamedTuple):
 
     Attributes:
         connect: for the TCP handshake.
-        silence: for the time until the next piece of data comes, whatever it is.
-        total: for all of it.
+        silence: for the time until the next data of any kind.
+        total: for the whole stream.
     """
 
     connect: float | None = None
@@ -39,7 +39,7 @@ class StreamLimits(NamedTuple):
 
 
 class Deadlines:
-    """The moments until which something has to come on a stream that begins now."""
+    """The deadlines of a stream that begins now: for the next data, and for the whole stream."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._now = asyncio.get_running_loop().time
@@ -48,7 +48,7 @@ class Deadlines:
 
     @property
     def is_over(self) -> bool:
-        """Whether the total time is over, which is no error."""
+        """Whether the total time is over, which is not an error."""
         return self._end is not None and self._now() >= self._end
 
     def limit(self) -> asyncio.Timeout:
@@ -62,20 +62,20 @@ class Deadlines:
 class LineStream:
     """Iterates over batches of lines: all complete lines of each piece of data.
 
-    The lines are without their ends; what comes after the last end is a line too. A line can be
-    longer than any piece of data. It stops when the server ends the stream, or when its total time
-    is over; it raises TimeoutError when the server is silent for too long, APIConnectionError when
-    the stream is cut.
+    The lines have no line ends; the text after the last line end is a line too. A line can be
+    longer than a piece of data. The iteration stops when the server ends the stream, or when the
+    total time is over. It raises TimeoutError when the server sends nothing for too long, and
+    APIConnectionError when the stream is cut.
     """
 
-    def __init__(self, call: Call, answer: Response, deadlines: Deadlines) -> None:
+    def __init__(self, call: Call, response: Response, deadlines: Deadlines) -> None:
         self._call = call
-        self._read = _open_content(answer)
+        self._read = _open_content(response)
         self._deadlines = deadlines
         self._tail = bytearray()
 
     def limit(self, limits: StreamLimits) -> None:
-        """Put other limits in place of those until now; the total time begins anew."""
+        """Replace the limits; the total time starts again."""
         self._deadlines = Deadlines(limits)
 
     def __aiter__(self) -> Self:
@@ -101,44 +101,44 @@ class LineStream:
     async def _receive(self) -> bytes:
         """Return the next piece of data; nothing at the end."""
         try:
-            # Only the wait is limited: while the consumer is busy, nobody is silent.
+            # Only the wait is limited, not the time in which the consumer is busy.
             async with self._deadlines.limit():
                 return await self._read()
         except TimeoutError:
             if self._deadlines.is_over:
-                self._tail.clear()  # the rest comes again with the next stream
+                self._tail.clear()  # the next stream brings the rest again
                 return b""
             raise
         except OSError as exc:
             raise build_connection_error(self._call.attempt, exc) from exc
 
 
-async def read_content(answer: Response) -> bytes:
-    """Read the whole content, give the connection back."""
-    read = _open_content(answer)
+async def read_content(response: Response) -> bytes:
+    """Read the whole content, release the connection."""
+    read = _open_content(response)
     chunks = []
     try:
         while chunk := await read():
             chunks.append(chunk)
     finally:
-        await answer.aclose()
+        await response.aclose()
     return b"".join(chunks)
 
 
-def build_refusal(call: Call, answer: Response, content: bytes) -> APIStatusError:
-    """Build the exception for an answer with a status of 300 or above."""
-    retry_after = answer.headers.get(b"retry-after", b"").decode("latin-1")
-    return build_status_error(call.attempt, answer.status, {"retry-after": retry_after}, content)
+def build_refusal(call: Call, response: Response, content: bytes) -> APIStatusError:
+    """Build the exception for a response with a status of 300 or above."""
+    retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
+    return build_status_error(call.attempt, response.status, {"retry-after": retry_after}, content)
 
 
-def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
-    """Return what reads the next piece of the content; nothing at the end."""
-    coding = answer.headers.get(b"content-encoding", b"").lower()
+def _open_content(response: Response) -> Callable[[], Awaitable[bytes]]:
+    """Return a function that reads the next piece of the content; nothing at the end."""
+    coding = response.headers.get(b"content-encoding", b"").lower()
     if coding in {b"", b"identity"}:
-        return answer.receive
-    # Against our wish, by a proxy maybe.
+        return response.receive
+    # Not requested; maybe a proxy has compressed it.
     decoder = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
-    complaint = f"content in {coding.decode('latin-1')} cannot be decoded"
+    problem = f"content in {coding.decode('latin-1')} cannot be decoded"
     is_begun = has_more = False
 
     async def read() -> bytes:
@@ -146,12 +146,12 @@ def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
         content = b""
         while not content:
             if has_more:
-                await asyncio.sleep(0)  # a few bytes can become gigabytes, and others have a turn
+                await asyncio.sleep(0)  # a few bytes can become gigabytes: let other tasks run
                 chunk = decoder.unconsumed_tail
             else:
-                chunk = await answer.receive()
+                chunk = await response.receive()
                 if not chunk and is_begun and not decoder.eof:
-                    message = f"{complaint}: it is cut off"
+                    message = f"{problem}: it is cut off"
                     raise TransportError(message)
                 if not chunk:
                     break
@@ -159,7 +159,7 @@ def _open_content(answer: Response) -> Callable[[], Awaitable[bytes]]:
             try:
                 content = decoder.decompress(chunk, _MAX_DECODED)
             except zlib.error as exc:
-                message = f"{complaint}: {exc}"
+                message = f"{problem}: {exc}"
                 raise TransportError(message) from exc
             has_more = len(content) == _MAX_DECODED
         return content

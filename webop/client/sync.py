@@ -1,4 +1,4 @@
-"""The client for sync functions: the same methods, which block the thread until they are done."""
+"""The client for sync functions: the same methods, which block the thread."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _blocking(
 class SyncClient:
     """The methods of :class:`AsyncClient` for functions that run in threads.
 
-    Requests are made in the event loop of the operator, by the same connections. A condition of
-    :meth:`wait_for` is called in that loop: it must not block.
+    It sends requests in the event loop of the operator, over the same connections. The condition of
+    :meth:`wait_for` is called in that loop, so it must not block.
     """
 
     __slots__ = ("_context", "_loop", "asynchronous")
@@ -51,21 +51,21 @@ class SyncClient:
     wait_gone = _blocking(AsyncClient.wait_gone)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine in the loop of the operator, wait for it, and return its result.
+        """Run a coroutine in the event loop of the operator, and return its result.
 
         Raises:
-            APIConnectionError: the loop ends, or the right to act.
-            RuntimeError: it is called in that loop, which would wait for itself; or the loop has
-                been closed.
+            APIConnectionError: the operator is stopping, or is no longer the leader.
+            RuntimeError: the caller runs in that event loop, which would wait for itself; or the
+                loop is closed.
         """
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
             coroutine.close()
             raise RuntimeError(
-                "The sync client would block the event loop for ever: await the methods of the "
-                "argument `client` in async functions."
+                "The sync client would block the event loop forever. In async functions, await the "
+                "methods of the argument `client`."
             )
         context = contextvars.copy_context()
-        if context.get(current_client) is None:  # a thread that a handler has started
+        if context.get(current_client) is None:  # a thread that a handler started
             context = self._context.copy()  # with the handler's right to act
         try:
             future = context.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
@@ -76,5 +76,5 @@ class SyncClient:
             return future.result()
         except concurrent.futures.CancelledError:
             raise APIConnectionError(
-                "The request was cancelled: the operator is stopping, or does not lead any more."
+                "The request was cancelled: the operator is stopping, or is no longer the leader."
             ) from None

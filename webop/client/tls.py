@@ -1,6 +1,6 @@
 """TLS contexts for connections to the API server, from the values of ConnectionInfo.
 
-Key material in memory never lands in a file that stays (see :mod:`webop.keymaterial`).
+Key material in memory is never written to a file that stays (see :mod:`webop.keymaterial`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PEM_MARK = b"-----BEGIN"
 def build_ssl_context(info: ConnectionInfo) -> ssl.SSLContext:
     """Build the context for one API server and one set of credentials.
 
-    Without a CA of its own, the system's CAs are trusted. With ``insecure``, nothing is verified.
+    Without a CA, the system's CAs are trusted. With ``insecure``, nothing is verified.
 
     Raises:
         LoginError: a file cannot be read, or a certificate or a key is not usable.
     """
     try:
         ca = _read_pem(info.ca_path, info.ca_data, "the CA certificate")
-        # Comments in bundles have names in any encoding; the certificates are ASCII.
+        # Comments in bundles can have any encoding; the certificates are ASCII.
         text = None if ca is None else ca.decode("ascii", "ignore")
         context = ssl.create_default_context(cadata=text)
-        # The CAs of many clusters lack extensions that Python >= 3.13 insists on by default.
+        # The CAs of many clusters lack extensions that Python >= 3.13 requires by default.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if info.insecure:
             context.check_hostname = False
@@ -64,7 +64,7 @@ def _read_pem(path: AnyPath | None, data: str | bytes | None, what: str) -> byte
     """Return PEM from a path, or from data that are PEM or base64 of PEM; None if neither is set.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the content is something else.
         OSError: the file cannot be read.
     """
     if path:

@@ -1,7 +1,7 @@
-"""The seam between the client and what sends its requests: by default, webop's own HTTP/1.1.
+"""The interface between the client and what sends its requests: by default, webop's own HTTP/1.1.
 
 Place in the flow: a session turns a call into a :class:`Request`; the transport of its credentials
-sends it and returns an :class:`Response`. Tests put other transports here.
+sends it and returns a :class:`Response`. Tests use other transports.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class TransportError(OSError):
-    """A request was not answered, or not to the end; the text says why."""
+    """A request got no complete response; the text says why."""
 
 
 class Request(NamedTuple):
-    """A request as HTTP has it.
+    """An HTTP request.
 
     Attributes:
         method: in upper case.
         target: the path and the query from the root of the server, quoted.
-        headers: lines as they are sent, each with its line end; all but those that depend on the
-            connection and the length of the content.
+        headers: encoded lines, each with its line end; without those that depend on the connection
+            and on the length of the content.
         content: the body; None if there is none.
-        connect_timeout: in seconds, until a new connection is usable; None means no limit.
+        connect_timeout: the limit for opening a new connection, in seconds; None means no limit.
     """
 
     method: str
@@ -42,18 +42,18 @@ class Request(NamedTuple):
 
 
 class Response(Protocol):
-    """An answer whose content may still be on its way."""
+    """A response whose content can still arrive."""
 
     @property
     def status(self) -> int:
-        """The status of HTTP."""
+        """The HTTP status."""
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
         """The headers by names in lower case."""
 
     async def receive(self) -> bytes:
-        """Wait for a piece of the content, as large as has come; nothing at the end.
+        """Wait for the next piece of the content; nothing at the end.
 
         Raises:
             TransportError: the content was cut off.
@@ -67,10 +67,10 @@ class Transport(Protocol):
     """Connections to one API server with one set of credentials."""
 
     async def send(self, request: Request) -> Response:
-        """Send a request, wait for the head of its answer.
+        """Send a request, wait for the head of its response.
 
         Raises:
-            TransportError: there is none.
+            TransportError: there is no response.
         """
 
     async def aclose(self) -> None:
@@ -81,7 +81,7 @@ TransportFactory = Callable[["ConnectionInfo"], Transport]
 
 
 def build_transport(info: ConnectionInfo) -> Transport:
-    """Make a pool of connections for one set of credentials, or take what it comes with.
+    """Build the transport for one set of credentials: a pool of connections, or their session.
 
     Raises:
         LoginError: the TLS credentials or the proxy are not usable.

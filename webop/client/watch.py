@@ -1,17 +1,17 @@
-"""The watch of one resource: a stream of events that survives whatever happens to the server.
+"""The watch of one resource: a stream of events that survives all failures of the server.
 
 Place in the flow: the dispatcher of the reactor consumes :func:`watch`, one per resource and
-namespace, and keeps its memory of the cluster equal to the cluster by it.
+namespace, and so keeps its memory of the cluster up to date.
 
 States (the idea is of kube-rs)::
 
     EMPTY ──> LISTING ──> WATCHING <──┐ disconnected: resume after the last version seen
       ^           │           │ └─────┘
-      └───────────┴───────────┘ the version is too old (410), or it is in doubt: list again
+      └───────────┴───────────┘ the version is too old (410), or in doubt: list again
 
 While a long list is read, a second stream brings the changes (:mod:`webop.client.early_changes`).
 
-Listings come by the stream itself, or by pages before it. Measured with 5000 objects of 1.3 KB
+Listings come in the stream itself, or in pages before it. Measured with 5000 objects of 1.3 KB
 against Kubernetes 1.36, medians of four noisy runs: 39 to 55 µs of CPU per object by the stream,
 46 to 52 by pages, which is no difference; 0.5 to 0.9 s in all by the stream, 1.2 to 2.8 by pages;
 2 MB more memory at the peak by the stream, 8 by pages; one request instead of eleven.
@@ -47,15 +47,15 @@ __all__ = ["State", "WatchItem", "WatchOptions", "WatchStatus", "watch"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds. A stream that ends earlier with nothing new in it has failed, whatever it says.
+# Seconds. A stream that ends earlier without anything new counts as failed.
 _SHORT_STREAM = 1.0
 
-# Seconds. Servers that ignore the wish for a streaming list are told by the missing end of it:
-# nothing comes for so long, or changes still come before it after so long.
+# Seconds. A server ignores the request for a streaming list if its end is missing: there are no
+# data for so long, or there are still changes before the end after so long.
 _LIST_SILENCE = 10.0
 _LIST_LIMIT = 300.0
 
-# The statuses by which others refuse parameters that they do not know, or have switched off.
+# The statuses with which servers refuse parameters that they do not know or have switched off.
 _UNKNOWN_PARAMETERS = frozenset({400, 422})
 
 _END_ANNOTATION = "k8s.io/initial-events-end"
@@ -85,34 +85,33 @@ async def watch(
     *,
     name: str | None = None,
 ) -> AsyncGenerator[WatchItem, None]:
-    """Yield all objects of a resource, and then their changes, for ever.
+    """Yield all objects of a resource, and then their changes, forever.
 
     Flow: ListingStarted, (None, object)…, ListingFinished, ("ADDED"|"MODIFIED"|"DELETED", object)…;
-    then again from ListingStarted whenever the changes in between are lost. While more than 500
-    objects are listed, changes come between them.
+    then again from ListingStarted whenever changes were lost. If there are more than 500 objects,
+    changes come between the listed objects.
 
-    The existing objects come in the beginning of the stream (Kubernetes API concepts: "Streaming
-    lists"), or else in pages of 500 before it: if the server has no streaming lists, or none at
-    the moment, if the last one has broken, or if ``options.streaming_list`` is off. Objects that
-    change meanwhile come again, and those that are deleted come as "DELETED", also before
+    The stream begins with the existing objects (Kubernetes API concepts: "Streaming lists").
+    Otherwise they are read in pages of 500 before it: if the server has no streaming lists, or none
+    at the moment, if the last one broke, or if ``options.streaming_list`` is off. Objects that
+    change during the listing come again, and deleted objects come as "DELETED", also before
     ListingFinished, and even if they were not listed before.
 
     Guarantees:
-        - No error ends it. Each trouble is logged once, and followed by a pause of 0.8 to 30
-          seconds, growing while it lasts.
-        - After any disconnect, the stream continues with the changes after the last one seen;
-          if they are lost, everything is listed anew.
-        - Not more than a page of a list is in memory at once; of a streaming list, not more than
-          what is in the buffers of the connection.
-        - ``metadata.managedFields`` are dropped from the objects, unless they are asked for.
+        - No error ends it. Each error is logged once, and followed by a pause of 0.8 to 30 seconds,
+          which grows while the error persists.
+        - After a disconnect, the stream continues after the last change seen. If the changes since
+          then are lost, everything is listed again.
+        - At most one page of a list is in memory; of a streaming list, only the buffers of the
+          connection.
+        - ``metadata.managedFields`` are removed from the objects, unless the options keep them.
 
     Caveats:
-        A listing can be broken off and started again: what was yielded since the previous
-        ListingStarted says nothing about what has vanished. It is up to the consumer to notice
-        that, to cancel the watch when the resource is gone, and to close the generator
-        (:func:`contextlib.aclosing`).
+        A listing can be interrupted and started again: what was yielded since the previous
+        ListingStarted does not show which objects are gone. The consumer must handle that, cancel
+        the watch when the resource is gone, and close the generator (:func:`contextlib.aclosing`).
 
-    ``status`` is where it tells how it is going; ``name`` is that of the only object to be watched.
+    The watch updates ``status``. With ``name``, it watches only the object of that name.
     """
     watcher = Watcher(client, resource, namespace, options, status or WatchStatus())
     watcher.name = name
@@ -134,7 +133,7 @@ async def watch(
                         for item in watcher.parse(lines):
                             yield item
                 watcher.end()
-            except Exception as exc:  # noqa: BLE001 - a watch has to survive all of them
+            except Exception as exc:  # noqa: BLE001 - a watch must survive all of them
                 watcher.fail(exc)
             finally:
                 await watcher.early.close()
@@ -144,15 +143,15 @@ async def watch(
 
 
 class _NoStreamingListError(WebopError):
-    """The server ignores the wish for a streaming list."""
+    """The server ignores the request for a streaming list."""
 
 
 class Watcher:
-    """The memory of one watch between its streams, and its decisions.
+    """The state of one watch across its streams, and its decisions.
 
     Attributes:
-        resource: what is watched.
-        status: how it is going.
+        resource: the watched resource.
+        status: the public status.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class Watcher:
         self._stream: LineStream | None = None
         self._began_at: float | None = None
         self._began_with = ""
-        # A consumer that had to start anew knows nothing, whatever the last watch has reached.
+        # A new consumer knows nothing, whatever an earlier watch with this status has reached.
         status.state = State.EMPTY
         status.is_connected = False
         status.version = ""
@@ -188,11 +187,11 @@ class Watcher:
 
     @property
     def needs_pages(self) -> bool:
-        """Whether the objects are to be listed before the next stream, not by it."""
+        """Whether the objects must be listed before the next stream, not in it."""
         return self.status.state is State.LISTING and not self._is_streaming
 
     def begin_listing(self) -> None:
-        """Choose how to list: whatever broke the last streaming list, pages may be better."""
+        """Choose how to list: after a broken streaming list, in pages."""
         self.status.state = State.LISTING
         self._listed = 0
         self.early.forget_until()
@@ -213,9 +212,9 @@ class Watcher:
                 objects = [item for item in page.items if _has_name(item)]
                 skipped = len(page.items) - len(objects)
                 if skipped:
-                    text = "%s: %d objects without a name are skipped."
+                    text = "%s: skipped %d objects without a name."
                     logger.warning(text, self._path, skipped)
-                # Each object is let go as soon as the consumer has it, not with the whole page.
+                # Release each object as soon as the consumer has it, not with the whole page.
                 page.items.clear()
                 objects.reverse()
                 while objects:
@@ -227,7 +226,7 @@ class Watcher:
         self.status.version = version
 
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
-        # The pauses are up to the watch, and it tells how it is going; hence no retries here.
+        # The watch itself pauses, and reports failures in its status; so no retries here.
         return self._client.list_pages(
             self.resource,
             self._namespace,
@@ -242,7 +241,7 @@ class Watcher:
         if page is None:
             async with aclosing(self._read_pages(1)) as pages:
                 page = await anext(pages)
-        # Versions that cannot be compared, as of some aggregated APIs, would not tell what is old.
+        # Without comparable versions, as in some aggregated APIs, old changes are not recognizable.
         if not page.resource_version.isdecimal():
             raise BrokenStreamError(f"resource version {page.resource_version!r} is no number")
         async with self.open_stream(page.resource_version) as stream:
@@ -253,7 +252,7 @@ class Watcher:
             yield kind, self._strip(raw)
 
     def finish_listing(self) -> ListingFinished:
-        """Take note that all objects have been yielded, as of the version of the status."""
+        """Note that all objects were yielded, as of the version in the status."""
         self.status.state = State.WATCHING
         self._prefers_pages = False
         self.early.stop()
@@ -262,10 +261,10 @@ class Watcher:
         return ListingFinished(self.status.version)
 
     def open_stream(self, version: str | None = None) -> AbstractAsyncContextManager[LineStream]:
-        """Open a stream after a version, by default the last one seen, or with a list before it."""
+        """Open a stream after a version, by default the last one seen, or with a list first."""
         params = {"watch": "true", "allowWatchBookmarks": "true"} | build_selection(self.name)
         if version is None and self.status.state is State.LISTING:
-            # No version means the newest one, as for a list in pages.
+            # No version means the newest state, as for a list in pages.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         else:
             params["resourceVersion"] = version or self.status.version
@@ -274,7 +273,7 @@ class Watcher:
         return self._client.stream(self._path, params, limits=self._build_limits())
 
     def begin(self, stream: LineStream) -> None:
-        """Take note that the server has accepted the stream."""
+        """Note that the server has accepted the stream."""
         self._stream = stream
         self._began_at = asyncio.get_running_loop().time()
         self._began_with = self.status.version
@@ -286,7 +285,7 @@ class Watcher:
             stream.limit(StreamLimits(silence=silence))
 
     def parse(self, lines: list[bytes]) -> Iterator[WatchItem]:
-        """Yield what lines mean for the consumer."""
+        """Yield the items in some lines."""
         if self.status.state is State.LISTING:
             yield from self._take_early()
         for line in lines:
@@ -299,7 +298,7 @@ class Watcher:
             if version:
                 self.status.version = version
             if not self._is_healthy:
-                # What a stream begins after does not come in it, but out of a cache in between.
+                # Only a stale cache sends the version after which the stream begins.
                 is_news = self.status.version != self._began_with or not version
                 if is_news or kind == BOOKMARK:
                     self._heal()
@@ -309,10 +308,10 @@ class Watcher:
                 yield kind, self._strip(raw)
 
     def _parse_listed(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
-        """Return the meaning of a line of a streaming list.
+        """Return the item in a line of a streaming list; None if there is none.
 
-        What changes while the list is sent comes in it, too. The versions say nothing until the
-        end: the objects are not sorted by them.
+        Changes during the list come in it, too. The versions mean nothing before the end, because
+        the objects are not sorted by them.
         """
         if kind == BOOKMARK:
             annotations = raw["metadata"].get("annotations")
@@ -332,10 +331,10 @@ class Watcher:
         return ("DELETED" if kind == "DELETED" else None), self._strip(raw)
 
     def end(self) -> None:
-        """Take note that the stream has ended as it should."""
+        """Note that the server ended the stream."""
         is_listing = self.status.state is State.LISTING
         if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
-            end = "the stream has ended before its list"
+            end = "the stream ended before the list was complete"
             what = end if is_listing else "the server ends the stream at once"
             self.fail(BrokenStreamError(f"Cannot {self._attempt}: {what}"))
         else:
@@ -345,7 +344,7 @@ class Watcher:
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
-        """Take note of a failure: decide how long to pause, and whether to list anew."""
+        """Note a failure: decide how long to pause, and whether to list again."""
         is_streaming = self.status.state is State.LISTING and self._is_streaming
         if is_streaming and self._is_declined(exc):
             self._turn_to_pages(exc)
@@ -357,9 +356,9 @@ class Watcher:
         self._client.tally.restarts[self.resource.plural_name, "failed"] += 1
 
     def _is_declined(self, exc: Exception) -> bool:
-        """Tell whether it is the streaming list that the server does not give, not everything.
+        """Return whether the server refuses only the streaming list, not all lists.
 
-        While the server prepares its cache of a new kind, for example, it gives pages only (429).
+        For example, it sends only pages (429) while it prepares its cache of a new kind.
         """
         if self._stream is None:
             is_refused = isinstance(exc, APIUnauthorizedError)
@@ -367,11 +366,11 @@ class Watcher:
         return isinstance(exc, _NoStreamingListError | TimeoutError)
 
     def _turn_to_pages(self, exc: Exception) -> None:
-        """List by pages at once; if the server knows nothing else, then in all watches of it."""
-        reason = str(exc) or "its end does not come"
+        """List in pages at once; in all watches of the API group if its server has only pages."""
+        reason = str(exc) or "it does not end"
         logger.debug("No streaming list of %s: %s. Reading pages.", self._path, reason)
         if self._stream is not None:
-            self.status.state = State.EMPTY  # some objects have been yielded, maybe
+            self.status.state = State.EMPTY  # some objects may have been yielded
             self._prefers_pages = True
         if not isinstance(exc, APIStatusError) or exc.status in _UNKNOWN_PARAMETERS:
             self._client.paging_groups.add(self.resource.group)
@@ -384,7 +383,7 @@ class Watcher:
         self._recovery.heal()
 
     def _close(self) -> None:
-        """Take note that there is no stream any more."""
+        """Note that there is no stream now."""
         self._stream = None
         self._began_at = None
         self.status.is_connected = False
@@ -404,12 +403,12 @@ class Watcher:
         )
 
     def get_age(self) -> float:
-        """Return for how long the stream has lasted; 0 if there was none."""
+        """Return the age of the stream in seconds; 0 if there is none."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self._began_at is None else now - self._began_at
 
 
 def _has_name(raw: Any) -> bool:
-    """Tell whether this can be an object of a list."""
+    """Return whether this can be an object: it has a name."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     return isinstance(metadata, dict) and bool(metadata.get("name"))

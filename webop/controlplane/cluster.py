@@ -103,7 +103,7 @@ class LocalCluster:
         dead = state.get_dead_processes()
         if dead:
             raise ClusterError(
-                f"Cluster {name!r} is broken: {' and '.join(dead)} not running (logs in "
+                f"Cluster {name!r} is incomplete: {' and '.join(dead)} not running (logs in "
                 f"{state.logs}). Restart it: webop cluster start --name {name}"
             )
         cluster._runtime = Runtime(state)

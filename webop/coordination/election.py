@@ -69,17 +69,17 @@ class Elector:
         self._namespace = namespace
         self._settings = operator.settings.leadership
         self._fence = Fence(clock)
-        self._terms: LeaseTimes | None = None
-        self._holding: ObservedLease | None = None
+        self._times: LeaseTimes | None = None
+        self._observed: ObservedLease | None = None
         self._watchdog: Watchdog | None = None
         self._lost = ""
         self._failure: LoginError | None = None
         self._trouble = ""
         self._once = Once()
         self._is_leading = False
-        self._turned = asyncio.Event()
+        self._changed = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._told_at = 0.0
+        self._logged_at = 0.0
         self.lease = ""
         self.obstacle = ""
 
@@ -96,7 +96,7 @@ class Elector:
     async def wait_for_change(self, *, was_leading: bool) -> bool:
         """Wait until it leads, if it did not; or until it does not, if it did; return that."""
         while self._is_leading is was_leading:
-            await self._turned.wait()
+            await self._changed.wait()
         return self._is_leading
 
     def describe(self) -> str:
@@ -106,7 +106,7 @@ class Elector:
         lease = self.lease or self._settings.lease_name
         if self._is_leading:
             return f"leading by the lease {lease}"
-        record = NOTHING if self._holding is None else self._holding.seen.record
+        record = NOTHING if self._observed is None else self._observed.seen.record
         trouble = f" ({self._trouble})" if self._trouble else ""
         return f"standing by; the lease {lease} is {record}{trouble}"
 
@@ -118,7 +118,7 @@ class Elector:
         """
         if not self.is_enabled:
             return
-        self._terms = build_times(self._settings)
+        self._times = build_times(self._settings)
         pausing = self._operator.pausing
         pausing.fence = self._fence
         pausing.pause(_WHO, "not elected yet")
@@ -131,11 +131,11 @@ class Elector:
             ConfigurationError: it is not known in which namespace the Lease is to be.
             LoginError: there are no credentials.
         """
-        if self._terms is not None:
+        if self._times is not None:
             namespace = self._find_namespace(client)
             name = self._settings.lease_name or ""
-            access = LeaseAccess(client, namespace, name, self._terms.patience)
-            await self.campaign(access, self._terms)
+            access = LeaseAccess(client, namespace, name, self._times.request_timeout)
+            await self.campaign(access, self._times)
 
     def _find_namespace(self, client: Client) -> str:
         """Return where the Lease is to be; all replicas must come to the same.
@@ -147,67 +147,67 @@ class Elector:
         namespace = next(filter(None, named), None)
         if namespace is None:
             raise ConfigurationError(
-                "In which namespace is the lease? The credentials have none. Set "
+                "The namespace of the lease is unknown: the credentials have none. Set "
                 "settings.leadership.lease_namespace (WEBOP_LEADERSHIP__LEASE_NAMESPACE), "
                 "the same for all replicas."
             )
         return namespace
 
-    async def campaign(self, access: LeaseAccess, terms: LeaseTimes) -> None:
+    async def campaign(self, access: LeaseAccess, times: LeaseTimes) -> None:
         """Do so with a certain Lease."""
         self.lease = str(access)
-        former, identity = self._holding, self._operator.identity
-        self._holding = holding = ObservedLease(access, terms, identity, self._fence, former)
+        former, identity = self._observed, self._operator.identity
+        self._observed = lease = ObservedLease(access, times, identity, self._fence, former)
         if self._watchdog is not None:
             self._watchdog.stop()
-        self._watchdog = watchdog = Watchdog(self._fence, self._bite)
+        self._watchdog = watchdog = Watchdog(self._fence, self._end_overrun)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
             options = self._operator.settings.watching
-            watching = group.create_task(holding.watch(options), name="watch of the lease")
+            watching = group.create_task(lease.watch(options), name="watch of the lease")
             try:
                 while True:
-                    await self._stand(holding, terms)
-                    await self._lead(holding, terms, group)
-                    await self._clear_up()
+                    await self._acquire(lease, times)
+                    await self._lead(lease, times, group)
+                    await self._wait_until_stopped()
             finally:
                 watching.cancel()
                 if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise it has something to wait for
 
-    async def _stand(self, holding: ObservedLease, terms: LeaseTimes) -> None:
+    async def _acquire(self, lease: ObservedLease, times: LeaseTimes) -> None:
         """Wait until the Lease is free, and take it."""
         while True:
             try:
-                await holding.look(if_unwatched=True)
-                self._tell_of_holder(holding)
-                if not holding.wait and await holding.take():
+                await lease.refresh(if_unwatched=True)
+                self._log_holder(lease)
+                if not lease.wait and await lease.acquire():
                     break
-                self._ease()
+                self._forget_failure()
             except APIError as exc:
-                self._complain(holding, "acquired", exc)
-            pause = terms.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
-            await _wait_for(holding.sighted, min(pause, holding.wait or pause))
-        self._ease()
+                self._log_failure(lease, "acquired", exc)
+            pause = times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
+            await _wait_for(lease.changed, min(pause, lease.wait or pause))
+        self._forget_failure()
 
-    def _tell_of_holder(self, holding: ObservedLease) -> None:
+    def _log_holder(self, lease: ObservedLease) -> None:
         """Say whom this replica stands by for, once for each."""
-        record = holding.seen.record
+        record = lease.seen.record
         term = (record.holder, record.acquired_at)
-        if record.holder and not holding.is_own and self._once.is_new("holder", term):
-            logger.info("Standing by: the lease %s is %s.", holding, record)
+        if record.holder and not lease.is_own and self._once.is_new("holder", term):
+            logger.info("Standing by: the lease %s is %s.", lease, record)
 
     async def _lead(
-        self, holding: ObservedLease, terms: LeaseTimes, group: asyncio.TaskGroup
+        self, lease: ObservedLease, times: LeaseTimes, group: asyncio.TaskGroup
     ) -> None:
         """Act as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost, self._failure = "", None
-        renewal = self._keep_renewing(holding, terms)
+        renewal = self._keep_renewing(lease, times)
         renewing = group.create_task(renewal, name="renewal of the lease")
         try:
-            await self._enforce_terms(holding, terms)
+            await self._enforce_times(lease, times)
         except asyncio.CancelledError:
-            await self._hand_over(holding, terms, renewing)
+            await self._hand_over(lease, times, renewing)
             raise
         finally:
             renewing.cancel()
@@ -215,47 +215,47 @@ class Elector:
         if self._failure is not None:
             raise self._failure
 
-    async def _enforce_terms(self, holding: ObservedLease, terms: LeaseTimes) -> None:
-        """Enforce the terms until the lease is over, or lost."""
-        while not self._lost and holding.age < terms.end:
-            if holding.age < terms.deadline:
-                is_acting = self._is_leading or self._resume(holding)
-                pause = terms.deadline - holding.age if is_acting else _POLLING
-            elif holding.age < terms.cancellation:
-                self._stand_down(holding)
-                pause = terms.cancellation - holding.age
+    async def _enforce_times(self, lease: ObservedLease, times: LeaseTimes) -> None:
+        """Enforce the times until the lease is over, or lost."""
+        while not self._lost and lease.age < times.end:
+            if lease.age < times.deadline:
+                is_acting = self._is_leading or self._resume(lease)
+                pause = times.deadline - lease.age if is_acting else _POLLING
+            elif lease.age < times.cancellation:
+                self._stand_down(lease)
+                pause = times.cancellation - lease.age
             else:
-                self._stand_down(holding)
+                self._stand_down(lease)
                 self._operator.pausing.cancel()
-                pause = terms.end - holding.age
+                pause = times.end - lease.age
             await _wait_for(self._renewed, pause)
         if self._failure is not None:  # it is held until its end, maybe by other credentials
-            logger.error("The lease %s is %s", holding, self._lost)
+            logger.error("The lease %s %s", lease, self._lost)
             return
         if self._lost:
             self._fence.ends_at = 0.0  # others may be at work already
-            logger.error("Leadership is lost: the lease %s is %s.", holding, self._lost)
+            logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
         else:
-            self._stand_down(holding)
+            self._stand_down(lease)
         self._pause("the lease is lost")
         self._operator.pausing.cancel()
 
-    def _resume(self, holding: ObservedLease) -> bool:
+    def _resume(self, lease: ObservedLease) -> bool:
         """Begin to act, if nothing of an earlier term goes on; tell whether it was so."""
         pausing = self._operator.pausing
         if not pausing.is_idle:
             return False
-        logger.info("This replica is leading: it holds the lease %s.", holding)
-        self._turn(is_leading=True)
+        logger.info("This replica is leading: it holds the lease %s.", lease)
+        self._set_leading(is_leading=True)
         pausing.resume(_WHO)
         return True
 
-    def _stand_down(self, holding: ObservedLease) -> None:
+    def _stand_down(self, lease: ObservedLease) -> None:
         """Begin nothing any more, as the lease was not renewed in time; say so once."""
-        text = f"could not be renewed for {holding.age:.1f} s"
+        text = f"could not be renewed for {lease.age:.1f} s"
         if self._pause(f"the lease {text}"):
             why = f": {self._trouble}" if self._trouble else "."
-            logger.error("Leadership is lost: the lease %s %s%s", holding, text, why)
+            logger.error("Leadership is lost: the lease %s %s%s", lease, text, why)
 
     def _pause(
         self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
@@ -263,50 +263,50 @@ class Elector:
         """Begin nothing any more; tell whether it was otherwise before."""
         was_leading = self._is_leading
         self._operator.pausing.pause(_WHO, why, reason)
-        self._turn(is_leading=False)
+        self._set_leading(is_leading=False)
         return was_leading
 
-    def _turn(self, *, is_leading: bool) -> None:
+    def _set_leading(self, *, is_leading: bool) -> None:
         if self._is_leading is not is_leading:
             self._is_leading = is_leading
-            self._turned.set()
-            self._turned = asyncio.Event()
+            self._changed.set()
+            self._changed = asyncio.Event()
 
-    async def _keep_renewing(self, holding: ObservedLease, terms: LeaseTimes) -> None:
-        """Renew the Lease; whatever happens here, another task enforces the terms."""
+    async def _keep_renewing(self, lease: ObservedLease, times: LeaseTimes) -> None:
+        """Renew the Lease; whatever happens here, another task enforces the times."""
         while not self._lost:
-            await _wait_for(holding.sighted, terms.period)
+            await _wait_for(lease.changed, times.period)
             try:
-                if not await holding.renew():
-                    self._lost = str(holding.seen.record)
-                self._ease()
+                if not await lease.renew():
+                    self._lost = str(lease.seen.record)
+                self._forget_failure()
             except APIError as exc:
-                self._complain(holding, "renewed", exc)
+                self._log_failure(lease, "renewed", exc)
             except LoginError as exc:
-                self._failure, self._lost = exc, f"not to be renewed: {exc}"
+                self._failure, self._lost = exc, f"cannot be renewed: {exc}"
             self._renewed.set()
 
     async def _hand_over(
-        self, holding: ObservedLease, terms: LeaseTimes, renewing: asyncio.Task[None]
+        self, lease: ObservedLease, times: LeaseTimes, renewing: asyncio.Task[None]
     ) -> None:
         """Give the Lease back as soon as the work is done, and keep it until then."""
         pausing = self._operator.pausing
         self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
-        if not await self._wait_until_idle(timeout, terms.end - terms.cancellation):
+        if not await self._wait_until_idle(timeout, times.end - times.cancellation):
             pausing.cancel()
         if not await self._wait_until_idle(_UNWINDING):
             logger.error(
-                "The lease %s is not given back, as there is work that cannot be ended. Others "
-                "take over in %d seconds.",
-                *(holding, terms.duration),
+                "The lease %s is not released: there is work that cannot be stopped. Another "
+                "replica takes over in %d seconds.",
+                *(lease, times.duration),
             )
             return
         renewing.cancel()
-        await asyncio.wait({renewing}, timeout=terms.patience)
+        await asyncio.wait({renewing}, timeout=times.request_timeout)
         if not self._lost and self._fence.rest > 0:
             self._fence.ends_at = 0.0
-            await self._release(holding, terms)
+            await self._release(lease, times)
 
     async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
         """Wait for the end of the work, but not beyond the lease; tell whether it has come.
@@ -320,54 +320,54 @@ class Elector:
             await asyncio.sleep(_POLLING)
         return pausing.is_idle
 
-    async def _release(self, holding: ObservedLease, terms: LeaseTimes) -> None:
+    async def _release(self, lease: ObservedLease, times: LeaseTimes) -> None:
         try:
-            if await holding.release():
-                logger.info("The lease %s is given back.", holding)
+            if await lease.release():
+                logger.info("Released the lease %s.", lease)
         except (APIError, LoginError) as exc:
             logger.warning(
-                "The lease %s could not be given back; others take over in %d seconds: %s",
-                *(holding, terms.duration, exc),
+                "Cannot release the lease %s. Another replica takes over in %d seconds: %s",
+                *(lease, times.duration, exc),
             )
 
-    async def _clear_up(self) -> None:
+    async def _wait_until_stopped(self) -> None:
         """Wait until nothing of the term goes on, which is not to be long: it is fenced."""
         pausing, until = self._operator.pausing, self._fence.clock() + _UNWINDING
-        has_bitten = False
+        has_reported = False
         while not pausing.is_idle:
-            if self._fence.clock() >= until and not has_bitten:
-                self._bite()
-                has_bitten = True
+            if self._fence.clock() >= until and not has_reported:
+                self._end_overrun()
+                has_reported = True
             await asyncio.sleep(_POLLING)
 
-    def _bite(self) -> None:
+    def _end_overrun(self) -> None:
         """End the process if it does what it has no right to do any more."""
         text = (
-            "The lease has ended, and work goes on that cannot be stopped: in threads, or in a "
+            "The lease has ended, but work continues that cannot be stopped: in a thread, or in a "
             "handler that blocks the event loop or ignores its cancellation."
         )
         if self._settings.exits_when_stuck:
-            end_process(f"{text} The process ends, so that no two replicas act at once.")
+            end_process(f"{text} Ending the process, so that two replicas never act at once.")
         else:
-            logger.critical("%s Others may be at the same work now.", text)
+            logger.critical("%s Another replica may be doing the same work now.", text)
 
-    def _complain(self, holding: ObservedLease, what: str, exc: APIError) -> None:
+    def _log_failure(self, lease: ObservedLease, what: str, exc: APIError) -> None:
         """Say what does not work, once for each trouble; a missing right once a minute."""
         text, now = str(exc), self._fence.clock()
         level, self.obstacle = logging.WARNING, ""
         if is_denied := isinstance(exc, APIForbiddenError):
             level = logging.ERROR
             text = (
-                f"{text.rstrip('.')}. Needed are get, create and update, best also list and watch."
+                f"{text.rstrip('.')}. Needed: get, create and update; better also list and watch."
             )
-            self.obstacle = f"the lease {holding} cannot be {what}: {text}"
-        is_due = is_denied and now >= self._told_at + _REMINDER
+            self.obstacle = f"the lease {lease} cannot be {what}: {text}"
+        is_due = is_denied and now >= self._logged_at + _REMINDER
         if self._once.is_new("trouble", type(exc)) or is_due:
-            logger.log(level, "The lease %s cannot be %s: %s", holding, what, text)
-            self._told_at = now
+            logger.log(level, "The lease %s cannot be %s: %s", lease, what, text)
+            self._logged_at = now
         self._trouble = text
 
-    def _ease(self) -> None:
+    def _forget_failure(self) -> None:
         """Forget the trouble: it works."""
         self._trouble = self.obstacle = ""
         self._once.forget("trouble")

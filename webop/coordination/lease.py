@@ -44,7 +44,7 @@ class LeaseTimes:
         cancellation: what is still being done is cancelled.
         end: no step is taken any more; a bit before the others may take over.
         period: between attempts.
-        patience: for one attempt.
+        request_timeout: for one attempt.
     """
 
     duration: int
@@ -52,7 +52,7 @@ class LeaseTimes:
     cancellation: float
     end: float
     period: float
-    patience: float
+    request_timeout: float
 
 
 def build_times(options: LeadershipOptions) -> LeaseTimes:
@@ -82,7 +82,7 @@ def build_times(options: LeadershipOptions) -> LeaseTimes:
         cancellation=end - min(_LAST_MOMENTS, (end - deadline) / 2),
         end=end,
         period=period,
-        patience=deadline / 2,
+        request_timeout=deadline / 2,
     )
 
 
@@ -126,7 +126,7 @@ class Record:
 
     def __str__(self) -> str:
         since = f" since {self.acquired_at}" if self.acquired_at else ""
-        return f"held by {self.holder!r}{since}" if self.holder else "held by nobody"
+        return f"held by {self.holder!r}{since}" if self.holder else "not held"
 
 
 NOTHING = Record(holder="", duration=None, acquired_at="", renewed_at="")
@@ -147,7 +147,7 @@ class Observation:
     free_at: float = -math.inf
 
 
-def see(
+def observe(
     before: Observation, raw: dict[str, Any] | None, now: float, duration: float
 ) -> Observation:
     """Return what is known when an object is seen, or its absence.
@@ -219,8 +219,8 @@ def _write(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
 def _check_name(name: str) -> None:
     if len(name) > _MAX_NAME or not _SUBDOMAIN.fullmatch(name):
         raise ConfigurationError(
-            f"settings.leadership.lease_name (or --lease) is {name!r}, which cannot be the name of "
-            "a Lease: it consists of small letters, digits, dashes and dots."
+            "settings.leadership.lease_name (or --lease) must have 1 to 253 characters: lower-case "
+            f"letters, digits, dashes and dots, got {name!r}."
         )
 
 

@@ -19,9 +19,9 @@ from webop.coordination.lease import (
     claim,
     detach,
     is_newer,
+    observe,
     release,
     renew,
-    see,
 )
 from webop.coordination.requests import LeaseAccess
 from webop.handling.fence import Fence
@@ -35,23 +35,23 @@ class ObservedLease:
     It continues what ``former`` has held with credentials that were lost.
 
     Attributes:
-        claimed: what was last claimed; it may have been granted without a known answer.
+        claimed: what was last claimed; it may have been granted without a known response.
         seen: its newest known state.
         sent_at: when the last request was sent by which it was got or renewed, by the fence's
             clock.
-        sighted: set when somebody else has changed it.
+        changed: set when somebody else has changed it.
     """
 
     def __init__(
         self,
         access: LeaseAccess,
-        terms: LeaseTimes,
+        times: LeaseTimes,
         identity: str,
         fence: Fence,
         former: ObservedLease | None = None,
     ) -> None:
         self._access = access
-        self._terms = terms
+        self._times = times
         self._identity = identity
         self._fence = fence
         self.claimed: Record | None = None if former is None else former.claimed
@@ -59,7 +59,7 @@ class ObservedLease:
         self._is_listed = False
         self.seen = Observation()
         self.sent_at = 0.0
-        self.sighted = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def __str__(self) -> str:
         return str(self._access)
@@ -83,9 +83,9 @@ class ObservedLease:
         """Take note of changes for ever, as they happen."""
         async with aclosing(self._access.watch(options)) as items:
             async for item in items:
-                self._take(item)
+                self._process(item)
 
-    async def look(self, *, if_unwatched: bool = False) -> None:
+    async def refresh(self, *, if_unwatched: bool = False) -> None:
         """Read it now.
 
         Raises:
@@ -93,9 +93,9 @@ class ObservedLease:
             LoginError: there are no credentials.
         """
         if not if_unwatched or not self._access.is_watched:
-            self._see(await self._access.read())
+            self._observe(await self._access.read())
 
-    async def take(self) -> bool:
+    async def acquire(self) -> bool:
         """Try to get it; tell whether it is held now.
 
         Raises:
@@ -103,14 +103,14 @@ class ObservedLease:
             LoginError: there are no credentials.
         """
         before, now = self.seen.raw, dt.datetime.now(dt.UTC)
-        if before is not None and self.is_own:  # the answer was lost, or the end was not in time
-            raw = renew(before, self._terms.duration, now)
+        if before is not None and self.is_own:  # the response was lost, or the end was not in time
+            raw = renew(before, self._times.duration, now)
         else:
-            raw = claim(self._access.name, before, self._identity, self._terms.duration, now)
+            raw = claim(self._access.name, before, self._identity, self._times.duration, now)
         self.claimed = Record.parse(raw)
         if await self._write(raw):
             return True
-        await self.look()
+        await self.refresh()
         return False
 
     async def renew(self) -> bool:
@@ -126,9 +126,9 @@ class ObservedLease:
                 raw = detach(self._stored)
             elif not self.is_own:
                 return False
-            if await self._write(renew(raw, self._terms.duration, dt.datetime.now(dt.UTC))):
+            if await self._write(renew(raw, self._times.duration, dt.datetime.now(dt.UTC))):
                 return True
-            await self.look()
+            await self.refresh()
         return self.seen.raw is None or self.is_own
 
     async def release(self) -> bool:
@@ -144,7 +144,7 @@ class ObservedLease:
                 break
             if await self._access.write(release(raw, dt.datetime.now(dt.UTC))) is not None:
                 return True
-            await self.look()
+            await self.refresh()
         return False
 
     async def _write(self, raw: dict[str, Any]) -> bool:
@@ -153,28 +153,28 @@ class ObservedLease:
         if stored is None:
             return False
         self._stored = stored
-        self._see(stored)
+        self._observe(stored)
         self.sent_at = sent_at
-        self._fence.ends_at = sent_at + self._terms.end
+        self._fence.ends_at = sent_at + self._times.end
         return True
 
-    def _see(self, raw: dict[str, Any] | None) -> None:
-        self.seen = see(self.seen, raw, self._fence.clock(), self._terms.duration)
+    def _observe(self, raw: dict[str, Any] | None) -> None:
+        self.seen = observe(self.seen, raw, self._fence.clock(), self._times.duration)
 
-    def _take(self, item: WatchItem) -> None:
+    def _process(self, item: WatchItem) -> None:
         """Take in what the watch tells; it can be behind what is known by own requests."""
         if isinstance(item, ListingStarted):
             self._is_listed = False
         elif isinstance(item, ListingFinished):
             if not self._is_listed and is_newer(item.resource_version, self.seen.raw):
-                self._notice(None)
+                self._note_change(None)
         else:
             event_type, raw = item
             self._is_listed = True
             if is_newer(raw["metadata"].get("resourceVersion"), self.seen.raw):
-                self._notice(None if event_type == "DELETED" else raw)
+                self._note_change(None if event_type == "DELETED" else raw)
 
-    def _notice(self, raw: dict[str, Any] | None) -> None:
-        self._see(raw)
+    def _note_change(self, raw: dict[str, Any] | None) -> None:
+        self._observe(raw)
         if not self.is_own:
-            self.sighted.set()
+            self.changed.set()

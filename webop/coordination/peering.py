@@ -134,7 +134,7 @@ class PeeringObject:
                 try:
                     await self._patch(client, {"status": {self._peering.identity: None}})
                 except (APIError, LoginError) as exc:
-                    logger.warning("Cannot remove the own record %s: %s", self, exc)
+                    logger.warning("Cannot remove the record of this operator %s: %s", self, exc)
 
     def _lose(self) -> None:
         """Accept that the object is gone."""
@@ -205,13 +205,13 @@ class PeeringObject:
         except APIConflictError:
             return  # the next event shows what it is now
         except APIError as exc:
-            logger.debug("Cannot remove the records of the dead %s: %s", self, exc)
+            logger.debug("Cannot remove expired records %s: %s", self, exc)
 
     async def _renew(self, client: Client) -> bool:
         """Write the own record; return whether the object exists."""
         settings = self._peering.settings
         record = build_record(settings.priority, settings.lifetime, time.time())
-        self.has_record = not self._peering.is_replicated  # also if the answer is lost
+        self.has_record = not self._peering.is_replicated  # also if the response is lost
         is_written = await self._patch(client, {"status": {self._peering.identity: record}})
         self.problem = ""
         self._once.forget("failure")
@@ -243,7 +243,7 @@ class Peering:
 
     Guarantees:
         What other operators write, and what the API server refuses, ends nothing here. Peers count
-        as long as their records are valid, whether the API server answers or not.
+        as long as their records are valid, whether the API server responses or not.
 
     Caveats:
         It is no lock. While a record travels, two operators can act; one that is cut off from the
@@ -385,7 +385,7 @@ class Peering:
         kind = build_kinds(clusterwide=self.settings.clusterwide)[0].kind
         return (
             f"there is no kind {kind} in the cluster for the peering {name!r}: kubectl apply -f "
-            "manifests/peering.yaml, from webop's repository, then create the object"
+            "manifests/peering.yaml (from webop's repository), then create the object"
         )
 
     def _report_objects(self, watched: list[PeeringObject], obstacle: str) -> None:
@@ -399,7 +399,7 @@ class Peering:
             text = f"The operator belongs to the peering {name!r} {_enumerate(there)}. {problems}"
         elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
-            why = "cannot be looked for" if problems else "is not found"
+            why = "cannot be read" if problems else "is not found"
             text = (
                 f"{what} {why}, falling back to the standalone mode: this operator acts even if "
                 f"others do. Add --standalone if there are no others. {problems}"
@@ -423,8 +423,8 @@ class Peering:
             logger.info("Pausing in favour of %s.", names)
         else:
             logger.warning(
-                "Pausing, as all of them do: the priority %d is also that of %s. Give operators "
-                "different priorities (--priority), or replicas of one a Lease (--lease).",
+                "Pausing: the priority %d is also that of %s, so all of them pause. Give operators "
+                "different priorities (--priority), or replicas of one operator a Lease (--lease).",
                 *(priority, names),
             )
 
@@ -461,7 +461,7 @@ class Peering:
         limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
         await _within(limit, pausing.wait_until_idle())
         if not pausing.is_idle:
-            logger.warning("The work has not ended in %g s. Cancelling what is left.", limit)
+            logger.warning("The handlers have not ended in %g s. Cancelling them.", limit)
             pausing.cancel()
             await _within(_UNWINDING, pausing.wait_until_idle())
 

@@ -88,7 +88,7 @@ def parse_peers(status: object) -> tuple[dict[str, Peer], dict[str, str]]:
 def _parse_peer(identity: str, record: object) -> Peer:
     """Read one record; what is absent means the same as for Kopf: 0, 60 seconds, seen right now."""
     if not isinstance(record, dict) or not record.keys() & _FIELDS:
-        raise ValueError(f"{record!r:.100} has no priority, lifetime and lastseen")
+        raise ValueError(f"{record!r:.100} has neither priority, lifetime nor lastseen")
     deadline = math.inf
     if (lastseen := record.get("lastseen")) is not None:
         time = datetime.fromisoformat(lastseen)
@@ -103,7 +103,7 @@ def format_time(timestamp: float) -> str:
     try:
         return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
-        return "the end of days"
+        return "an unknown time"
 
 
 def select_rivals(

@@ -18,13 +18,13 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease", namespace
 class LeaseAccess:
     """A Lease by its namespace and name.
 
-    Each request is attempted once, for ``patience`` seconds at most: whoever renews a lease has
+    Each request is attempted once, for ``timeout`` seconds at most: whoever renews a lease has
     better things to do than to wait.
     """
 
-    def __init__(self, client: Client, namespace: str, name: str, patience: float) -> None:
+    def __init__(self, client: Client, namespace: str, name: str, timeout: float) -> None:
         self._client = client
-        self._patience = patience
+        self._timeout = timeout
         self._status = WatchStatus()
         self.namespace = namespace
         self.name = name
@@ -45,29 +45,29 @@ class LeaseAccess:
             LoginError: there are no credentials.
         """
         try:
-            answer: dict[str, Any] = await self._perform("GET", LEASES, self.name)
+            response: dict[str, Any] = await self._perform("GET", LEASES, self.name)
         except APINotFoundError:
             return None
-        return answer
+        return response
 
     async def write(self, raw: dict[str, Any]) -> dict[str, Any] | None:
         """Create the Lease, or replace the version that is given; None if somebody was faster.
 
         Raises:
-            APIError: it cannot be written; or it has been, and the answer is lost.
+            APIError: it cannot be written; or it has been, and the response is lost.
             LoginError: there are no credentials.
         """
         is_new = "resourceVersion" not in raw["metadata"]
         method, name = ("POST", None) if is_new else ("PUT", self.name)
         try:
-            answer: dict[str, Any] = await self._perform(method, LEASES, name, encode_body(raw))
+            response: dict[str, Any] = await self._perform(method, LEASES, name, encode_body(raw))
         except APIConflictError:
             return None
         except APINotFoundError:
             if is_new:
                 raise  # there is no such namespace
             return None
-        return answer
+        return response
 
     def watch(self, options: WatchOptions) -> AsyncGenerator[WatchItem, None]:
         """Yield the Lease whenever it changes; see :func:`webop.client.watch.watch`."""
@@ -77,7 +77,7 @@ class LeaseAccess:
         self, method: str, resource: Resource, name: str | None, content: bytes | None = None
     ) -> Any:
         path = resource.get_url(namespace=self.namespace, name=name)
-        return await perform_once(self._client, method, path, content, timeout=self._patience)
+        return await perform_once(self._client, method, path, content, timeout=self._timeout)
 
 
 async def perform_once(
@@ -92,7 +92,7 @@ async def perform_once(
     """Send a request in one attempt, a login included in its time.
 
     Raises:
-        APIError: the API server refuses it, or has not answered in time.
+        APIError: the API server refuses it, or has not responded in time.
         LoginError: there are no credentials.
     """
     call = Call(method, path, None, content, content_type, timeout=timeout, is_retried=False)
@@ -100,5 +100,5 @@ async def perform_once(
         async with asyncio.timeout(timeout):
             return await client.perform(call)
     except TimeoutError:
-        message = f"Cannot {call.attempt}: no answer in {timeout:g} s"
+        message = f"Cannot {call.attempt}: no response in {timeout:g} s"
         raise APIConnectionError(message) from None

@@ -24,12 +24,12 @@ EXIT_CODE = 1
 class Watchdog:
     """Bites when something is still being done at the end of a lease.
 
-    It calls ``bite`` in another thread.
+    It calls ``on_overrun`` in another thread.
     """
 
-    def __init__(self, fence: Fence, bite: Callable[[], None]) -> None:
+    def __init__(self, fence: Fence, on_overrun: Callable[[], None]) -> None:
         self._fence = fence
-        self._bite = bite
+        self._on_overrun = on_overrun
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="end of the lease", daemon=True)
 
@@ -48,7 +48,7 @@ class Watchdog:
             nap = _NAP if rest < -_NAP else min(max(rest, _GRACE), _NAP)
             is_late = rest <= 0 and (bool(self._fence.threads) or self._is_blocked())
             if is_late and not was_late:
-                self._bite()
+                self._on_overrun()
             was_late = is_late
 
     def _is_blocked(self) -> bool:

@@ -27,7 +27,7 @@ from webop.handling.filters import matches
 from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
-from webop.handling.observing import CANCELLED, DONE, is_verdict, record_begin, record_end
+from webop.handling.observing import CANCELLED, DONE, is_denial, record_begin, record_end
 from webop.handling.policy import (
     Attempt,
     ChildrenRetryError,
@@ -321,7 +321,7 @@ def _choose_level(cause: Cause, failure: BaseException | None) -> int:
     Authors expect a ``TemporaryError``, except the last one.
     """
     if isinstance(cause, WebhookCause):
-        return logging.DEBUG if is_verdict(failure) else logging.ERROR
+        return logging.DEBUG if is_denial(failure) else logging.ERROR
     if isinstance(failure, TemporaryError):
         return logging.WARNING
     return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

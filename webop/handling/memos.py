@@ -48,7 +48,7 @@ class Memos:
     def __init__(self, operator_memo: Any) -> None:
         self.operator_memo = operator_memo
         self._memos: dict[str, Any] = {}
-        self._lent: OrderedDict[str, Any] = (
+        self._review_memos: OrderedDict[str, Any] = (
             OrderedDict()
         )  # of objects known from reviews only, newest last
 
@@ -58,11 +58,11 @@ class Memos:
     def recall(self, uid: str) -> Any:
         """Return the memo of an object; create it if the object is new."""
         if uid not in self._memos:
-            found = self._lent.pop(uid, None)
+            found = self._review_memos.pop(uid, None)
             self._memos[uid] = copy.copy(self.operator_memo) if found is None else found
         return self._memos[uid]
 
-    def lend(self, uid: str | None, *, limit: int) -> Any:
+    def get_for_review(self, uid: str | None, *, limit: int) -> Any:
         """Return the memo of an object for a review (MEM-13).
 
         webop does not notice the deletion of objects that it does not watch. So it limits the
@@ -76,15 +76,15 @@ class Memos:
             return copy.copy(self.operator_memo)
         if uid in self._memos:
             return self._memos[uid]
-        found = self._lent.pop(uid, None)
+        found = self._review_memos.pop(uid, None)
         if found is None:
             found = copy.copy(self.operator_memo)
-        self._lent[uid] = found
-        while len(self._lent) > limit:
-            self._lent.popitem(last=False)
+        self._review_memos[uid] = found
+        while len(self._review_memos) > limit:
+            self._review_memos.popitem(last=False)
         return found
 
     def forget(self, uid: str) -> None:
         """Drop the memo of a deleted object."""
         self._memos.pop(uid, None)
-        self._lent.pop(uid, None)
+        self._review_memos.pop(uid, None)

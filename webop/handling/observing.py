@@ -74,7 +74,7 @@ def record_end(
     failure: Exception | None,
     span: Span | None,
 ) -> None:
-    """Record the end of a call. Each call runs this, hence the shortcut to its row."""
+    """Record the end of a call. All calls end here, so there is a shortcut to the row."""
     handler, options = invocation.handler, invocation.options
     counters, status = options.counters, options.status
     if (row := counters.rows.get(handler)) is None:
@@ -122,11 +122,11 @@ def _name_failure(handler: Handler, outcome: Outcome) -> str:
     if outcome.exception is None:
         return "ignored" if outcome.message else ""
     if isinstance(handler, WebhookHandler):
-        return "denied" if is_verdict(outcome.exception) else "failure"
+        return "denied" if is_denial(outcome.exception) else "failure"
     return "failure" if outcome.final else "retry"
 
 
-def is_verdict(failure: BaseException | None) -> bool:
+def is_denial(failure: BaseException | None) -> bool:
     """Return whether this error of a webhook is a denial, not a failure."""
     is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
     is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)

@@ -103,26 +103,26 @@ class Watchdog:
         if seconds > 2 * threshold and time.process_time() - used < seconds / 2:
             return
         invocation, stack = self._inspect()
-        begin, end = "The event loop is blocked", "The event loop is no longer blocked"
+        culprit = "Code outside of handlers"
         extra = {}
         if invocation is not None:
-            begin = f"{invocation.handler} blocks the event loop"
-            end = f"{invocation.handler} no longer blocks the event loop"
+            culprit = str(invocation.handler)
             log = invocation.cause.logger
             extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
-        level = self._logged.choose_level(begin)  # it may do so for many objects
+        level = self._logged.choose_level(culprit)  # it may do so for many objects
         logger.log(
             level,
-            "%s for %.1f s so far. All other handlers, reviews and probes wait. Await slow calls, "
-            "or make it a sync handler. It is here:\n%s",
-            begin,
+            "%s blocks the event loop for %.1f s so far. All other handlers, reviews and probes "
+            "wait. Await slow calls, or make it a sync handler. It is here:\n%s",
+            culprit,
             seconds,
             stack,
             extra=extra,
         )
         self._responded.wait()
         seconds = time.monotonic() - began
-        logger.log(min(level, logging.INFO), "%s, after %.1f s.", end, seconds)
+        level = min(level, logging.INFO)
+        logger.log(level, "%s no longer blocks the event loop, after %.1f s.", culprit, seconds)
 
     def _walk_stack(self) -> list[tuple[FrameType, int]]:
         """Return the frames of the loop's thread and their lines, the innermost one first."""

@@ -142,12 +142,12 @@ def read_ages(operator: Operator) -> Values:
 
 
 def _read_busy_slots(operator: Operator) -> Values:
-    return {(lane,): count for lane, count in operator.client.lanes.active.items()}
+    return {(queue,): count for queue, count in operator.client.limits.active.items()}
 
 
 def _read_waiting_requests(operator: Operator) -> Values:
-    waiting = operator.client.lanes.count_waiting()
-    return {(lane,): waiting.get(lane, 0) for lane in operator.client.lanes.active}
+    waiting = operator.client.limits.count_waiting()
+    return {(queue,): waiting.get(queue, 0) for queue in operator.client.limits.active}
 
 
 def read_calls_in_flight(operator: Operator) -> Values:

@@ -57,7 +57,10 @@ class OperatorCollector:
                 if family.name not in names:
                     yield family
         except Exception:  # noqa: BLE001 - in foreign code; it is logged
-            _log_failure("A collector in the registry of prometheus_client has failed.")
+            _log_failure(
+                "A collector in the registry of prometheus_client has failed. "
+                "The metrics after it are missing."
+            )
 
 
 def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
@@ -74,7 +77,10 @@ def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
     try:
         return encode(OperatorCollector(operator)), content_type
     except Exception:  # noqa: BLE001 - in foreign code; it is logged
-        _log_failure("Metrics in the registry of prometheus_client are not valid.")
+        _log_failure(
+            "Metrics in the registry of prometheus_client are not valid. "
+            "Returning only those of webop."
+        )
         return encode(OperatorCollector(operator, with_others=False)), content_type
 
 

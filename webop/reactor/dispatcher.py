@@ -1,7 +1,8 @@
-"""From events of one stream to work on objects: keyed, newest state wins, one worker per object.
+"""Dispatch the events of one stream to workers: one worker per object, the newest state wins.
 
 All changes of state happen in sync methods; the workers do the I/O. An object without work has
-no task, and no body in memory; one that waits for room has no task, and a text instead of its body.
+neither a task nor a body in memory. An object that waits for a slot has no task, and a text
+instead of its body.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Dispatcher:
         processor: how objects are processed.
         spawn: starts a task in the task group of the stream.
         gate: opens when handlers may run; until then, objects wait.
-        room: of the kind: how many objects are worked on at once.
+        slots: of the kind: how many objects are worked on at once.
         is_resuming: whether the objects of the first listing are older than the operator; they
             are not if the stream was restarted.
         is_paused: whether the operator is paused until :meth:`switch` is called.
@@ -101,14 +102,14 @@ class Dispatcher:
         *,
         spawn: Callable[..., asyncio.Task[Any]],
         gate: IndexGate[Any],
-        room: Slots,
+        slots: Slots,
         is_resuming: bool = True,
         is_paused: bool = False,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
         self._gate = gate
-        self._room = room
+        self._slots = slots
         self._raw_events = RawEvents(processor)
         self._held: OrderedDict[str, Tracked] = OrderedDict()  # quick at its front
         self._objects: dict[str, Tracked] = {}
@@ -224,7 +225,7 @@ class Dispatcher:
             obj.timer.cancel()
             obj.timer = None
         if obj.raw is not None and obj.text is not None:  # it stands for an older state
-            self._room.drop(obj.text)
+            self._slots.drop(obj.text)
             obj.text = None
         if self._is_paused:
             self._hand_over(obj)
@@ -239,16 +240,16 @@ class Dispatcher:
             self._pack(obj)
         elif rest := obj.find_rest():
             self._come_back(obj, rest)
-        elif self._room.is_blocked(obj.uid):
+        elif self._slots.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._room.is_free or (obj.has_pending and not self._room.is_limited):
+        elif self._slots.is_free or (obj.has_pending and not self._slots.is_limited):
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
                 obj.phase = Phase.WAITING
                 obj.since = obj.since or time.monotonic()
                 is_urgent = obj.event_type is not None
-                self._room.wait(self._begin_waiting, obj, is_urgent=is_urgent)
+                self._slots.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._pack(obj)
 
     def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
@@ -281,7 +282,7 @@ class Dispatcher:
             if obj.timer is not None:
                 obj.timer.cancel()
             if obj.phase is not Phase.WORKING:
-                self._room.drop(obj.text)  # other streams use the same room
+                self._slots.drop(obj.text)  # other streams use the same slots
                 obj.text = None
         self._stop_daemons(reason)
         if self._workers:
@@ -312,7 +313,7 @@ class Dispatcher:
                 owners |= {item.task: obj for item in obj.background.tasks.values() if item.task}
         owned = {task: owners[task] for task in hung if task in owners}
         for task, owner in owned.items():
-            self._room.block(owner.uid, task)
+            self._slots.block(owner.uid, task)
         if owned:
             logger.error(
                 "%d handlers or daemons do not end although they are cancelled: of %s. Nothing is "
@@ -376,8 +377,8 @@ class Dispatcher:
     def _pack(self, obj: Tracked) -> None:
         """Keep a text instead of the body."""
         if obj.raw is not None and not obj.is_view:
-            self._room.drop(obj.text)
-            obj.text, obj.raw = self._room.pack(obj.raw), None
+            self._slots.drop(obj.text)
+            obj.text, obj.raw = self._slots.pack(obj.raw), None
 
     def _begin_waiting(self, obj: Tracked) -> None:
         """Start with an object that has got its place, unless it no longer waits."""
@@ -390,7 +391,7 @@ class Dispatcher:
     def _begin(self, obj: Tracked) -> None:
         """Start a worker if there is anything to do."""
         if obj.raw is None and obj.text:
-            obj.raw = self._room.unpack(obj.text)
+            obj.raw = self._slots.unpack(obj.text)
             obj.text = None
         plan: Plan | None = None
         if obj.text is None:  # else it must be read first
@@ -405,8 +406,8 @@ class Dispatcher:
                         obj.work.backoff = None  # others have written what was kept
                     self._settle(obj)
                     return
-        self._room.enter(is_retry=obj.has_pending)
-        self._start(obj, self._work(obj, plan), self._room.leave)
+        self._slots.enter(is_retry=obj.has_pending)
+        self._start(obj, self._work(obj, plan), self._slots.leave)
 
     def _start(
         self, obj: Tracked, coroutine: Coroutine[Any, Any, float | None], leave: Callable[[], None]
@@ -434,7 +435,7 @@ class Dispatcher:
                 if obj.is_being_indexed:
                     await self._index(obj)
                 obj.was_indexed = False
-                await self._room.take_turn()
+                await self._slots.take_turn()
                 if obj.is_dirty:  # a daemon can have ended since the plan was made
                     plan = None
                 obj.is_dirty = False
@@ -453,7 +454,7 @@ class Dispatcher:
         obj.since = 0.0
         has_failed = task.cancelled() or task.exception() is not None
         if (call := find_abandoned(task)) is not None:
-            self._room.block(obj.uid, call)
+            self._slots.block(obj.uid, call)
         delay = None if has_failed else task.result()
         if self._is_paused:
             self._hand_over(obj)
@@ -483,7 +484,7 @@ class Dispatcher:
         obj.phase = Phase.IDLE
         obj.since = 0.0
         obj.raw = obj.indexing = None
-        self._room.drop(obj.text)
+        self._slots.drop(obj.text)
         obj.text = None
         obj.is_dirty = obj.was_indexed = False
         obj.is_provided = True

@@ -70,7 +70,7 @@ class Observer:
         client: Client,
         scope: Scope,
         group: asyncio.TaskGroup,
-        total: SharedSlots,
+        shared_slots: SharedSlots,
     ) -> None:
         self._operator = operator
         self._client = client
@@ -87,8 +87,8 @@ class Observer:
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
-        self._total = total
-        self._rooms: dict[str, Slots] = {}
+        self._shared_slots = shared_slots
+        self._slots: dict[str, Slots] = {}
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
@@ -284,10 +284,10 @@ class Observer:
         # Or it was watched before credentials were lost.
         left = self._operator.cluster_view.left
         is_late |= bool(left.get((resource.group, resource.plural, namespace)))
-        room = self._open_room(resource, handlers)
+        slots = self._get_slots(resource, handlers)
         stream = Stream(
             ResourceContext(
-                self._operator, self._client, resource, handlers, room, is_late=is_late
+                self._operator, self._client, resource, handlers, slots, is_late=is_late
             ),
             namespace,
             selectors,
@@ -311,15 +311,15 @@ class Observer:
         stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
         stream.task.add_done_callback(lambda _: self._end(stream))
 
-    def _open_room(self, resource: Resource, handlers: ResourceHandlers) -> Slots:
-        """Return the room of a kind, for all of its namespaces and versions."""
+    def _get_slots(self, resource: Resource, handlers: ResourceHandlers) -> Slots:
+        """Return the slots of a kind, for all of its namespaces and versions."""
         settings, name = self._operator.settings, resource.plural_name
-        if name not in self._rooms:
+        if name not in self._slots:
             limit = settings.batching.worker_limit
-            self._rooms[name] = Slots(name, self._total, limit=limit)
+            self._slots[name] = Slots(name, self._shared_slots, limit=limit)
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
-        self._rooms[name].pool = settings.execution if has_sync else None
-        return self._rooms[name]
+        self._slots[name].pool = settings.execution if has_sync else None
+        return self._slots[name]
 
     def _end(self, stream: Stream) -> None:
         if stream in self._ending:  # otherwise, the operator stops or has no credentials

@@ -36,7 +36,7 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``room`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
+    ``slots`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
     namespace appeared while the operator was running: its unhandled objects are created, not
     resumed, even if they are older than the watch.
     """
@@ -45,7 +45,7 @@ class ResourceContext:
     client: Client
     resource: Resource
     handlers: ResourceHandlers
-    room: Slots
+    slots: Slots
     is_late: bool = False
 
     @property

@@ -167,7 +167,7 @@ class Processor:
     async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
         """Call the handlers that are due, and write what they have done."""
         with open_span(_describe, plan) or NOT_TRACED as span:
-            with self.ctx.room.running_handlers():
+            with self.ctx.slots.running_handlers():
                 delay = await handle_change(self.ctx, obj, work, plan)
             await save(self.ctx, obj, Pending(plan.cause.patch, plan.cause.own))
             if work.is_released:
@@ -212,7 +212,7 @@ class Processor:
         if not cause.patch or event_type == "DELETED":
             return
         try:
-            level = self.ctx.room.choose_level
+            level = self.ctx.slots.choose_level
             pending = Pending(cause.patch, Patch())
             await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except (APIError, LoginError) as exc:
@@ -233,7 +233,7 @@ class Processor:
         known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
-            self.ctx.room.choose_level("away") if is_away else level,
+            self.ctx.slots.choose_level("away") if is_away else level,
             "%s %s",
             exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
             hope,

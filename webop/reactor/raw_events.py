@@ -37,16 +37,16 @@ class RawEvents:
 
     def __init__(self, processor: EventProcessor) -> None:
         self._processor = processor
-        self._room = Slots("events", SharedSlots(), pool=processor.event_pool)
+        self._slots = Slots("events", SharedSlots(), pool=processor.event_pool)
         self._once = Once()
 
     def keep(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Queue an event, as a copy that handlers may modify."""
-        text = self._room.pack(raw, is_needed=event_type == "DELETED")
+        text = self._slots.pack(raw, is_needed=event_type == "DELETED")
         if obj.events is None:
             obj.events = deque()
         if len(obj.events) >= _LIMIT:
-            self._room.drop(obj.events.popleft()[1])
+            self._slots.drop(obj.events.popleft()[1])
             if self._once.is_new("skipped"):
                 logger.warning(
                     "Events of %s come faster than they are handled: of more than %d, the oldest "
@@ -59,21 +59,21 @@ class RawEvents:
     def drop(self, obj: Tracked) -> None:
         """Forget the events of an object."""
         for _, text in obj.events or ():
-            self._room.drop(text)
+            self._slots.drop(text)
         obj.events = None
 
     def begin(self, obj: Tracked) -> None:
-        """Call the handlers as soon as there is room, unless they are being called already."""
+        """Call the handlers as soon as a slot is free, unless they already run."""
         if not obj.events or obj.spying is not None:
             return
-        if self._room.is_free:
+        if self._slots.is_free:
             self._start(obj)
         else:
-            self._room.wait(self._start, obj, is_urgent=obj.event_type is not None)
+            self._slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
 
     def _start(self, obj: Tracked) -> None:
         if obj.events and obj.spying is None and not obj.keeper.is_stopped:
-            self._room.enter()
+            self._slots.enter()
             obj.spying = obj.keeper.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
@@ -81,15 +81,15 @@ class RawEvents:
         while obj.events and not obj.keeper.is_stopped:
             event_type, text = obj.events.popleft()
             try:
-                raw = self._room.unpack(text) if text else await self._processor.read(obj)
+                raw = self._slots.unpack(text) if text else await self._processor.read(obj)
                 if raw is not None:
-                    with self._room.running_handlers():
+                    with self._slots.running_handlers():
                         await self._processor.show_event(obj, event_type, raw)
             except WebopError as exc:
                 logger.warning("An event of %s is skipped: %s", obj, exc)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
-        self._room.leave()
+        self._slots.leave()
         obj.spying = None
         if obj.events and not task.cancelled():
             self.begin(obj)

@@ -92,7 +92,7 @@ class Run:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.judge(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(fns)
-                level = self.ctx.room.choose_level("background")
+                level = self.ctx.slots.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "The patch of %s is not written: %s", self.handler, exc)
             writing.write_later(self.ctx, obj, exc)
@@ -121,7 +121,7 @@ def start_in_background(
 
     def end(reason: DaemonStoppingReason, task: asyncio.Task[None] | None) -> None:
         if task is not None and (call := find_abandoned(task)) is not None:
-            ctx.room.block(obj.uid, call)
+            ctx.slots.block(obj.uid, call)
         if DaemonStoppingReason.OPERATOR_PAUSING in reason:
             obj.is_provided = False  # the pause may have ended before it
         obj.wake()

@@ -92,7 +92,7 @@ class Stream:
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,
             gate=self._gate,
-            room=self.ctx.room,
+            slots=self.ctx.slots,
             is_resuming=self.is_resuming,
             is_paused=not pausing.is_active,
         )
@@ -137,7 +137,7 @@ class Stream:
         )
         async with contextlib.aclosing(items):
             async for item in items:
-                await self.ctx.room.take_turn()
+                await self.ctx.slots.take_turn()
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":

@@ -60,7 +60,7 @@ class Phase(enum.Enum):
     HELD = enum.auto()
     """It waits until the indexes are filled."""
     WAITING = enum.auto()
-    """It waits for room; a text is kept instead of the body."""
+    """It waits for a slot; a text is kept instead of the body."""
     WORKING = enum.auto()
     """One task works on it."""
     RESTING = enum.auto()

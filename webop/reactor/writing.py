@@ -374,7 +374,7 @@ async def _request(
     subresource: str | None,
 ) -> dict[str, Any] | None:
     """Send a patch once; record how long it takes, and whether the API server answers."""
-    loop, room = asyncio.get_running_loop(), ctx.room
+    loop, slots = asyncio.get_running_loop(), ctx.slots
     began = loop.time()
     try:
         answer = await ctx.client.patch(
@@ -389,11 +389,11 @@ async def _request(
         )
     except (APIError, LoginError) as exc:
         if judge(exc) is Failure.AWAY:
-            room.note_failure(str(exc))
+            slots.note_failure(str(exc))
         else:
-            room.note_write(loop.time() - began)
+            slots.note_write(loop.time() - began)
         raise
-    room.note_write(loop.time() - began)
+    slots.note_write(loop.time() - began)
     return answer
 
 
@@ -479,7 +479,7 @@ def _warn_of_pruning(
     lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
-            ctx.room.choose_level(f"lost {lost}"),
+            ctx.slots.choose_level(f"lost {lost}"),
             "Patching of %s failed with inconsistencies: status.%s is not stored. Is there "
             "x-kubernetes-preserve-unknown-fields in the schema of the status?",
             obj,

@@ -14,7 +14,7 @@ import orjson
 from webop.errors import ReviewError
 
 # Values in a review: the commas and opening brackets outside of strings. An object in etcd has
-# at most 1.5 MiB, an update has two states of it, and objects of nothing but short fields and
+# at most 1.5 MiB, an update has two states of it, and objects of only short fields and
 # ``managedFields`` have 9 bytes per value: 350 000 values. The number allowed here takes at most
 # 110 MiB and 0.3 s.
 _MAX_VALUES = 400_000

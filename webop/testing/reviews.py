@@ -74,7 +74,7 @@ def review(
         obj, old = None, obj
     new, before = to_json(obj), to_json(old)
     if new is None and before is None and operation != "CONNECT":
-        raise ConfigurationError(f"A review of a {operation} needs an object.")
+        raise ConfigurationError(f"A review with operation={operation!r} needs an object.")
     body = new or before or {}
     resource, kind = find_resource(body, options), options.get("kind") or body.get("kind")
     # A subresource can have another group than its resource.

@@ -1,4 +1,4 @@
-"""What the steps use: requests to the API server, and the operator as a process."""
+"""Send requests to the API server, and run the operator as a process."""
 
 from __future__ import annotations
 

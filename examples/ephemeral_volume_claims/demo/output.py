@@ -1,4 +1,4 @@
-"""What the demo prints: requests, responses of the API server, and results of checks."""
+"""Print requests, responses of the API server, and results of checks."""
 
 from __future__ import annotations
 

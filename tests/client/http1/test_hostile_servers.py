@@ -44,7 +44,7 @@ async def test_what_is_no_content_does_not_fill_the_memory(start: bytes, part: b
         await connection.reader.read()
 
     async with playing(script) as server, server.connect() as client:
-        with pytest.raises(APIConnectionError, match="trailers of the answer are too long"):
+        with pytest.raises(APIConnectionError, match="trailers of the response are too long"):
             await client.request("GET", "/x", timeout=60)
         await server.wait_for_closing()
     assert written < 20_000_000
@@ -86,7 +86,7 @@ async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
     async with playing(script) as proxy:
         info = ConnectionInfo("https://127.0.0.1:1", proxy_url=proxy.url)
         async with proxy.connect(info) as client:
-            with pytest.raises(APIConnectionError, match=r"refused it: .* 407 No") as e:
+            with pytest.raises(APIConnectionError, match=r"refused the connection: .* 407 No") as e:
                 await client.request("GET", "/x")
     assert str(e.value).isprintable()
 
@@ -225,7 +225,7 @@ async def test_the_limit_of_connecting_includes_the_name(monkeypatch: pytest.Mon
     async with ScriptedServer(echo).connect(info, connect_timeout=0.1) as client:
         try:
             async with asyncio.timeout(5):
-                with pytest.raises(APIConnectionError, match=r"slow\.invalid:80: no answer"):
+                with pytest.raises(APIConnectionError, match=r"slow\.invalid:80: no response"):
                     await client.request("GET", "/x")
         finally:
             is_over.set()
@@ -255,7 +255,7 @@ def test_a_proxy_that_does_not_answer_is_given_up() -> None:
                 await asyncio.sleep(0.05)
                 loop.advance += 61
                 async with asyncio.timeout(5):
-                    with pytest.raises(APIConnectionError, match="no answer in time"):
+                    with pytest.raises(APIConnectionError, match="no response in time"):
                         await task
 
     with asyncio.Runner(loop_factory=AdvancingLoop) as runner:

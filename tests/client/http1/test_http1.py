@@ -94,7 +94,7 @@ async def test_a_request_says_what_http_demands() -> None:
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/a\nX", "/\x00"])
 async def test_no_path_can_smuggle_headers_or_requests(path: str) -> None:
     async with playing(echo) as server, server.connect() as client:
-        with pytest.raises(ValueError, match="must be quoted"):
+        with pytest.raises(ValueError, match="quote blanks"):
             await client.request("GET", path)
         with pytest.raises(ValueError, match="media type"):
             await client.request("POST", "/", body={}, content_type="a\r\nX: y")
@@ -170,7 +170,7 @@ async def test_half_an_answer_is_no_answer(part: bytes, context: ssl.SSLContext 
         await connection.write(part)
 
     async with playing(script, context) as server, server.connect() as client:
-        with pytest.raises(APIConnectionError, match="in the middle of the answer"):
+        with pytest.raises(APIConnectionError, match="in the middle of the response"):
             await client.request("GET", "/x")
         assert server.accepted == 1
 
@@ -183,7 +183,7 @@ async def test_half_an_answer_is_no_answer(part: bytes, context: ssl.SSLContext 
         (b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nx", "not HTTP/1.1"),
         (b"HTTP/1.1 200 OK\r\n" + b"X-Header: value\r\n" * 10_000, "headers .* too long"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "headers .* too long"),
-        (b"", "closed the connection before it answered"),
+        (b"", "closed the connection before it responded"),
     ],
     ids=["SSH", "bad length", "an upgrade", "many headers", "a long header", "nothing"],
 )
@@ -298,7 +298,7 @@ async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it
         if is_repeated:
             assert await client.request(method, "/x") == {}
         else:
-            with pytest.raises(APIConnectionError, match="before it answered"):
+            with pytest.raises(APIConnectionError, match="before it responded"):
                 await client.request(method, "/x")
         assert len(requests) == 1
         assert server.accepted == 1 + is_repeated
@@ -371,7 +371,7 @@ async def test_a_connection_is_closed_if_its_request_is_cancelled(
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.wait_for_closing()
-        with pytest.raises(APIConnectionError, match="no answer in time"):
+        with pytest.raises(APIConnectionError, match="no response in time"):
             await client.request("GET", "/slow", timeout=0.5)
         await server.wait_for_closing()
         assert await client.request("GET", "/fast") == {}
@@ -418,10 +418,10 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
     async with playing(script) as server:
         info = ConnectionInfo(f"https://127.0.0.1:{server.port}")
         async with server.connect(info, connect_timeout=0.1) as client:
-            with pytest.raises(APIConnectionError, match=rf":{server.port}: no answer in time"):
+            with pytest.raises(APIConnectionError, match=rf":{server.port}: no response in time"):
                 await client.request("GET", "/x")
             await server.wait_for_closing()
-            with pytest.raises(APIConnectionError, match="no answer in time"):
+            with pytest.raises(APIConnectionError, match="no response in time"):
                 async with client.stream("/x", limits=StreamLimits(connect=0.1)):
                     pass
             await server.wait_for_closing()
@@ -673,7 +673,7 @@ async def test_a_proxy_that_refuses_is_told(secure_server: ScriptedServer) -> No
     async with playing(Proxy("user:password").play) as proxy_server:
         info = ConnectionInfo(secure_server.url, insecure=True, proxy_url=proxy_server.url)
         async with secure_server.connect(info) as client:
-            with pytest.raises(APIConnectionError, match=r"the proxy 127.* refused it: .* 407"):
+            with pytest.raises(APIConnectionError, match=r"127.* refused the connection: .* 407"):
                 await client.request("GET", "/x")
     assert not secure_server.accepted
 

@@ -93,7 +93,7 @@ async def test_with_the_same_priority_all_pause_and_warn(
         run_operator(standalone=False, identity="one", beside=True) as one,
         run_operator(standalone=False, identity="two", beside=True),
     ):
-        await eventually(lambda: log.text.count("as all of them do") == 2, "both warnings")
+        await eventually(lambda: log.text.count("so all of them pause") == 2, "both warnings")
         await stay_out(objects, calls, log)
         warnings = [r.getMessage() for r in log.records if r.levelno == logging.WARNING]
         assert any("also that of one (" in text for text in warnings)

@@ -76,13 +76,13 @@ async def test_two_live_operators_on_one_host_are_not_taken_for_one_another(
 ) -> None:
     await meeting.create()
     async with runs.start("one") as one, runs.start("two") as two:
-        await one.wait_for("as all of them do")
-        await two.wait_for("as all of them do")
+        await one.wait_for("so all of them pause")
+        await two.wait_for("so all of them pause")
         assert len(await meeting.read()) == 2
         await one.stop(signal.SIGKILL)
         assert len(await meeting.read()) == 2
         async with runs.start("three") as three:  # there is still another live one
-            await three.wait_for("as all of them do")
+            await three.wait_for("so all of them pause")
             await meeting.wait(lambda records: len(records) == 2, "the record of the dead is gone")
             await three.stop()
         await two.wait_for("Resuming")

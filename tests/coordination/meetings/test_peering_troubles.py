@@ -139,7 +139,7 @@ class TestWithFewRights:
         await grant(meeting.client, objects.namespace, [])
         async with run_operator(standalone=False, identity="me"):
             await objects.pass_fence()
-            assert "cannot be looked for, falling back to the standalone mode" in log.text
+            assert "cannot be read, falling back to the standalone mode" in log.text
             assert "Grant the verb 'list' on 'kopfpeerings'" in log.text
             await grant(meeting.client, objects.namespace, [*READING, "patch"])
             await meeting.wait(lambda records: "me" in records)

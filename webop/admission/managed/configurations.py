@@ -68,7 +68,7 @@ _VITAL = {
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What no webhook is called for, so that the operator does not block itself.
+    """The requests for which no webhook is called, so that the operator does not block itself.
 
     Attributes:
         namespace: exclude the objects of this namespace, if any.

@@ -89,9 +89,9 @@ class ConfigurationManager:
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
         self._offers: dict[WebhookType, tuple[ReplicaRecord, frozenset[str]]] = {}
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._trusted: frozenset[str] = frozenset()
-        self._looked = asyncio.Condition()
+        self._checked = asyncio.Condition()
         self._changed = asyncio.Event()
         self._adjusting = asyncio.Lock()
         self._is_retired = False
@@ -124,8 +124,8 @@ class ConfigurationManager:
             ConfigurationError: the ``caBundle`` is not base64 of text.
         """
         wanted = frozenset(parse_bundle(config.get("caBundle")))
-        async with self._looked:
-            await self._looked.wait_for(
+        async with self._checked:
+            await self._checked.wait_for(
                 lambda: self.is_applied.is_set() and wanted <= self._trusted
             )
 
@@ -177,12 +177,12 @@ class ConfigurationManager:
                     self.problem = str(exc)
                     if is_transient:
                         backoff.reset()
-                    wish = exc.retry_after if isinstance(exc, APIStatusError) else None
-                    pause = max(_RETRY_PAUSE, wish or 0.0) if is_transient else backoff.next()
+                    requested = exc.retry_after if isinstance(exc, APIStatusError) else None
+                    pause = max(_RETRY_PAUSE, requested or 0.0) if is_transient else backoff.next()
                 else:
                     self.problem = ""
                     backoff.reset()
-                    pause = max(0.0, self._next_look - time.monotonic())
+                    pause = max(0.0, self._next_check - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -232,10 +232,10 @@ class ConfigurationManager:
             await self._clock.adjust(self._renewal)
             self._since = self._since or self._clock.now()
             offers = {kind: self._build_offer(kind, config, self._since) for kind in WebhookType}
-            is_due = time.monotonic() >= self._next_look
+            is_due = time.monotonic() >= self._next_check
             if self._is_withdrawn or (offers == self._offers and not is_due):
                 return
-            self._offers, self._next_look = offers, 0.0  # due until all has succeeded
+            self._offers, self._next_check = offers, 0.0  # due until all has succeeded
             plans = await self._shared.settle(
                 self._plan_presence, self._clock.now_for_records(self._lifetime)
             )
@@ -249,11 +249,11 @@ class ConfigurationManager:
                 for webhook in record.served.values() if key != self._key else ():
                     self._elsewhere |= {(webhook.path, target): until for target in webhook.targets}
         interval = min(_POLLING, self._renewal) if waiting else self._renewal
-        self._next_look = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
-        async with self._looked:
+        self._next_check = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+        async with self._checked:
             self.is_applied.set()
             self._trusted = frozenset(parse_bundle(config.get("caBundle")))
-            self._looked.notify_all()
+            self._checked.notify_all()
 
     @property
     def _lifetime(self) -> float:
@@ -346,11 +346,12 @@ class ConfigurationManager:
             selector = handler.selector
             if selector is None or selector.select(resources):
                 continue
-            text = f"{handler} is not in the configurations: {selector} is not in the cluster yet."
+            absence = f"{handler} is not in the webhook configurations: {selector}"
+            text = f"{absence} is not in the cluster yet."
             text += selector.suggest(resources, self._operator.cluster_view.served_groups)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                text = f"{handler} is not in the configurations: {selector} is ambiguous: {names}."
+                text = f"{absence} is ambiguous: {names}."
             self._warn_once(text)
         for text in list_dangers(self._handlers, resources):
             self._warn_once(text)

@@ -154,7 +154,7 @@ def split_address(config: Mapping[str, Any]) -> tuple[Json, str]:
     if bool(url) == bool(service):
         raise ConfigurationError(
             "A webhook server (settings.admission.server) must yield a client config with either "
-            f"'url' or 'service', not {'both' if url else 'neither'}."
+            f"'url' or 'service'; got {'both' if url else 'neither'}."
         )
     if url:
         scheme, separator, rest = str(url).partition("://")

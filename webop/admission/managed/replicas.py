@@ -67,7 +67,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write into a configuration.
+    """The content to write into a configuration.
 
     ``deferred`` names the webhooks that wait, in full or in part, for other replicas.
     """
@@ -184,8 +184,8 @@ def merge(
     ranked = sorted(
         records.values(), key=lambda record: (record.since, record.identity), reverse=True
     )
-    strangers = [m for key, m in elsewhere.items() if key not in records and not m.is_in_both]
-    everyone = [*ranked, *(dataclasses.replace(record, served={}) for record in strangers)]
+    joining = [m for key, m in elsewhere.items() if key not in records and not m.is_in_both]
+    everyone = [*ranked, *(dataclasses.replace(record, served={}) for record in joining)]
     bundle = build_bundle(pem for record in ranked for pem in record.cas)
     in_cluster = {webhook["name"]: webhook for webhook in existing}
     merged: list[Json] = []

@@ -77,11 +77,11 @@ class SharedConfigurations:
                 unwritten = [kind for kind in KINDS if any(written.values()) and not written[kind]]
                 for kind in unwritten:
                     if (await self._read(kind, now)).version != found[kind].version:
-                        raise self._build_conflict("another replica has changed it")
+                        raise self._build_conflict("another replica has changed them")
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:
-                    raise self._build_conflict("other replicas keep changing it") from None
+                    raise self._build_conflict("other replicas keep changing them") from None
                 await asyncio.sleep(pause)
             else:
                 return plans
@@ -99,7 +99,7 @@ class SharedConfigurations:
             if patch is None:
                 return False
             if await self._patch(kind, patch) is None:
-                raise self._build_conflict("it was deleted meanwhile")
+                raise self._build_conflict("one was deleted meanwhile")
         elif plan.records:
             resource = KINDS[kind]
             body = {

@@ -13,7 +13,7 @@ A rotation takes three writes, each by the replica that comes first:
 
 If the Secret is deleted, damaged or expired, a replica writes the certificate that it serves
 (RESTORE), and a rotation follows. Replicas without a certificate wait for that, then make one
-(FOUND). A replica whose certificate is not in the Secret adds its CA (JOIN).
+(CREATE). A replica whose certificate is not in the Secret adds its CA (JOIN).
 
 Guarantees:
     - A certificate is loaded when its CA has been trusted for the settling time.
@@ -42,12 +42,12 @@ _RENEWAL_SHARE = 2 / 3  # of the lifetime; the rest is for repairing what preven
 
 
 class Step(enum.Enum):
-    """What to do next; the value is the text for the log."""
+    """The next step; its value is the text for the log."""
 
     WAIT = "nothing to do"
     LOAD = "its certificate is in use"
     ADVERTISE = "its CA bundle is advertised"
-    FOUND = "created a certificate"
+    CREATE = "created a certificate"
     RESTORE = "was lost or unusable; wrote the certificate that is in use"
     JOIN = "added the CA of the certificate that is in use here"
     PREPARE = "a new certificate is due; wrote it and started a rotation"
@@ -57,7 +57,7 @@ class Step(enum.Enum):
 
 @dataclass(eq=False)
 class Rotation:
-    """What one replica has seen and serves; all times are in seconds.
+    """The view of one replica: what it has seen and serves. All times are in seconds.
 
     Args:
         names: the hostnames that the certificate needs; the first is the common name.
@@ -88,7 +88,7 @@ class Rotation:
     was_foreign: bool = False
     _seen: object = None
     _seen_since: float = 0.0
-    _last_look: float = 0.0
+    _last_read: float = 0.0
 
     def __post_init__(self) -> None:
         # For a few polls, replicas may still apply the previous bundle.
@@ -105,10 +105,10 @@ class Rotation:
             shared.is_foreign or self._is_valid(shared.leaf) or self._is_valid(shared.upcoming)
         )
         seen = (shared.leaf and shared.leaf.cert, shared.cas, self._is_usable)
-        # After a long pause, the others may not have seen it either: the API server was away.
-        if seen != self._seen or ticks - self._last_look > self.promotion:
+        # After a long pause, the others may not have seen it either: no API server.
+        if seen != self._seen or ticks - self._last_read > self.promotion:
             self._seen, self._seen_since = seen, ticks
-        self._last_look = ticks
+        self._last_read = ticks
         if shared.leaf is not None:
             self.was_foreign = shared.is_foreign
             if shared.leaf == self.leaf:
@@ -133,7 +133,9 @@ class Rotation:
             self.trusted_since = self.trusted_since if set(cas) <= set(self.cas) else None
             self.cas = cas
             return Step.ADVERTISE, shared
-        is_retired = not set(_list_cas(leaf)) <= set(self.cas)  # while this replica was away
+        is_retired = not set(_list_cas(leaf)) <= set(
+            self.cas
+        )  # while this replica was disconnected
         if leaf != shared.leaf and (not self._is_valid(leaf) or is_retired or self._is_trusted()):
             self.leaf, self.uid = shared.leaf, shared.uid
             return Step.LOAD, shared
@@ -152,8 +154,8 @@ class Rotation:
         if self.leaf is None and not self._has_seen(self.absence):
             return Step.WAIT, shared  # other replicas may have the certificate in use
         made, renew_at = self.make(self.names, self.lifetime), self._get_renewal()
-        founded = replace(shared, leaf=made, upcoming=None, renew_at=renew_at)
-        return Step.FOUND, _put(founded, cas=known)
+        created = replace(shared, leaf=made, upcoming=None, renew_at=renew_at)
+        return Step.CREATE, _put(created, cas=known)
 
     def _advance(self, *, is_over: bool) -> tuple[Step, Shared]:
         """Return the next step of a rotation, if it is due."""

@@ -45,7 +45,7 @@ _UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _REMEDIES = {
     errno.EADDRINUSE: "it is in use; stop the other process, or set another port (0: a free one).",
     errno.EACCES: "it is not permitted; set a port of 1024 or above.",
-    errno.EADDRNOTAVAIL: "this host has no such address; set one of its own, or 0.0.0.0 for all.",
+    errno.EADDRNOTAVAIL: "this host has no such address; set one that it has, or 0.0.0.0 for all.",
 }
 
 
@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
             # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
             self._tls = {
-                "ssl": _build_front(get_context),
+                "ssl": _build_switching_context(get_context),
                 "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
                 "ssl_shutdown_timeout": _CLOSING_SECONDS,
             }
@@ -223,16 +223,16 @@ class _Server(uvicorn.Server):
             error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
-def _build_front(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+def _build_switching_context(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """Return a context that switches each new connection to the current context."""
 
-    def switch(connection: ssl.SSLObject, _name: str | None, _front: ssl.SSLContext) -> None:
+    def switch(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = get_context()
 
-    front = get_context()
-    if front.sni_callback is None:  # otherwise it is the user's context
-        front.sni_callback = switch
-    return front
+    context = get_context()
+    if context.sni_callback is None:  # otherwise it is the user's context
+        context.sni_callback = switch
+    return context
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:
@@ -273,7 +273,7 @@ def _listen_all(addresses: Sequence[tuple[int, str]], port: int) -> list[socket.
             stack.callback(sock.close)
             if os.name == "posix":  # elsewhere, it would let several processes share a port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # the IPv4 side has a socket of its own
+            if family == socket.AF_INET6:  # IPv4 has a separate socket
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 sock.bind((address, port))
