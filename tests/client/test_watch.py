@@ -214,7 +214,7 @@ async def test_metrics_see_a_watch_its_age_and_its_restarts_as_long_as_it_runs()
                 cluster.apply(f"z{number}")
                 await anext(items)
             assert watcher.get_age() < 20
-            assert client.tally.restarts == {(name, "ended"): 1, (name, "failed"): 1}
+            assert client.counters.restarts == {(name, "ended"): 1, (name, "failed"): 1}
         assert not client.watchers
 
 

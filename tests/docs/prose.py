@@ -28,6 +28,7 @@ LONGEST = 40  # words of a sentence
 _BE = r"(?:is|are|was|were|be|been)"
 _GOAL = r"(?<!way )(?<!aim )(?<!goal )(?<!purpose )(?<!idea )(?<!task )(?<!next )(?<!out )"
 _OTHER = r"(?!say\b|which\b|what\b|the\b|an?\b|\d)"
+_END = r"[.,;:)]|\s*$| (?:and|or|in|that|which|for|with|to|if|is|are|when|on|by|at|as|but|from)\b"
 _RULES = {
     rf"{_GOAL}\b(?:is|are|was|were) (?:not |never |only )?to {_OTHER}[a-z]+": (
         'write "must", "can" or "will"'
@@ -51,11 +52,11 @@ _RULES = {
     r"\b(?:stands?|is|are|be|being) in the way\b": 'write "blocks" or "prevents"',
     r"\bcom(?:e|es|ing) and go(?:es|ing)?\b": 'write "starts and stops", "appears and disappears"',
     r"\b(?:of|from) what(?:ever)? there was before\b|\bof before\b": 'write "old" or "previous"',
-    r"\bof (?:its|their) own\b": 'write "its own" or "separate"',
+    rf"\bof (?:its|their) own(?={_END})": 'write "its own" or "separate"',
     rf"\b{_BE} left alone\b": 'write "skipped", "unchanged" or "ignored"',
     r"\b(?:not|are|is|be) alike\b": 'write "conflicting" or "equal"',
     r"\bwhat (?:it|they|this|that|he) (?:is|are) for\b": "name the purpose",
-    r"\b(?:save|but) for\b|\bsave (?:where|that|in)\b": 'write "except"',
+    r"\bsave for\b|(?<!, )\bbut for\b|\bsave (?:where|that|in)\b": 'write "except"',
     r"\b(?:nothing|none|nobody|no one|no other) but\b": 'write "only"',
     rf"\b{_BE} away\b": 'write "unreachable" or "unavailable"',
     r"\bshall\b": 'write "must" or "will"',
@@ -70,7 +71,7 @@ _RULES = {
 _PATTERNS = [(re.compile(rule, re.IGNORECASE), advice) for rule, advice in _RULES.items()]
 _RIDDLE = re.compile(r"(?:^|(?<=[.!?] ))What (?![^.!?]*\?)(?:\S+ ){3,}?[^.!?]*[.!]")
 
-_SENTENCES = re.compile(r"(?<=[.!?;:])[)\"']* (?=[A-Z`*\[\"(…_<])|(?<=\w[.!?]) ")
+_SENTENCES = re.compile(r"(?<=[.!?;:])[)\"']* (?=[A-Z`*\[\"(…_<])|(?<=\w[.!?;]) ")
 _WORD = re.compile(r"\w[\w'.-]*")
 _GENERATED = frozenset({"parity.md", "messages.md"})
 _FENCE = re.compile(r" *(`{3,}|~{3,})")
@@ -169,7 +170,7 @@ def read_markdown(text: str) -> Iterator[Passage]:
 
 def _strip(line: str) -> str:
     """Replace code by one word and links by their texts; remove comments and pictures."""
-    line = re.sub(r"``.+?``|`[^`]*`", "…", line)
+    line = re.sub(r"(?::\w+:)?(?:``.+?``|`[^`]*`)", "…", line)
     line = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", line)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
 

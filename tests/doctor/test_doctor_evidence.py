@@ -78,6 +78,7 @@ def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
         ("There is no webhook 'check'; known: none.", "does not serve"),
         ("The review is too large: 8000000 bytes or more; the limit is 7340032.", "too large"),
         ("The webhook check did not answer within 9 s of the 10 s given.", "too long"),
+        ("The operator is stopping, and the review took too long.", "too long"),
         (("Webhook 'check' is busy with 100 calls, which is the limit "
          "(settings.admission.max_calls); try again."), "too many"),
         ("http: server gave HTTP response to HTTPS client", "does not use TLS"),

@@ -89,7 +89,7 @@ class Client:
         a creation can end in 409, and a JSON patch with a test in 422.
 
     Attributes:
-        tally: counters of the requests.
+        counters: counters of the requests.
         limits: the slots for requests with a queue.
         watchers: the running watches.
         paging_groups: the API groups known to have no streaming lists, so that no watch requests
@@ -106,8 +106,8 @@ class Client:
         self.vault = vault
         self.paging_groups: set[str] = set()
         self._pool = SessionPool(vault, options, transport_factory)
-        self.tally = RequestCounters()
-        self.limits = RequestLimits(self.tally.waits)
+        self.counters = RequestCounters()
+        self.limits = RequestLimits(self.counters.waits)
         self.watchers: set[Watcher] = set()
         self._logged = Once()
 
@@ -215,7 +215,7 @@ class Client:
             except OSError as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
-                self.tally.add("WATCH", status, time.monotonic() - began)
+                self.counters.add("WATCH", status, time.monotonic() - began)
             try:
                 yield LineStream(call, response, deadlines)
             finally:
@@ -370,7 +370,7 @@ class Client:
             except (OSError, orjson.JSONDecodeError) as exc:
                 raise build_connection_error(call.attempt, exc) from exc
             finally:
-                self.tally.add(call.method, status, time.monotonic() - began)
+                self.counters.add(call.method, status, time.monotonic() - began)
                 await self._pool.release(session)
             if is_forgiven:
                 await asyncio.sleep(random.uniform(*_SECOND_TRY))  # noqa: S311 - no secret

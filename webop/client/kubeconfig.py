@@ -70,9 +70,9 @@ def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
 def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     """Read the current context of merged kubeconfig files.
 
-    As kubectl does: absent files are skipped, the first file that sets a value wins, data win over
-    paths, relative paths start at the directory of their file, and the user's exec plugin is run
-    unless the user also has a token or a certificate.
+    As in kubectl: absent files are skipped, and the first file that sets a value wins. Data win over
+    paths. Relative paths start at the directory of their file. The user's exec plugin is run unless
+    the user also has a token or a certificate.
 
     Raises:
         LoginError: the server is not a URL, a certificate or token cannot be read or has expired,
@@ -227,8 +227,9 @@ def _select(configs: Iterable[Mapping[str, Any]], where: str) -> Choice:
 def _pick(known: Mapping[str, dict[str, Any]], kind: str, name: Any, where: str) -> dict[str, Any]:
     if name not in known:
         names = ", ".join(map(str, known)) or "none"
-        source = "the current context" if kind == "context" else "the one of the current context"
-        _refuse(f"There is no {kind} {name!r} in {where}, but it is {source}. Known: {names}.")
+        is_context = kind == "context"
+        source = "it is the current context" if is_context else "the current context names it"
+        _refuse(f"There is no {kind} {name!r} in {where}, but {source}. Known: {names}.")
     return known[name]
 
 

@@ -243,7 +243,7 @@ class Watcher:
                 page = await anext(pages)
         # Without comparable versions, as in some aggregated APIs, old changes are not recognizable.
         if not page.resource_version.isdecimal():
-            raise BrokenStreamError(f"resource version {page.resource_version!r} is no number")
+            raise BrokenStreamError(f"resource version {page.resource_version!r} is not a number")
         async with self.open_stream(page.resource_version) as stream:
             yield stream
 
@@ -335,12 +335,12 @@ class Watcher:
         is_listing = self.status.state is State.LISTING
         if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
             end = "the stream ended before the list was complete"
-            what = end if is_listing else "the server ends the stream at once"
+            what = end if is_listing else "the server ended the stream at once"
             self.fail(BrokenStreamError(f"Cannot {self._attempt}: {what}"))
         else:
             self._heal()
             self._close()
-            self._client.tally.restarts[self.resource.plural_name, "ended"] += 1
+            self._client.counters.restarts[self.resource.plural_name, "ended"] += 1
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
@@ -353,7 +353,7 @@ class Watcher:
         self._recovery.fail(exc, self.get_age())
         self.pause = self._recovery.pause
         self._close()
-        self._client.tally.restarts[self.resource.plural_name, "failed"] += 1
+        self._client.counters.restarts[self.resource.plural_name, "failed"] += 1
 
     def _is_declined(self, exc: Exception) -> bool:
         """Return whether the server refuses only the streaming list, not all lists.

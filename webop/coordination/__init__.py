@@ -1,5 +1,5 @@
-"""Who acts: one of several replicas (leadership), one of several operators (peering).
+"""Coordination: one replica leads (leadership), and one of several operators acts (peering).
 
-Both only pause and resume this process (:mod:`webop.handling.pausing`); the reactor obeys.
+Both only pause and resume this process (:mod:`webop.handling.pausing`); the reactor follows.
 Admission is not affected: all replicas serve webhooks all the time.
 """

@@ -1,7 +1,7 @@
-"""What decides whether an operator acts, from its start to its handover.
+"""The decision whether an operator handles objects, from its start to its handover.
 
-Flow: :meth:`Coordinator.begin` makes the operator stand by if there is anything to be decided,
-:meth:`Coordinator.run` decides as long as it runs, and hands over when it is cancelled.
+Flow: :meth:`Coordinator.begin` pauses the operator if it has a Lease or a peering.
+:meth:`Coordinator.run` pauses and resumes it, and hands over when it is cancelled.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from webop.handling.context import OperatorContext
 
 
 class Coordinator:
-    """All who have a say in whether this operator acts.
+    """The elector and the peering of an operator.
 
-    The namespace is the only one that is served, if there is only one, given by its name.
+    ``namespace`` is the only namespace that the operator serves, if there is only one.
     """
 
     def __init__(self, operator: OperatorContext, namespace: str | None = None) -> None:
@@ -25,27 +25,27 @@ class Coordinator:
         self._elector = Elector(operator, namespace)
         peering = Peering(operator, self._elector)
         # The elector comes first: it knows the name of the Lease when peering begins.
-        self._arbiters: tuple[Elector | Peering, ...] = (self._elector, peering)
+        self._coordinators: tuple[Elector | Peering, ...] = (self._elector, peering)
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Take over what is set, after the startup handlers.
+        """Apply the settings, after the startup handlers.
 
         Raises:
-            ConfigurationError: the settings make no sense.
+            ConfigurationError: the settings contradict each other.
         """
-        for arbiter in self._arbiters:
-            arbiter.begin()
+        for coordinator in self._coordinators:
+            coordinator.begin()
 
     async def run(self, client: Client) -> None:
-        """Decide for ever; when cancelled, hand over."""
+        """Coordinate forever; when cancelled, hand over."""
         self._task = asyncio.current_task()
         async with asyncio.TaskGroup() as group:
-            for arbiter in self._arbiters:
-                group.create_task(arbiter.run(client), name=type(arbiter).__name__.lower())
+            for coordinator in self._coordinators:
+                group.create_task(coordinator.run(client), name=type(coordinator).__name__.lower())
 
     def describe(self) -> str:
-        """Return the role among the replicas, in words, for people; nothing if all are equal."""
+        """Return a text: the role of this replica; empty without a Lease."""
         return self._elector.describe()
 
     @property
@@ -55,12 +55,12 @@ class Coordinator:
         return None if name is None else (name, self._elector.is_leading)
 
     def list_obstacles(self) -> list[str]:
-        """Return what keeps the operator from acting until somebody puts it right, in words."""
-        return [arbiter.obstacle for arbiter in self._arbiters if arbiter.obstacle]
+        """Return texts: what prevents the operator from acting until somebody fixes it."""
+        return [coordinator.obstacle for coordinator in self._coordinators if coordinator.obstacle]
 
     async def resign(self) -> None:
-        """Hand over now, and for good; the operator is stopping."""
-        self._arbiters = ()
+        """Hand over for good: the operator is stopping."""
+        self._coordinators = ()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

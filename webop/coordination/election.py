@@ -1,19 +1,19 @@
-"""Which of several replicas acts: the one that holds a Lease (coordination.k8s.io/v1).
+"""Leader election: the replica that holds a Lease (coordination.k8s.io/v1) handles objects.
 
-Flow: :meth:`Elector.run` stands as a candidate until the Lease is free and taken; then the operator
-acts as long as it is renewed in time. All of what it does about objects is behind a fence
-(:mod:`webop.handling.fence`), whose end is put off by each renewal, and comes before the others
-may take over.
+Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
+long as it renews the Lease in time. All its handlers run behind a fence
+(:mod:`webop.handling.fence`). Each renewal moves the end of the fence, which comes before other
+replicas can take over.
 
 Guarantees:
-    - Two replicas never act at once: the right to act is counted from before the renewal was sent,
-      and that of the others from after it was seen, each by the own monotonic clock.
-    - When renewals fail, nothing new is begun after ``renew_deadline``; what is still being done
-      near the end of the lease is cancelled; what cannot be cancelled ends with the process.
-    - A replica that stops gives the Lease back when its work is done, and not before.
+    - Two replicas never act at once: the leader counts from before it sent the renewal, the others
+      from after they saw it, each by its own monotonic clock.
+    - If renewals fail, no new handlers are called after ``renew_deadline``. Handlers that still run
+      near the end of the Lease are cancelled. If one cannot be cancelled, the process ends.
+    - A replica that stops releases the Lease after its handlers have ended, not before.
 
 Caveats:
-    Requests that have been sent before the end can arrive after it, as with all leases.
+    Requests that were sent before the end can arrive after it, as with all leases.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from webop.handling.stopping import DaemonStoppingReason
 logger = logging.getLogger(__name__)
 
 _WHO = "leadership"
-_JITTER = 1.2  # as in client-go; candidates are not to come all at once
-_POLLING = 0.02  # seconds; for the end of the work, in tasks and threads
-_REMINDER = 60.0  # seconds; until a missing right is logged again
-_HUNG_TIMEOUT = 5.0  # seconds; for daemons on the way out, as without a lease
-_UNWINDING = 1.0  # seconds; for what was cancelled
+_JITTER = 1.2  # as in client-go, so that replicas do not try all at once
+_POLLING = 0.02  # seconds; while waiting for the end of handlers
+_REMINDER = 60.0  # seconds; until a missing permission is logged again
+_HUNG_TIMEOUT = 5.0  # seconds; for daemons at the shutdown, as without a Lease
+_UNWINDING = 1.0  # seconds; for cancelled handlers to end
 
 
 class Elector:
-    """Acquires a Lease, keeps it, hands it over.
+    """Acquires a Lease, renews it, and releases it.
 
     Args:
-        operator: the context of the operator; ``settings.leadership`` says which Lease it is.
-        namespace: where the Lease is if neither the settings nor the credentials say it.
+        operator: the context of the operator; ``settings.leadership`` names the Lease.
+        namespace: the namespace of the Lease if neither the settings nor the credentials have one.
         clock: in seconds, monotonic, also while the machine sleeps.
 
     Attributes:
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
-        obstacle: why it can never lead, in words: a right is missing; empty if none is.
+        obstacle: a text: which missing permission prevents the leadership; empty if none does.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Elector:
         self._watchdog: Watchdog | None = None
         self._lost = ""
         self._failure: LoginError | None = None
-        self._trouble = ""
+        self._problem = ""
         self._once = Once()
         self._is_leading = False
         self._changed = asyncio.Event()
@@ -85,30 +85,30 @@ class Elector:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether there is a Lease to be held at all."""
+        """Whether the settings name a Lease."""
         return self._settings.lease_name is not None
 
     @property
     def is_leading(self) -> bool:
-        """Whether this replica holds the Lease, and acts by it."""
+        """Whether this replica holds the Lease and handles objects."""
         return self._is_leading
 
     async def wait_for_change(self, *, was_leading: bool) -> bool:
-        """Wait until it leads, if it did not; or until it does not, if it did; return that."""
+        """Wait until the leadership differs from ``was_leading``; return the new state."""
         while self._is_leading is was_leading:
             await self._changed.wait()
         return self._is_leading
 
     def describe(self) -> str:
-        """Return the role of this replica in words, for people; nothing if there is no Lease."""
+        """Return a text: the role of this replica; empty without a Lease."""
         if not self.is_enabled:
             return ""
         lease = self.lease or self._settings.lease_name
         if self._is_leading:
             return f"leading by the lease {lease}"
         record = NOTHING if self._observed is None else self._observed.seen.record
-        trouble = f" ({self._trouble})" if self._trouble else ""
-        return f"standing by; the lease {lease} is {record}{trouble}"
+        problem = f" ({self._problem})" if self._problem else ""
+        return f"standing by; the lease {lease} is {record}{problem}"
 
     def begin(self) -> None:
         """Pause until elected.
@@ -125,10 +125,10 @@ class Elector:
         fence_child_tasks(asyncio.get_running_loop())
 
     async def run(self, client: Client) -> None:
-        """Stand as a candidate, lead, and so on; when cancelled, hand over.
+        """Stand by and lead, in turns; when cancelled, hand over.
 
         Raises:
-            ConfigurationError: it is not known in which namespace the Lease is to be.
+            ConfigurationError: the namespace of the Lease is unknown.
             LoginError: there are no credentials.
         """
         if self._times is not None:
@@ -138,10 +138,10 @@ class Elector:
             await self.campaign(access, self._times)
 
     def _find_namespace(self, client: Client) -> str:
-        """Return where the Lease is to be; all replicas must come to the same.
+        """Return the namespace of the Lease, which must be the same for all replicas.
 
         Raises:
-            ConfigurationError: nothing says it.
+            ConfigurationError: it is unknown.
         """
         named = self._settings.lease_namespace, client.vault.default_namespace, self._namespace
         namespace = next(filter(None, named), None)
@@ -154,7 +154,7 @@ class Elector:
         return namespace
 
     async def campaign(self, access: LeaseAccess, times: LeaseTimes) -> None:
-        """Do so with a certain Lease."""
+        """Stand by and lead, in turns, with a given Lease."""
         self.lease = str(access)
         former, identity = self._observed, self._operator.identity
         self._observed = lease = ObservedLease(access, times, identity, self._fence, former)
@@ -173,10 +173,10 @@ class Elector:
             finally:
                 watching.cancel()
                 if self._operator.pausing.is_idle:
-                    watchdog.stop()  # otherwise it has something to wait for
+                    watchdog.stop()  # otherwise handlers still run
 
     async def _acquire(self, lease: ObservedLease, times: LeaseTimes) -> None:
-        """Wait until the Lease is free, and take it."""
+        """Wait until the Lease is free, and acquire it."""
         while True:
             try:
                 await lease.refresh(if_unwatched=True)
@@ -191,7 +191,7 @@ class Elector:
         self._forget_failure()
 
     def _log_holder(self, lease: ObservedLease) -> None:
-        """Say whom this replica stands by for, once for each."""
+        """Log the holder that this replica stands by for, once for each."""
         record = lease.seen.record
         term = (record.holder, record.acquired_at)
         if record.holder and not lease.is_own and self._once.is_new("holder", term):
@@ -200,7 +200,7 @@ class Elector:
     async def _lead(
         self, lease: ObservedLease, times: LeaseTimes, group: asyncio.TaskGroup
     ) -> None:
-        """Act as long as the Lease is renewed in time; when cancelled, hand over."""
+        """Lead as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost, self._failure = "", None
         renewal = self._keep_renewing(lease, times)
         renewing = group.create_task(renewal, name="renewal of the lease")
@@ -216,7 +216,7 @@ class Elector:
             raise self._failure
 
     async def _enforce_times(self, lease: ObservedLease, times: LeaseTimes) -> None:
-        """Enforce the times until the lease is over, or lost."""
+        """Pause and cancel in time, until the Lease is over or lost."""
         while not self._lost and lease.age < times.end:
             if lease.age < times.deadline:
                 is_acting = self._is_leading or self._resume(lease)
@@ -229,11 +229,11 @@ class Elector:
                 self._operator.pausing.cancel()
                 pause = times.end - lease.age
             await _wait_for(self._renewed, pause)
-        if self._failure is not None:  # it is held until its end, maybe by other credentials
+        if self._failure is not None:  # the next login can continue it until its end
             logger.error("The lease %s %s", lease, self._lost)
             return
         if self._lost:
-            self._fence.ends_at = 0.0  # others may be at work already
+            self._fence.ends_at = 0.0  # another replica can already act
             logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
         else:
             self._stand_down(lease)
@@ -241,7 +241,7 @@ class Elector:
         self._operator.pausing.cancel()
 
     def _resume(self, lease: ObservedLease) -> bool:
-        """Begin to act, if nothing of an earlier term goes on; tell whether it was so."""
+        """Start to lead if no handlers of an earlier time still run; return whether it did."""
         pausing = self._operator.pausing
         if not pausing.is_idle:
             return False
@@ -251,16 +251,16 @@ class Elector:
         return True
 
     def _stand_down(self, lease: ObservedLease) -> None:
-        """Begin nothing any more, as the lease was not renewed in time; say so once."""
+        """Call no new handlers, because the Lease was not renewed in time; log that once."""
         text = f"could not be renewed for {lease.age:.1f} s"
         if self._pause(f"the lease {text}"):
-            why = f": {self._trouble}" if self._trouble else "."
+            why = f": {self._problem}" if self._problem else "."
             logger.error("Leadership is lost: the lease %s %s%s", lease, text, why)
 
     def _pause(
         self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
     ) -> bool:
-        """Begin nothing any more; tell whether it was otherwise before."""
+        """Call no new handlers; return whether it was leading before."""
         was_leading = self._is_leading
         self._operator.pausing.pause(_WHO, why, reason)
         self._set_leading(is_leading=False)
@@ -273,7 +273,7 @@ class Elector:
             self._changed = asyncio.Event()
 
     async def _keep_renewing(self, lease: ObservedLease, times: LeaseTimes) -> None:
-        """Renew the Lease; whatever happens here, another task enforces the times."""
+        """Renew the Lease. Another task enforces the times, whatever happens here."""
         while not self._lost:
             await _wait_for(lease.changed, times.period)
             try:
@@ -289,7 +289,7 @@ class Elector:
     async def _hand_over(
         self, lease: ObservedLease, times: LeaseTimes, renewing: asyncio.Task[None]
     ) -> None:
-        """Give the Lease back as soon as the work is done, and keep it until then."""
+        """Release the Lease as soon as all handlers have ended, and renew it until then."""
         pausing = self._operator.pausing
         self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
@@ -309,9 +309,9 @@ class Elector:
             await self._release(lease, times)
 
     async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
-        """Wait for the end of the work, but not beyond the lease; tell whether it has come.
+        """Wait until no handlers run, but not beyond the Lease; return whether none run.
 
-        It ends ``spare`` seconds before the lease does.
+        It returns at the latest ``spare`` seconds before the end of the Lease.
         """
         pausing, until = self._operator.pausing, self._fence.clock() + timeout
         while not pausing.is_idle and not self._lost and self._fence.rest > spare:
@@ -331,7 +331,7 @@ class Elector:
             )
 
     async def _wait_until_stopped(self) -> None:
-        """Wait until nothing of the term goes on, which is not to be long: it is fenced."""
+        """Wait until no handlers run; that should be soon, as they are fenced."""
         pausing, until = self._operator.pausing, self._fence.clock() + _UNWINDING
         has_reported = False
         while not pausing.is_idle:
@@ -341,7 +341,7 @@ class Elector:
             await asyncio.sleep(_POLLING)
 
     def _end_overrun(self) -> None:
-        """End the process if it does what it has no right to do any more."""
+        """End the process if handlers run without the Lease; or only log it, by the settings."""
         text = (
             "The lease has ended, but work continues that cannot be stopped: in a thread, or in a "
             "handler that blocks the event loop or ignores its cancellation."
@@ -352,7 +352,7 @@ class Elector:
             logger.critical("%s Another replica may be doing the same work now.", text)
 
     def _log_failure(self, lease: ObservedLease, what: str, exc: APIError) -> None:
-        """Say what does not work, once for each trouble; a missing right once a minute."""
+        """Log a failure once for each type of error; a missing permission once a minute."""
         text, now = str(exc), self._fence.clock()
         level, self.obstacle = logging.WARNING, ""
         if is_denied := isinstance(exc, APIForbiddenError):
@@ -362,15 +362,15 @@ class Elector:
             )
             self.obstacle = f"the lease {lease} cannot be {what}: {text}"
         is_due = is_denied and now >= self._logged_at + _REMINDER
-        if self._once.is_new("trouble", type(exc)) or is_due:
+        if self._once.is_new("problem", type(exc)) or is_due:
             logger.log(level, "The lease %s cannot be %s: %s", lease, what, text)
             self._logged_at = now
-        self._trouble = text
+        self._problem = text
 
     def _forget_failure(self) -> None:
-        """Forget the trouble: it works."""
-        self._trouble = self.obstacle = ""
-        self._once.forget("trouble")
+        """Forget the last failure: it works again."""
+        self._problem = self.obstacle = ""
+        self._once.forget("problem")
 
 
 async def _wait_for(event: asyncio.Event, timeout: float) -> None:

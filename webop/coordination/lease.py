@@ -1,9 +1,8 @@
-"""The Lease as it is written and read, and what follows from it. Pure: no I/O, no clock.
+"""Reading and writing the content of a Lease. Pure: no I/O, no clock.
 
-The record is that of client-go (Kubernetes API, coordination.k8s.io/v1, Lease), so that candidates
-written in Go and in Python can share a Lease. The times in it are for people: clocks of nodes
-differ, and nobody decides anything by them. What counts is how long a process itself has not seen
-the record change, by its own clock.
+The record is that of client-go (Kubernetes API, coordination.k8s.io/v1, Lease), so that programs in
+Go and in Python can share a Lease. Its times are only for people, because the clocks of nodes
+differ. Each process decides by its own clock, from when it has last seen the record change.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from webop.errors import ConfigurationError
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME = 253  # RFC 1123
 
-_MARGIN_SHARE = 0.05  # of the lease: for clocks that run at different speeds
-_MIN_MARGIN = 0.25  # seconds; for ending the process if it must be
-_LAST_MOMENTS = 1.0  # seconds; for what is cancelled to clean up
+_MARGIN_SHARE = 0.05  # of the duration: for clocks that run at different speeds
+_MIN_MARGIN = 0.25  # seconds; for ending the process if necessary
+_LAST_MOMENTS = 1.0  # seconds; for the cleanup of cancelled handlers
 
 
 class LeadershipOptions(Protocol):
-    """What is set by the user; ``settings.leadership`` satisfies it. Times are in seconds."""
+    """The settings of the user, such as ``settings.leadership``. Times are in seconds."""
 
     lease_name: str | None  # the name of the Lease
-    lease_duration: float  # how long the others wait after the last renewal that they have seen
-    renew_deadline: float  # how long the holder goes on after the last renewal
+    lease_duration: float  # how long other replicas wait after the last renewal that they have seen
+    renew_deadline: float  # how long the holder continues after its last renewal
     retry_period: float  # the pause between attempts
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """The times of a lease, in seconds; all are counted from when a renewal was sent.
+    """The times of a Lease, in seconds after the last renewal was sent.
 
     Attributes:
-        duration: as it is written into the Lease, which has room for whole seconds only.
-        deadline: nothing new is begun.
-        cancellation: what is still being done is cancelled.
-        end: no step is taken any more; a bit before the others may take over.
-        period: between attempts.
-        request_timeout: for one attempt.
+        duration: the duration in the Lease, in whole seconds.
+        deadline: when no new handlers are called.
+        cancellation: when running handlers are cancelled.
+        end: when no step runs any more; shortly before other replicas can take over.
+        period: the pause between attempts.
+        request_timeout: the timeout of one attempt.
     """
 
     duration: int
@@ -59,7 +58,7 @@ def build_times(options: LeadershipOptions) -> LeaseTimes:
     """Return the times that follow from the settings.
 
     Raises:
-        ConfigurationError: they contradict each other, or the name is not one for a Lease.
+        ConfigurationError: they contradict each other, or the name is not valid.
     """
     _check_name(options.lease_name or "")
     duration = math.ceil(options.lease_duration)
@@ -88,13 +87,13 @@ def build_times(options: LeadershipOptions) -> LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a Lease says.
+    """The content of a Lease.
 
     Attributes:
-        holder: who has it; empty if nobody has.
-        duration: in seconds; None if it is not said.
-        acquired_at: when the holder has got it, as it is written.
-        renewed_at: when it was renewed, as it is written.
+        holder: the identity of the holder; empty if there is none.
+        duration: in seconds; None if absent.
+        acquired_at: when the holder acquired it, as text.
+        renewed_at: when the holder last renewed it, as text.
     """
 
     holder: str
@@ -104,7 +103,7 @@ class Record:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Record:
-        """Read a Lease, whoever has written it; what is missing or odd is as good as absent."""
+        """Parse a Lease of any program; invalid fields count as absent."""
         spec = raw.get("spec") or {}
         duration = spec.get("leaseDurationSeconds")
         return cls(
@@ -115,9 +114,9 @@ class Record:
         )
 
     def is_of_term(self, other: Record | None) -> bool:
-        """Tell whether both are of the same holder, without a break in between.
+        """Return whether both have the same holder, without an interruption.
 
-        The same identity alone does not do: a restarted process can have it, too.
+        The identity is not enough, because a restarted process can have the same one.
         """
         return other is not None and (self.holder, self.acquired_at) == (
             other.holder,
@@ -137,9 +136,9 @@ class Observation:
     """The newest known state of a Lease.
 
     Attributes:
-        raw: the object; None if there is none.
-        record: what it says.
-        free_at: from when on it can be taken, by the clock of this process.
+        raw: the object; None if it does not exist.
+        record: its content.
+        free_at: when it can be acquired, by the clock of this process.
     """
 
     raw: dict[str, Any] | None = None
@@ -150,12 +149,10 @@ class Observation:
 def observe(
     before: Observation, raw: dict[str, Any] | None, now: float, duration: float
 ) -> Observation:
-    """Return what is known when an object is seen, or its absence.
+    """Return the new observation when the object, or its absence, is seen.
 
-    One that vanishes can have been deleted while its holder is at work: it counts for as long as
-    if it was still there.
-
-    The duration is assumed if the object does not say.
+    A Lease can be deleted while its holder acts, so a deleted Lease still counts until its end.
+    ``duration`` is used if the object has none.
     """
     if raw is None:
         return Observation(None, before.record, before.free_at)
@@ -170,7 +167,7 @@ def observe(
 def claim(
     name: str, raw: Mapping[str, Any] | None, holder: str, duration: int, now: dt.datetime
 ) -> dict[str, Any]:
-    """Return a Lease for a new holder; if there is one already, only if it has not changed."""
+    """Return a Lease with a new holder; an existing one keeps its version, as a precondition."""
     moment = format_time(now)
     count = -1 if raw is None else (raw.get("spec") or {}).get("leaseTransitions") or 0
     return _write(
@@ -184,12 +181,12 @@ def claim(
 
 
 def renew(raw: Mapping[str, Any], duration: int, now: dt.datetime) -> dict[str, Any]:
-    """Return a Lease that is renewed by its holder."""
+    """Return the Lease as renewed by its holder."""
     return _write(raw, leaseDurationSeconds=duration, renewTime=format_time(now))
 
 
 def release(raw: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
-    """Return a Lease that is given up by its holder: others can take it at once."""
+    """Return the Lease as released by its holder: others can acquire it at once."""
     moment = format_time(now)
     return _write(
         raw, holderIdentity="", leaseDurationSeconds=1, acquireTime=moment, renewTime=moment
@@ -197,17 +194,17 @@ def release(raw: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
 
 
 def detach(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Lease to be created anew, after somebody has deleted it."""
+    """Return the Lease for a new creation, after somebody has deleted it."""
     return {**raw, "metadata": {"name": raw["metadata"]["name"]}}
 
 
 def format_time(moment: dt.datetime) -> str:
-    """Return a time as Kubernetes writes it in Leases (meta/v1, MicroTime)."""
+    """Format a time as Kubernetes does in Leases (meta/v1, MicroTime)."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _write(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return the object with fields changed; what others keep in it is not touched."""
+    """Return the object with changed fields; other fields stay."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -225,7 +222,7 @@ def _check_name(name: str) -> None:
 
 
 def is_newer(version: object, raw: Mapping[str, Any] | None) -> bool:
-    """Tell whether a version is later than that of an object; what is no number is believed."""
+    """Return whether a version is later than that of an object; True if it is not a number."""
     known = None if raw is None else raw["metadata"].get("resourceVersion")
     return _parse_version(version) > _parse_version(known, -1)
 

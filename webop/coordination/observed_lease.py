@@ -1,7 +1,7 @@
-"""A Lease in the eyes of one process: what it has seen of it, and whether it holds it.
+"""The Lease as one process has observed it, and whether it holds the Lease.
 
-Place in the flow: :mod:`webop.coordination.election` decides when to take it, to renew it, to give
-it back; here it is done, and the fence is put off whenever it has worked.
+Place in the flow: :mod:`webop.coordination.election` decides when to acquire, renew and release the
+Lease. This module does it, and moves the end of the fence after each success.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from webop.coordination.lease import (
 from webop.coordination.requests import LeaseAccess
 from webop.handling.fence import Fence
 
-_ATTEMPTS = 3  # of a renewal, when others have changed the Lease in what does not matter
+_ATTEMPTS = 3  # of a renewal, if others have changed other fields of the Lease
 
 
 class ObservedLease:
-    """A Lease that is held, or to be held.
+    """A Lease that this process holds or wants to hold.
 
-    It continues what ``former`` has held with credentials that were lost.
+    It continues ``former``, which has lost its credentials.
 
     Attributes:
-        claimed: what was last claimed; it may have been granted without a known response.
-        seen: its newest known state.
-        sent_at: when the last request was sent by which it was got or renewed, by the fence's
-            clock.
-        changed: set when somebody else has changed it.
+        claimed: the last claim; it can have succeeded although its response was lost.
+        seen: the newest known state.
+        sent_at: when the last successful claim or renewal was sent, by the clock of the fence.
+        changed: set when somebody else has changed the Lease.
     """
 
     def __init__(
@@ -66,27 +65,27 @@ class ObservedLease:
 
     @property
     def age(self) -> float:
-        """The seconds since the last request was sent by which it was got or renewed."""
+        """The seconds since the last successful claim or renewal was sent."""
         return self._fence.clock() - self.sent_at
 
     @property
     def is_own(self) -> bool:
-        """Whether it is of the last claim of this process, known to be granted or not."""
+        """Whether its holder is the last claim of this process, with or without a response."""
         return self.seen.raw is not None and self.seen.record.is_of_term(self.claimed)
 
     @property
     def wait(self) -> float:
-        """The seconds until it can be taken, unless it changes; 0 if it can be taken now."""
+        """The seconds until it can be acquired, unless it changes; 0 if it is free."""
         return 0.0 if self.is_own else max(0.0, self.seen.free_at - self._fence.clock())
 
     async def watch(self, options: WatchOptions) -> None:
-        """Take note of changes for ever, as they happen."""
+        """Observe changes forever."""
         async with aclosing(self._access.watch(options)) as items:
             async for item in items:
                 self._process(item)
 
     async def refresh(self, *, if_unwatched: bool = False) -> None:
-        """Read it now.
+        """Read it now; with ``if_unwatched``, only if the watch does not report changes.
 
         Raises:
             APIError: it cannot be read.
@@ -96,14 +95,14 @@ class ObservedLease:
             self._observe(await self._access.read())
 
     async def acquire(self) -> bool:
-        """Try to get it; tell whether it is held now.
+        """Try to acquire it; return whether this process holds it now.
 
         Raises:
-            APIError: it cannot be taken; or it has been, which is found out later.
+            APIError: it cannot be acquired; or it was, but the response was lost.
             LoginError: there are no credentials.
         """
         before, now = self.seen.raw, dt.datetime.now(dt.UTC)
-        if before is not None and self.is_own:  # the response was lost, or the end was not in time
+        if before is not None and self.is_own:  # the response was lost, or the renewal was late
             raw = renew(before, self._times.duration, now)
         else:
             raw = claim(self._access.name, before, self._identity, self._times.duration, now)
@@ -114,10 +113,10 @@ class ObservedLease:
         return False
 
     async def renew(self) -> bool:
-        """Renew it; tell whether it is held still.
+        """Renew it; return whether this process still holds it.
 
         Raises:
-            APIError: it could not be renewed, or nobody knows.
+            APIError: it could not be renewed, or the response was lost.
             LoginError: there are no credentials.
         """
         for _ in range(_ATTEMPTS):
@@ -132,10 +131,10 @@ class ObservedLease:
         return self.seen.raw is None or self.is_own
 
     async def release(self) -> bool:
-        """Give it back; tell whether it was held.
+        """Release it; return whether this process held it.
 
         Raises:
-            APIError: it could not be given back.
+            APIError: it could not be released.
             LoginError: there are no credentials.
         """
         for _ in range(_ATTEMPTS):
@@ -162,7 +161,7 @@ class ObservedLease:
         self.seen = observe(self.seen, raw, self._fence.clock(), self._times.duration)
 
     def _process(self, item: WatchItem) -> None:
-        """Take in what the watch tells; it can be behind what is known by own requests."""
+        """Process an item of the watch, which can be older than our last response."""
         if isinstance(item, ListingStarted):
             self._is_listed = False
         elif isinstance(item, ListingFinished):

@@ -1,6 +1,6 @@
 """Peering: operators notice each other, and the one with the highest priority acts.
 
-Flow of :meth:`Peering.run`: kinds and namespaces come and go → a :class:`PeeringObject` for the
+Flow of :meth:`Peering.run`: kinds and namespaces of the cluster → a :class:`PeeringObject` for the
 cluster, or for each served namespace → :func:`~webop.coordination.peers.select_rivals` → pause or
 resume (chapter "Peering").
 """
@@ -41,26 +41,26 @@ from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
 
-_HEADROOM = (5.0, 10.0)  # seconds; records are renewed so much earlier than they expire
+_HEADROOM = (5.0, 10.0)  # seconds; so long before it expires, a record is renewed
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
-_DAEMONS_TIMEOUT = 5.0  # seconds; for daemons on the way out
-_UNWINDING = 1.0  # seconds; for what was cancelled
-_POLLING = 10.0  # seconds; for a kind that must be there
-_PATIENCE = 30.0  # seconds; clocks can be set while somebody waits for the end of a record
+_DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
+_UNWINDING = 1.0  # seconds; for cancelled handlers to end
+_POLLING = 10.0  # seconds; for a kind that must exist
+_MAX_WAIT = 30.0  # seconds; the clock can be set while this waits until a record expires
 _SHOWN = 5  # names in one line of the log
 
 
 class PeeringObject:
-    """A peering object, which comes and goes: the records of others, and the own one in it.
+    """A peering object, which can be created and deleted at any time: all records, and our own.
 
     Attributes:
-        peers: the others by their identities. The records of an object that was deleted count
-            until they expire: those who wrote them are there, and come back if the object does.
-        is_settled: whether others had the chance to see this operator, before it acts.
-        has_record: whether there is a record to be removed in the end.
-        problem: which permission is missing, in words.
-        moved: set to have the own record renewed now.
+        peers: the peers by their identities. If the object is deleted, they count until their
+            records expire, because these operators still run.
+        is_settled: whether peers could see this operator; it acts only after that.
+        has_record: whether there is a record to remove at the end.
+        problem: a text: which permission is missing.
+        moved: set to renew our record now.
     """
 
     def __init__(self, kind: Resource, namespace: str | None, peering: Peering) -> None:
@@ -88,7 +88,7 @@ class PeeringObject:
         return self._uid != ""
 
     async def watch(self, client: Client) -> None:
-        """Read what others write, for ever; remove the records of the dead."""
+        """Read the records of peers, forever; remove expired records."""
         await self._look(client)
         is_listed = False
         options = self._peering.operator.settings.watching
@@ -107,7 +107,7 @@ class PeeringObject:
                     await self._accept(client, item[1])
 
     async def keep_alive(self, client: Client) -> None:
-        """Keep the own record, for ever; when cancelled, remove it (PEE-15)."""
+        """Renew our record, forever; when cancelled, remove it (PEE-15)."""
         backoff = Backoff(_PAUSES)
         try:
             while True:
@@ -115,7 +115,7 @@ class PeeringObject:
                 pause: float | None = None
                 if self.is_there and self._peering.is_speaker:
                     lifetime = self._peering.settings.lifetime
-                    headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all at once
+                    headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all operators at once
                     pause = max(0.5, lifetime / 2, lifetime - headroom)
                     try:
                         if await self._renew(client):
@@ -137,18 +137,18 @@ class PeeringObject:
                     logger.warning("Cannot remove the record of this operator %s: %s", self, exc)
 
     def _lose(self) -> None:
-        """Accept that the object is gone."""
+        """Note that the object does not exist."""
         self._uid = ""
         self._peering.changed.set()
 
     async def _look(self, client: Client) -> None:
-        """Find out for the first time whether it is there; a watch does not report a 403."""
+        """Read the object for the first time; a watch does not report a 403."""
         backoff = Backoff(_PAUSES)
         while True:
             try:
                 await self._read(client)
             except APINotFoundError:
-                break  # the kind is not served any more, or not yet: the watch waits for it
+                break  # the kind does not exist (yet): the watch waits for it
             except APIError as exc:
                 self._note_failure("Cannot read the peering", exc)
                 self.moved.set()
@@ -160,7 +160,7 @@ class PeeringObject:
             self.moved.set()
 
     async def look_again(self, client: Client) -> None:
-        """Read it before others are taken for dead: it can be the watch that has fallen silent."""
+        """Read it again before peers count as expired: maybe the watch is stuck."""
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await self._read(client)
@@ -175,10 +175,10 @@ class PeeringObject:
                 await self._accept(client, raw)
 
     async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
-        """Accept a state of the object; remove the records of the dead from it (PEE-14)."""
+        """Accept a state of the object; remove expired records from it (PEE-14)."""
         metadata, version = raw["metadata"], parse_version(raw)
         if metadata["uid"] == self._uid and 0 < version < self._version:
-            return  # in the past, from which a watch goes on, the living look like the dead
+            return  # an older state, in which records of running peers look expired
         self._version = version
         if metadata["uid"] != self._uid:
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
@@ -208,7 +208,7 @@ class PeeringObject:
             logger.debug("Cannot remove expired records %s: %s", self, exc)
 
     async def _renew(self, client: Client) -> bool:
-        """Write the own record; return whether the object exists."""
+        """Write our record; return whether the object exists."""
         settings = self._peering.settings
         record = build_record(settings.priority, settings.lifetime, time.time())
         self.has_record = not self._peering.is_replicated  # also if the response is lost
@@ -227,7 +227,7 @@ class PeeringObject:
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
     async def _patch(self, client: Client, patch: dict[str, Any]) -> bool:
-        """Patch the object, in one attempt; tell whether it is there."""
+        """Patch the object, in one attempt; return whether it exists."""
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
@@ -239,21 +239,21 @@ class PeeringObject:
 
 
 class Peering:
-    """Objects to acting as long as peers have a higher or the same priority.
+    """Pauses the operator as long as peers have a higher or the same priority.
 
     Guarantees:
-        What other operators write, and what the API server refuses, ends nothing here. Peers count
-        as long as their records are valid, whether the API server responses or not.
+        Invalid records and errors of the API server do not end the operator. Peers count as long as
+        their records are valid, even if the API server does not respond.
 
     Caveats:
-        It is no lock. While a record travels, two operators can act; one that is cut off from the
-        API server goes on with what it is doing. Leadership by a Lease has neither.
+        It is not a lock. Until a record arrives, two operators can act. An operator without
+        connection to the API server continues. Leadership with a Lease has neither problem.
 
-    The replicas of the operator are one peer together; the elector chooses among them.
+    The replicas of the operator are one peer; the elector chooses among them.
 
     Attributes:
-        changed: set when there is anything to be decided anew.
-        obstacle: what is missing of a peering that must be there, in words; empty if nothing is.
+        changed: set when the decision must be made again.
+        obstacle: a text: what is missing for a mandatory peering; empty if nothing is.
     """
 
     def __init__(self, operator: OperatorContext, elector: Elector) -> None:
@@ -271,7 +271,7 @@ class Peering:
 
     @property
     def identity(self) -> str:
-        """The name of the own record: replicas that share a Lease are one peer."""
+        """The name of our record: replicas that share a Lease are one peer."""
         return f"lease/{self._elector.lease}" if self.is_replicated else self.operator.identity
 
     @property
@@ -281,25 +281,25 @@ class Peering:
 
     @property
     def is_speaker(self) -> bool:
-        """Whether this process keeps the record, not another replica."""
+        """Whether this process renews the record, not another replica."""
         return self._elector.is_leading or not self.is_replicated
 
     def begin(self) -> None:
-        """Pause until it is known whether there are others."""
+        """Pause until the peers are known."""
         if not self.settings.standalone:
             self.operator.cluster_view.demand(GROUPS)
             self.operator.cluster_view.subscribe(self.changed.set)
             self._pause("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
-        """Decide for ever; when cancelled, wait for the end of the work, remove the records.
+        """Pause and resume forever; when cancelled, wait until no handlers run, remove our records.
 
         Raises:
             LoginError: there are no credentials.
         """
         if self.settings.standalone:
             return
-        self._has_decided = False  # these can be other credentials, for another cluster
+        self._has_decided = False  # the credentials can be new, and for another cluster
         self._objects.clear()
         self._tasks.clear()
         self._pause("the other operators are not known yet")
@@ -320,17 +320,17 @@ class Peering:
                 await self._finish_work()
 
     def _adjust(self, group: asyncio.TaskGroup, client: Client) -> None:
-        """Watch the peering objects of the kinds and the namespaces that there are."""
+        """Watch the peering objects of the existing kinds and namespaces."""
         served = self._list_namespaces()
         wanted = {(kind, namespace): kind for kind in self._list_kinds() for namespace in served}
         for key in self._tasks.keys() - wanted:
             for task in self._tasks.pop(key):
                 task.cancel()
         for key in [key for key in self._objects if key[1] not in served]:
-            del self._objects[key]  # its records count as long as the namespace is served
+            del self._objects[key]  # the records of others count as long as it is served
         for key, kind in wanted.items():
             found = self._objects.setdefault(key, PeeringObject(*key, self))
-            found.kind = kind  # which can have got a status endpoint since
+            found.kind = kind  # it can have a status subresource now
             if key not in self._tasks:
                 self._tasks[key] = [
                     group.create_task(found.watch(client), name=f"peering {found}"),
@@ -338,7 +338,7 @@ class Peering:
                 ]
 
     def _list_kinds(self) -> list[Resource]:
-        """Return the peering kinds that the cluster has: one, or none; two in a migration."""
+        """Return the peering kinds of the cluster: one, or none; two in a migration."""
         kinds = build_kinds(clusterwide=self.settings.clusterwide)
         known = self.operator.cluster_view.resources | self._polled
         return [found for kind in kinds for found in known if found == kind]
@@ -349,12 +349,12 @@ class Peering:
         return [*sorted(self.operator.cluster_view.namespaces or ())]
 
     def _decide(self, now: float) -> float | None:
-        """Pause or resume; return the seconds until that may change by itself."""
+        """Pause or resume; return the seconds until a record expires."""
         view, priority = self.operator.cluster_view, self.settings.priority
         watched = [self._objects[key] for key in self._tasks]
         is_scope_known = self.settings.clusterwide or view.namespaces is not None
         is_known = view.is_known and is_scope_known and all(o.is_settled for o in watched)
-        # The first look decides, and the first one at an object that has been waited for.
+        # Wait only before the first decision, and for a mandatory object.
         if not is_known and (not self._has_decided or self.obstacle):
             return None
         self._has_decided = True
@@ -367,10 +367,10 @@ class Peering:
             self._pause("; ".join(reasons))
         else:
             self.operator.pausing.resume("peering")
-        return min([_PATIENCE, *(peer.deadline - now for peer in rivals)]) if rivals else None
+        return min([_MAX_WAIT, *(peer.deadline - now for peer in rivals)]) if rivals else None
 
     def _find_obstacle(self, watched: list[PeeringObject]) -> str:
-        """Return what is missing to meet others everywhere, in words; nothing if all is there."""
+        """Return a text: which peering objects are missing or not accessible; empty if none."""
         name = self.settings.name
         if problem := next((found.problem for found in watched if found.problem), ""):
             return f"the peering {name!r} is not accessible: {problem}"
@@ -389,7 +389,7 @@ class Peering:
         )
 
     def _report_objects(self, watched: list[PeeringObject], obstacle: str) -> None:
-        """Log once per change where the operator meets others, and why nowhere."""
+        """Log once per change which peering objects the operator uses, or why it uses none."""
         name = self.settings.name
         there = sorted(str(found) for found in watched if found.is_there)
         problems = " ".join(sorted({found.problem for found in watched if found.problem}))
@@ -411,7 +411,7 @@ class Peering:
             logger.log(logging.INFO if is_fine else logging.WARNING, "%s", text.rstrip())
 
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:
-        """Log once per change who acts; renewals of records are no change."""
+        """Log once per change which peers this operator pauses for; renewals are no change."""
         news = [(peer.identity, peer.priority, peer.message) for peer in rivals]
         priority, names = self.settings.priority, _enumerate(map(str, rivals))
         if not rivals:
@@ -435,7 +435,7 @@ class Peering:
             self.changed.set()
 
     async def _follow_leadership(self) -> None:
-        """Have a new leader renew the record at once."""
+        """Make a new leader renew the record at once."""
         is_leading = self._elector.is_leading
         while self.is_replicated:
             is_leading = await self._elector.wait_for_change(was_leading=is_leading)
@@ -444,7 +444,7 @@ class Peering:
             self.changed.set()
 
     async def _look_for_kinds(self, client: Client) -> None:
-        """Find a kind that must be there, also without the permission to watch definitions."""
+        """Find a mandatory kind, also without the permission to watch CRDs."""
         while self.settings.mandatory:
             await asyncio.sleep(_POLLING)
             if self.operator.cluster_view.is_known and not self._list_kinds():
@@ -453,7 +453,7 @@ class Peering:
                     self.changed.set()
 
     async def _finish_work(self) -> None:
-        """Let what is being done end before others begin, but not for ever."""
+        """Wait until no handlers run, before peers start; but not forever."""
         pausing = self.operator.pausing
         self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         if not any(found.has_record for found in self._objects.values()):
@@ -472,14 +472,14 @@ class Peering:
 
 
 async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
-    """Wait for something, for so many seconds at most."""
+    """Wait for an awaitable, for at most so many seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
             await awaitable
 
 
 def _enumerate(names: Iterable[str]) -> str:
-    """Return names for a line of the log; not all of them if there are many."""
+    """Return names for a log line; if there are many, only some of them."""
     known = list(names)
     more = [f"{len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
     return ", ".join([*known[:_SHOWN], *more])

@@ -1,8 +1,8 @@
-"""The records in peering objects, and which of their owners go before an operator. Pure.
+"""The records in peering objects, and which peers an operator must pause for. Pure.
 
 :mod:`webop.coordination.peering` reads and writes the records (chapter "Peering"). They are those
-of Kopf 1.45: ``status.<identity> = {priority, lifetime, lastseen}``. Unknown keys are left alone;
-``message`` is ours.
+of Kopf 1.45: ``status.<identity> = {priority, lifetime, lastseen}``. Unknown keys are ignored; the
+key ``message`` is an addition of webop.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from webop.objects.resources import Resource
 
 GROUPS = ("kopf.dev", "zalando.org")
-"""The API groups of the peering kinds: the present one, and a legacy of Kopf's."""
+"""The API groups of the peering kinds: the current one, and the former one of Kopf."""
 
 _FIELDS = frozenset({"priority", "lifetime", "lastseen"})
-_LIFETIME = 60  # seconds; of records that do not have theirs
+_LIFETIME = 60  # seconds; the default for records without a lifetime
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another operator, or somebody who freezes operators, by its record.
+    """A record: another operator, or a person who pauses operators with ``freeze``.
 
     Attributes:
-        identity: its name.
-        priority: the highest one acts.
+        identity: the name of the record.
+        priority: the peer with the highest one acts.
         deadline: the Unix timestamp when its record expires; infinity if the record has none.
         message: for people.
     """
@@ -63,17 +63,17 @@ def build_creation_command(kind: Resource, namespace: str | None, name: str) -> 
 
 
 def build_record(priority: int, lifetime: int, now: float, message: str = "") -> dict[str, Any]:
-    """Return a record, valid for a lifetime in seconds from a Unix timestamp on."""
+    """Return a record that is valid for a lifetime (seconds) from a Unix timestamp."""
     lastseen = datetime.fromtimestamp(now, UTC).isoformat()
     record = {"priority": priority, "lifetime": lifetime, "lastseen": lastseen}
     return {**record, "message": message} if message else record
 
 
 def parse_peers(status: object) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Read the status of a peering object, which anybody can write to.
+    """Parse the status of a peering object, to which anybody can write.
 
     Returns:
-        The peers by their identities, and what is wrong with the other records.
+        The peers by their identities, and the problems of invalid records.
     """
     peers: dict[str, Peer] = {}
     problems: dict[str, str] = {}
@@ -86,7 +86,7 @@ def parse_peers(status: object) -> tuple[dict[str, Peer], dict[str, str]]:
 
 
 def _parse_peer(identity: str, record: object) -> Peer:
-    """Read one record; what is absent means the same as for Kopf: 0, 60 seconds, seen right now."""
+    """Parse one record; the defaults are those of Kopf: priority 0, 60 s, valid forever."""
     if not isinstance(record, dict) or not record.keys() & _FIELDS:
         raise ValueError(f"{record!r:.100} has neither priority, lifetime nor lastseen")
     deadline = math.inf
@@ -99,7 +99,7 @@ def _parse_peer(identity: str, record: object) -> Peer:
 
 
 def format_time(timestamp: float) -> str:
-    """Return a Unix timestamp for people."""
+    """Format a Unix timestamp for people."""
     try:
         return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -109,10 +109,10 @@ def format_time(timestamp: float) -> str:
 def select_rivals(
     peers: Iterable[Peer], identity: str, priority: int, now: float
 ) -> tuple[Peer, ...]:
-    """Return the peers because of which an operator pauses, the highest one first.
+    """Return the peers for which an operator must pause, the highest priority first.
 
-    They are those with a higher priority (PEE-02); if there are none, those with the same priority
-    (PEE-03). Expired records do not count (PEE-14).
+    They have a higher priority (PEE-02), or if there are none, the same priority (PEE-03). Expired
+    records do not count (PEE-14).
     """
     found: dict[str, Peer] = {}
     for peer in sorted(peers, key=lambda peer: (peer.priority, peer.deadline)):

@@ -1,4 +1,4 @@
-"""Requests of coordination, each in one attempt and in time; above all those of the Lease."""
+"""Requests about Leases and peering objects, each with one attempt and a timeout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease", namespace
 class LeaseAccess:
     """A Lease by its namespace and name.
 
-    Each request is attempted once, for ``timeout`` seconds at most: whoever renews a lease has
-    better things to do than to wait.
+    Each request has one attempt and ``timeout`` seconds, so that renewals are never late.
     """
 
     def __init__(self, client: Client, namespace: str, name: str, timeout: float) -> None:
@@ -34,7 +33,7 @@ class LeaseAccess:
 
     @property
     def is_watched(self) -> bool:
-        """Whether changes are told by the watch at the moment."""
+        """Whether the watch reports changes at the moment."""
         return self._status.is_connected and self._status.state is State.WATCHING
 
     async def read(self) -> dict[str, Any] | None:
@@ -51,10 +50,10 @@ class LeaseAccess:
         return response
 
     async def write(self, raw: dict[str, Any]) -> dict[str, Any] | None:
-        """Create the Lease, or replace the version that is given; None if somebody was faster.
+        """Create the Lease, or replace the given version; None if another write was faster.
 
         Raises:
-            APIError: it cannot be written; or it has been, and the response is lost.
+            APIError: it cannot be written; or it was written, but the response was lost.
             LoginError: there are no credentials.
         """
         is_new = "resourceVersion" not in raw["metadata"]
@@ -65,7 +64,7 @@ class LeaseAccess:
             return None
         except APINotFoundError:
             if is_new:
-                raise  # there is no such namespace
+                raise  # the namespace does not exist
             return None
         return response
 
@@ -89,10 +88,10 @@ async def perform_once(
     *,
     timeout: float,
 ) -> Any:
-    """Send a request in one attempt, a login included in its time.
+    """Send a request in one attempt. The timeout includes a login.
 
     Raises:
-        APIError: the API server refuses it, or has not responded in time.
+        APIError: the API server refuses it, or did not respond in time.
         LoginError: there are no credentials.
     """
     call = Call(method, path, None, content, content_type, timeout=timeout, is_retried=False)

@@ -1,7 +1,7 @@
-"""The end of a process that goes on acting after its lease, as nothing else can stop it.
+"""The watchdog ends a process whose handlers still run after the end of the Lease.
 
-Threads cannot be stopped, nor can a step of the event loop that blocks; both go on when the lease
-is over, and a blocked loop does not even notice. So there is a thread that does.
+Threads cannot be stopped, nor can a blocking step of the event loop. Both continue after the end of
+the Lease, and a blocked event loop does not notice the end. So a thread watches it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from webop.handling.fence import Fence
 
 logger = logging.getLogger(__name__)
 
-_GRACE = 0.05  # seconds; for what ends just in time
-_NAP = 0.5  # seconds; while all is well, and while there is nothing to look for
+_GRACE = 0.05  # seconds; for handlers that end just in time
+_NAP = 0.5  # seconds; the pause between two checks far from the end
 
 EXIT_CODE = 1
 
 
 class Watchdog:
-    """Bites when something is still being done at the end of a lease.
-
-    It calls ``on_overrun`` in another thread.
-    """
+    """Calls ``on_overrun``, in another thread, if handlers still run at the end of a Lease."""
 
     def __init__(self, fence: Fence, on_overrun: Callable[[], None]) -> None:
         self._fence = fence
@@ -34,11 +31,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="end of the lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching: nothing is being done any more."""
+        """Stop watching: no handlers run any more."""
         self._stopped.set()
 
     def _watch(self) -> None:
@@ -52,14 +49,14 @@ class Watchdog:
             was_late = is_late
 
     def _is_blocked(self) -> bool:
-        """Tell whether one step goes on and on: not the rest of one in which all was stopped."""
+        """Return whether a step blocks the event loop, not just ends in these milliseconds."""
         if not self._fence.has_overrun or self._stopped.wait(_GRACE):
             return False
         return self._fence.has_overrun
 
 
 def end_process(message: str) -> None:
-    """Say why, and end the process at once: without cleaning up, which might take too long."""
+    """Log why, and end the process at once, without cleanup, which could take too long."""
     logger.critical(message)
     logging.shutdown()
     os._exit(EXIT_CODE)

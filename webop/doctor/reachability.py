@@ -80,7 +80,7 @@ _CAUSES = (
      "Wait until a rollout is complete; else restart the operator, or correct the configuration."),
     (r"The review is too large", "the object is too large for the operator",
      "Raise settings.admission.max_body."),
-    (r"did not answer within|has taken too long", "a handler takes too long",
+    (r"did not answer within|review took too long", "a handler takes too long",
      "Find the handler in the log. Make it faster, or raise timeout_seconds=."),
     (r"the limit \(settings\.admission\.max_", "the operator has too many reviews at once",
      "Find the slow handler in the log; or raise the limit or the number of replicas."),

@@ -250,24 +250,24 @@ DEFINITIONS = (
         *("webop_watch_restarts_total", _COUNTER, ("resource", "reason")),
         "Ended streams of watches. Reasons: ended (API servers end them after some minutes), "
         "failed (any error).",
-        lambda operator: operator.client.tally.restarts,
+        lambda operator: operator.client.counters.restarts,
     ),
     Definition(
         *("rest_client_requests_total", _COUNTER, ("method", "code")),
         "Requests to the API server by HTTP method (WATCH for the streams of watches) and status; "
         "<error> if there was no response. Each retry counts.",
-        lambda operator: operator.client.tally.codes,
+        lambda operator: operator.client.counters.codes,
     ),
     Definition(
         *("rest_client_request_duration_seconds", _HISTOGRAM, ("verb",)),
         "Duration of these requests, by the same methods; WATCH: until the stream was accepted.",
-        lambda operator: operator.client.tally.durations,
+        lambda operator: operator.client.counters.durations,
     ),
     Definition(
         *("webop_client_slot_wait_seconds", _HISTOGRAM, ("resource",)),
         "Time that requests about objects waited for a slot. Requests that do not wait are not "
         "counted.",
-        lambda operator: operator.client.tally.waits,
+        lambda operator: operator.client.counters.waits,
     ),
     Definition(
         *("webop_client_slots_busy", _GAUGE, ("resource",)),

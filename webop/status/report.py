@@ -185,7 +185,7 @@ def _list_kinds(operator: Operator) -> list[KindRow]:
         _group,
         (
             metrics.read_watches(operator),
-            operator.client.tally.restarts,
+            operator.client.counters.restarts,
             metrics.read_objects(operator),
             metrics.read_ages(operator),
         ),
