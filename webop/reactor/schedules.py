@@ -182,7 +182,7 @@ async def run_in_background(run: Run) -> None:
 
 
 def _is_recurring(handler: BackgroundHandler, outcome: Outcome) -> bool:
-    """Return whether a new cycle follows: not after a failure (D-51), not without a schedule."""
+    """Return whether a new cycle follows: it needs a schedule, and no failure (D-51)."""
     if not isinstance(handler, TimerHandler) or outcome.exception is not None:
         return False
     return handler.interval is not None or handler.idle is not None

@@ -2,9 +2,10 @@
 
 Kopf escapes what is not ASCII, which multiplies the size of such texts; each reads the other's.
 
-Kubernetes limits what all annotations of an object have together. The last handled state of a large
-object, or of one whose text kubectl keeps in an annotation of its own, is written compressed then,
-and if even that does not fit, as a digest, which tells whether the object has changed, but not how.
+Kubernetes limits the total size of the annotations of an object. If the last handled state does
+not fit, for example because kubectl keeps the object in an annotation, too, it is written
+compressed. If that does not fit either, a digest is written, which shows whether the object
+changed, but not how.
 Both are JSON mappings of one key that says what they are. Kopf takes such a mapping for a state
 that differs from any other one: if it takes over such an object, it calls the handlers of updates
 once, with an old state of no use.
@@ -111,7 +112,7 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
 def measure(text: object) -> int:
     """Return the bytes that a name or a value of an annotation takes."""
     if not isinstance(text, str):
-        return 0  # to be deleted, or a mistake that the API server tells of
+        return 0  # to be deleted, or a mistake that the API server reports
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 

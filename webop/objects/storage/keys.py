@@ -37,7 +37,7 @@ DROPPED_IF_EMPTY: Final = (
     ("metadata",),
     ("status",),
 )
-"""What is not in an essence if there is nothing in it."""
+"""Fields that are left out of an essence if they are empty."""
 
 DEFAULT_PREFIX: Final = "kopf.zalando.org"
 MARKER: Final = "kopf-managed"

@@ -167,8 +167,8 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         """Cut the messages of all records alike, so that the annotations fit into the object.
 
         The records themselves stay, so that no retry is lost. Those that are in the object
-        already are cut as well, if need be. What holds annotations in the patch is replaced, not
-        changed in place: it can be shared with the patch of the handlers.
+        already are cut as well, if need be. The mappings around the annotations are replaced, not
+        changed in place: the patch of the handlers can share them.
         """
         changes = resolve(patch, _ANNOTATIONS)
         if not is_mapping(changes):
