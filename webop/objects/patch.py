@@ -234,8 +234,8 @@ class Patch(dict[str, Any]):
 def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Build the document that a merge patch makes of another, which stays as it is (RFC 7386).
 
-    Values that the patch does not touch are shared with the original. Unlike in the RFC, a mapping of the
-    patch that only deletes does not create an empty mapping where there was none.
+    Values that the patch does not touch are shared with the original. Unlike in the RFC, a mapping
+    of the patch that only deletes does not create an empty mapping where there was none.
     """
     result = dict(target)
     for key, value in patch.items():
