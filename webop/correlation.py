@@ -13,7 +13,7 @@ The rules are like those of client-go (``tools/record/events_cache.go``):
   in every ``posting.object_interval``. Updates wait until then, so that the count is right in the
   end; new Events are not posted.
 - All objects together may cause ``posting.burst`` requests at once, then ``posting.rate`` a second.
-  What waits for that is limited by ``posting.queue_limit``.
+  At most ``posting.queue_limit`` requests wait for that.
 
 Requests keep the order of messages. All times but ``moment`` are of a monotonic clock, in seconds.
 """

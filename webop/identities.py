@@ -115,7 +115,7 @@ def find_container(mounts: str) -> str:
 
 
 def _is_running(process: Process) -> bool:
-    """Return whether a process of the own namespace runs; also if that is not to be seen."""
+    """Return whether a process of the own namespace runs; also if that cannot be seen."""
     try:
         os.kill(process.pid, 0)  # sends nothing
     except ProcessLookupError:

@@ -348,7 +348,7 @@ def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
 def _read_model(obj: Any) -> Mapping[str, Any]:
     """Return what an Event needs of an object with attributes, such as V1Pod of ``kubernetes``."""
     version = getattr(obj, "api_version", None) or getattr(obj, "apiVersion", None)
-    # Items of lists have no kind of their own; the classes are V1Pod, CoreV1Event and so on.
+    # Items of lists have no kind; the classes are V1Pod, CoreV1Event and so on.
     kind = getattr(obj, "kind", None) or _VERSION_OF_MODEL.sub("", type(obj).__name__)
     meta = obj.metadata
     if meta is not None and not isinstance(meta, Mapping):

@@ -14,7 +14,7 @@ from webop.objects.fields import FieldPath, is_mapping, resolve
 
 
 class DiffOperation(StrEnum):
-    """What has happened to a field."""
+    """The kind of change of a field."""
 
     ADD = "add"
     CHANGE = "change"

@@ -2,7 +2,7 @@
 
 The lowest module of the package: bodies, patches, diffs, storages and filters name their fields
 with it. A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the
-manual); keys with dots of their own, such as most annotations, need a sequence.
+manual); keys that contain dots, such as most annotations, need a sequence.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def build_without(mapping: Mapping[str, Any], path: FieldPath) -> dict[str, Any]
 def clone(value: Any) -> Any:
     """Copy a JSON document deeply, with mappings as dicts and sequences as lists.
 
-    A round trip through JSON text takes a tenth of the time of ``copy.deepcopy``. What JSON does
-    not have is kept as it is.
+    A round trip through JSON text takes a tenth of the time of ``copy.deepcopy``. Other values than
+    those of JSON are kept as they are.
     """
     if type(value) in _SCALARS:
         return value

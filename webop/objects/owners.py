@@ -248,8 +248,7 @@ class _DictMetadata:
 class _ModelMetadata:
     """``metadata`` of a model of the `kubernetes` and `kubernetes_asyncio` packages.
 
-    Neither package is needed: the classes for what is to be created are found where the class of
-    the model comes from.
+    Neither package is needed: the classes of new parts come from the module of the model's class.
     """
 
     def __init__(self, model: Any, models: ModuleType) -> None:

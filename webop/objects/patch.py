@@ -90,10 +90,10 @@ class StatusPatch(StanzaPatch):
     ) -> None:
         """Set a condition in ``status.conditions``, by the API conventions of Kubernetes.
 
-        The list in the cluster is changed, whoever else changes it. ``lastTransitionTime`` changes
-        with the status only. ``observedGeneration`` is that of the object which the handler sees;
-        kinds without the status subresource have none, as it would change with each condition. What
-        is as it should be is not written again.
+        The list in the cluster is changed, also if others change it at the same time.
+        ``lastTransitionTime`` changes with the status only. ``observedGeneration`` is that of the
+        object which the handler sees; kinds without the status subresource have none, as it would
+        change with each condition. A condition that is up to date is not written again.
 
         Args:
             type: such as "Ready".
@@ -190,7 +190,8 @@ class Patch(dict[str, Any]):
         """Write the changes of a daemon or a timer now, not only when it ends; then forget them.
 
         Async functions must await the result: ``await patch.apply()``; sync ones just call it.
-        What cannot be written is logged and kept, or dropped, as at the end (page "Patching").
+        Changes that cannot be written are logged and kept, or dropped, as at the end (page
+        "Patching").
 
         Raises:
             LookupError: not in a daemon or a timer.
@@ -205,8 +206,8 @@ class Patch(dict[str, Any]):
     def as_json_patch(self, body: Mapping[str, Any] | None = None) -> list[JSONPatchOp]:
         """Build the operations that turn the body into what the patch makes of it.
 
-        The content of the dict is applied first, then the functions, in order, on a copy of their
-        own. What leaves the body as it is yields no operation. Lists are replaced as a whole.
+        The content of the dict is applied first, then the functions, in order, on a separate
+        copy. Changes to equal values yield no operation. Lists are replaced as a whole.
 
         Args:
             body: the state that the operations are for; by default, that of the constructor.
@@ -234,7 +235,7 @@ class Patch(dict[str, Any]):
 def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Build the document that a merge patch makes of another, which stays as it is (RFC 7386).
 
-    What the patch does not touch is shared with the original. Unlike in the RFC, a mapping of the
+    Untouched parts are shared with the original. Unlike in the RFC, a mapping of the
     patch that only deletes does not create an empty mapping where there was none.
     """
     result = dict(target)

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Resource:
-    """A kind of resource that exists in a cluster, with what the discovery tells about it.
+    """A kind of resource that exists in a cluster, with its properties from the discovery.
 
     Equal are those of the same group, version and plural name, whatever else is known.
 
@@ -172,7 +172,7 @@ _NAMES: Final = ("kind", "plural", "singular", "shortcut", "category", "any_name
 
 @dataclass(frozen=True, repr=False)
 class Selector:
-    """What a handler asks for: resources by a name, a category, a function, or all of them.
+    """The choice of a handler: resources by a name, a category, a function, or all of them.
 
     Made by :func:`parse_selector` from the arguments of the decorators. Exactly one of the
     attributes from `kind` to `fn` is set.

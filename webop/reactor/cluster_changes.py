@@ -77,7 +77,7 @@ class _ServedVersion(NamedTuple):
 
 
 class Definitions:
-    """What the custom resource definitions declare; the discovery shows it some time later."""
+    """The kinds that CRDs declare; the discovery shows them some time later."""
 
     def __init__(self) -> None:
         # By names and uids: while a long list is read, a definition can be created again before the

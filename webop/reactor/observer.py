@@ -49,7 +49,7 @@ _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is served: the whole cluster, or namespaces by patterns."""
+    """The served part of the cluster: all of it, or namespaces by patterns."""
 
     clusterwide: bool
     patterns: tuple[NamespacePattern, ...] = ()

@@ -63,7 +63,7 @@ class ResourceContext:
 
 @dataclass(slots=True)
 class Plan:
-    """What must be done about an object.
+    """The necessary work on an object.
 
     Attributes:
         cause: what happened, with the patch that all handlers share.
@@ -177,7 +177,7 @@ def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
     """Continue a cycle; the object may have changed since it began."""
     plan.cycle = cycle
     if plan.cause.reason is Reason.CREATE:
-        # What has changed meanwhile is handled as an update later, also for handlers of fields.
+        # Changes in the meantime are handled as an update later, also for handlers of fields.
         ids = cycle.handler_ids
         plan.handlers = [h for h in plan.handlers if h.id in ids or not h.needs_change]
     elif plan.cause.reason is Reason.UPDATE and plan.cause.new != cycle.essence:

@@ -46,7 +46,7 @@ Call = Future[Any] | asyncio.Task[Any]
 
 
 class SharedSlots:
-    """What the slots of all kinds share. It survives a loss of credentials.
+    """The common state of the slots of all kinds. It survives a loss of credentials.
 
     Attributes:
         taken: number of taken slots of all kinds.

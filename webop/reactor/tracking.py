@@ -51,7 +51,7 @@ class ObjectKeeper(Protocol):
 
 
 class Phase(enum.Enum):
-    """What currently happens to an object."""
+    """The current state of the work on an object."""
 
     IDLE = enum.auto()
     """Nothing: there is no body in memory."""

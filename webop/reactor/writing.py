@@ -38,7 +38,7 @@ _TRANSIENT = frozenset({408, 409, 425, 429})
 
 
 class Failure(enum.Enum):
-    """What a failed write means."""
+    """The meaning of a failed write."""
 
     GONE = enum.auto()
     DENIED = enum.auto()

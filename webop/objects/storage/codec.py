@@ -2,12 +2,12 @@
 
 Kopf escapes what is not ASCII, which multiplies the size of such texts; each reads the other's.
 
-Kubernetes limits what all annotations of an object have together. The last handled state of a large
-object, or of one whose text kubectl keeps in an annotation of its own, is written compressed then,
-and if even that does not fit, as a digest, which tells whether the object has changed, but not how.
-Both are JSON mappings of one key that says what they are. Kopf takes such a mapping for a state
-that differs from any other one: if it takes over such an object, it calls the handlers of updates
-once, with an old state of no use.
+Kubernetes limits the size of all annotations of an object together. A last handled state that does
+not fit is written compressed. This happens to large objects, and to those whose text kubectl keeps
+in its annotation. If even that does not fit, a digest is written. It shows whether the object has
+changed, but not how. Both are JSON mappings of one key that says what they are. Kopf takes such a
+mapping for a state that differs from any other one: if it takes over such an object, it calls the
+handlers of updates once, with an old state of no use.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _STEP: Final = 64 * 1024  # bytes to compress before the size is looked at
 
 @dataclass(frozen=True, slots=True)
 class EssenceDigest:
-    """What is known of a last handled state that was too large to be stored."""
+    """The digest of a last handled state that was too large to be stored."""
 
     sha256: str  # of its sorted text, in hexadecimal digits
 
@@ -111,7 +111,7 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
 def measure(text: object) -> int:
     """Return the bytes that a name or a value of an annotation takes."""
     if not isinstance(text, str):
-        return 0  # to be deleted, or a mistake that the API server tells of
+        return 0  # to be deleted, or a mistake that the API server reports
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -37,7 +37,7 @@ DROPPED_IF_EMPTY: Final = (
     ("metadata",),
     ("status",),
 )
-"""What is not in an essence if there is nothing in it."""
+"""Fields that an essence does not have if they are empty."""
 
 DEFAULT_PREFIX: Final = "kopf.zalando.org"
 MARKER: Final = "kopf-managed"
@@ -75,7 +75,7 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
 
 
 class EssenceCleaning:
-    """What storages do to the essences of objects. Both methods change what they get."""
+    """The cleaning of essences by storages. Both methods change their argument."""
 
     @staticmethod
     def remove_annotations(essence: BodyEssence, keys_to_remove: Collection[str]) -> None:
@@ -111,9 +111,9 @@ class NamedField:
 
 
 class AnnotationNaming:
-    """What storages in annotations have in common: a prefix, names, and the marker.
+    """The common part of storages in annotations: a prefix, names, and the marker.
 
-    Storages of one's own can override how names are made.
+    Users' storages can override how names are made.
     """
 
     def __init__(self, *, prefix: str, v1: bool, **kwargs: Any) -> None:

@@ -42,7 +42,7 @@ class ProgressRecord(TypedDict, total=False):
 
     started: str | None  # when it was first called
     stopped: str | None  # when it succeeded or failed for good
-    delayed: str | None  # when it is to be called again
+    delayed: str | None  # when it must be called again
     purpose: str | None  # the reason of the cycle, such as "create"
     retries: int | None  # how many attempts there were
     success: bool | None
@@ -104,7 +104,7 @@ class ProgressStorage(EssenceCleaning, ABC):
 
 
 class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
-    """Keeps each record as JSON in an annotation of its own: ``<prefix>/<handler's id>``.
+    """Keeps each record as JSON in a separate annotation: ``<prefix>/<handler's id>``.
 
     Args:
         prefix: of the annotations; another one for each operator that handles the same objects.
@@ -167,8 +167,8 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         """Cut the messages of all records alike, so that the annotations fit into the object.
 
         The records themselves stay, so that no retry is lost. Those that are in the object
-        already are cut as well, if need be. What holds annotations in the patch is replaced, not
-        changed in place: it can be shared with the patch of the handlers.
+        already are cut as well, if necessary. The mapping of annotations in the patch is replaced,
+        not changed in place: it can be shared with the patch of the handlers.
         """
         changes = resolve(patch, _ANNOTATIONS)
         if not is_mapping(changes):
