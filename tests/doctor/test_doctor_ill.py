@@ -390,4 +390,4 @@ async def test_mistakes_in_files_and_variables_are_told(
     assert report.code == 1
     assert "WEBOP_ADMISSION__SHUTDOWN_DELAY" in report.errors
     await doctor.speak(WEBOP_ADMISSION__MANAGE="x")
-    assert "did you mean WEBOP_ADMISSION__MANAGED?" in caplog.text
+    assert "Did you mean WEBOP_ADMISSION__MANAGED?" in caplog.text

@@ -75,9 +75,9 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
     """  # noqa: D301  \b keeps click from wrapping the lines
     if not paths and not modules:
         raise click.UsageError("Name the files or modules: webop handlers handlers.py")
-    registry, suspicions = load_quietly(paths, modules)
-    for suspicion in suspicions:
-        click.echo(f"Warning: {suspicion}", err=True)
+    registry, warnings = load_quietly(paths, modules)
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
     found = [describe_handler(handler) for handler in list_handlers(registry)]
     if form == "json":
         click.echo(json.dumps(found, indent=2))

@@ -181,8 +181,8 @@ def manifests(
     with _preserving_environment(variables):
         registry = _load(paths, modules, controls)
         made = asyncio.run(build_manifests(registry, request))
-    for doubt in made.doubts:
-        click.echo(f"Warning: {doubt}", err=True)
+    for warning in made.warnings:
+        click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
     head = f"{_HEAD} {command}\n{_ADVICE}"
     if folder is None:

@@ -18,8 +18,8 @@ def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
 
     \b
     Exit codes:
-        0  nothing must change
-        1  something must change; each line says what and where
+        0  Nothing must change.
+        1  Something must change. Each line says what and where.
     """  # noqa: D301  \b keeps click from wrapping the lines
     from webop.migration.analysis import examine  # noqa: PLC0415 - keeps --help fast
 

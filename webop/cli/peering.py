@@ -29,9 +29,9 @@ _DEFAULT_PRIORITY = 100
 
 _EPILOG = """\b
 Exit codes:
-    0  success
-    1  the command failed in at least one namespace; the message says why
-    2  the command line is wrong
+    0  Success.
+    1  The command failed in at least one namespace. The message says why.
+    2  The command line is wrong.
 """
 
 _FREEZE_EPILOG = f"""\b

@@ -46,11 +46,11 @@ Environment:
 
 \b
 Exit codes:
-    0         stopped by Ctrl-C or SIGTERM, graceful shutdown
-    1         the operator could not start or continue; see its message
-    2         the command line is wrong
-    130, 143  stopped twice (Ctrl-C, SIGTERM), immediate exit
-    137       the shutdown took too long (settings.process): killed
+    0         Stopped by Ctrl-C or SIGTERM, and shut down gracefully.
+    1         The operator could not start or continue. The message says why.
+    2         The command line is wrong.
+    130, 143  Stopped twice (Ctrl-C, SIGTERM), and exited immediately.
+    137       The shutdown took longer than settings.process allows: killed.
 """
 
 

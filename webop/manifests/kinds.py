@@ -149,7 +149,7 @@ def find_kinds(
     Raises:
         ConfigurationError: a selector does not identify its kinds.
     """
-    kinds, doubts = set[Resource](), dict[str, None]()
+    kinds, warnings = set[Resource](), dict[str, None]()
     for user in users:
         selector = user.selector
         if selector is None:
@@ -157,7 +157,7 @@ def find_kinds(
         if selector.any_name is EVERYTHING:
             kinds.add(Resource(selector.group or "*", "*", "*", namespaced=True))
             which = f"all kinds of the group {selector.group}" if selector.group else "all kinds"
-            doubts[f"{user} uses EVERYTHING: the account gets rights to {which}."] = None
+            warnings[f"{user} uses EVERYTHING: the account gets rights to {which}."] = None
         elif not (selector.is_specific or is_complete):
             what = "a function" if selector.fn else f"the category {selector.category}"
             raise ConfigurationError(
@@ -170,7 +170,7 @@ def find_kinds(
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
             if assumed not in kinds:  # one warning for all its handlers
-                doubts[
+                warnings[
                     f"{user}: the definition of {assumed} is unknown. Assuming that it is "
                     "namespaced and has a status subresource. To be sure, pass its CRD with --crd."
                 ] = None
@@ -183,7 +183,7 @@ def find_kinds(
                 f"{user}: there is no built-in kind {selector}.{selector.suggest(known)} For a "
                 f"kind of your own, write its group and plural. {_REMEDY}"
             )
-    return kinds, list(doubts)
+    return kinds, list(warnings)
 
 
 def _assume(selector: Selector) -> Resource | None:

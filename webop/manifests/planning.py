@@ -79,7 +79,7 @@ class Manifests:
     """YAML documents by the name of their file, and warnings."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def build_text(self, head: str) -> str:
         """Return all documents as one text."""
@@ -107,10 +107,10 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     texts, own = split_rules(request.rules)
     settings.networking.rights = texts = [*settings.networking.rights, *texts]
     rights = map(parse_right, texts)
-    kinds, doubts = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
+    kinds, warnings = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
     clients = [str(one) for one in (*watched, *webhooks) if names_argument(one.fn, "client")]
     if clients and not (texts or own):
-        doubts.append(
+        warnings.append(
             f"{', '.join(clients)}: what these handlers do with the client is unknown. Declare it "
             "in settings.networking.rights, or with --rules."
         )
@@ -147,14 +147,14 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
-    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, doubts)
+    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, warnings)
     made.files["deployment"] = [plan.build_deployment()]
     made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
     made.files["network"] = [plan.build_service()] if plan.server else []
     made.files["network"].append(plan.build_policy())
     if request.ca is not None and webhooks:
         found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
-        doubts += more
+        warnings += more
         made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
     return made
 
