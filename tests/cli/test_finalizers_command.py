@@ -109,7 +109,7 @@ async def test_a_release_asks_and_ends_the_deletions_only(held: Objects, run: Ru
     assert "Found no objects to release" in nothing.output
     assert "Other objects have it" in nothing.output
     mistaken = await run("list", "pods/status")
-    assert (mistaken.exit_code, "has no slash" in mistaken.output) == (2, True)
+    assert (mistaken.exit_code, "must not have a slash" in mistaken.output) == (2, True)
     everything = await run("release", *place, "--yes", "--all")
     assert everything.exit_code == 0
     assert "finalizers" not in (await held.get("alive"))["metadata"]

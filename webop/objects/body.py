@@ -62,7 +62,7 @@ class MetaEssence(TypedDict, total=False):
 
 
 class BodyEssence(TypedDict, total=False):
-    """The part of an object whose changes matter to handlers: what `old` and `new` hold."""
+    """The part of an object whose changes matter to handlers: the type of `old` and `new`."""
 
     metadata: MetaEssence
     spec: dict[str, Any]
@@ -271,7 +271,7 @@ class Meta(_Stanza):
 
     @property
     def finalizers(self) -> Sequence[str]:
-        """What blocks the deletion."""
+        """The entries that block the deletion."""
         return self._read().get("finalizers") or ()
 
 
@@ -340,7 +340,7 @@ def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def build_object_reference(body: Mapping[str, Any]) -> ObjectReference:
-    """Build a reference to the object, as events need it; what is absent is left out."""
+    """Build a reference to the object for Events, without absent fields."""
     meta = _get_stanza(body, "metadata")
     reference = {
         "apiVersion": body.get("apiVersion"),
@@ -358,7 +358,7 @@ def build_owner_reference(
     controller: bool | None = True,
     block_owner_deletion: bool | None = True,
 ) -> OwnerReference:
-    """Build what makes another object a child of this one; what is absent is left out.
+    """Build an owner reference to the object, without absent fields.
 
     Args:
         body: the owner.

@@ -14,7 +14,7 @@ from webop.objects.fields import FieldPath, is_mapping, resolve
 
 
 class DiffOperation(StrEnum):
-    """The kind of change of a field."""
+    """How a field changed."""
 
     ADD = "add"
     CHANGE = "change"
@@ -119,7 +119,7 @@ def _collect(old: Any, new: Any, path: FieldPath, items: list[DiffItem]) -> None
 
 
 def reduce(diff: Sequence[DiffItem], path: FieldPath) -> Diff:
-    """Keep what concerns a field, with paths relative to it.
+    """Return the changes of one field, with paths relative to it.
 
     A parent of the field that was added, changed or removed as a whole counts as far as the
     field itself differs by it.

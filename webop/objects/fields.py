@@ -30,7 +30,7 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def unwrap_mapping(value: Any) -> dict[str, Any]:
-    """Turn the views of objects into what JSON encoders know (their ``default=``)."""
+    """Convert views of objects for JSON encoders (their ``default=``)."""
     if is_mapping(value):
         return dict(value)
     raise TypeError(f"JSON cannot represent {type(value).__name__}: {value!r}")
@@ -63,7 +63,7 @@ def _check_keys(path: FieldPath) -> FieldPath:
 
 
 def resolve(mapping: Mapping[str, Any] | None, path: FieldPath, default: Any = None) -> Any:
-    """Return what is at the path, or the default if there is nothing.
+    """Return the value at the path, or the default if there is none.
 
     A path that leads through None or through anything else that is not a mapping leads nowhere:
     people do put a string where a structure belongs, and that must not stop an operator.
@@ -158,7 +158,7 @@ def clone(value: Any) -> Any:
 
 
 def is_lossy(text: bytes, value: Any) -> bool:
-    """Say whether orjson has made null of a NaN or an infinity: a patch would remove the field."""
+    """Return whether orjson replaced NaN or an infinity by null, which removes the field."""
     return b"null" in text and _has_nan(value)
 
 
@@ -184,7 +184,7 @@ class Snapshot:
         self._text = orjson.dumps(document)
 
     def restore(self) -> Any:
-        """Return the document itself, or, if it was changed, a copy of what it was."""
+        """Return the document, or a copy of its former state if it was changed."""
         try:
             is_same = orjson.dumps(self.document) == self._text
         except TypeError:  # something that JSON does not have was put into it

@@ -1,4 +1,4 @@
-"""Families of objects: labels, names, namespaces and owners of what handlers create.
+"""Set labels, names, namespaces and owners of the objects that handlers create.
 
 Called by handlers on objects that they are about to send to the cluster: dicts, objects of
 pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is taken

@@ -1,4 +1,4 @@
-"""Patches: what handlers and the framework want to change in an object.
+"""Patches: the changes that handlers and webop make in an object.
 
 A handler gets an empty :class:`Patch` as the kwarg `patch` and fills it; the reactor adds its own
 progress and sends the whole as a JSON merge patch (RFC 7386) and, for the transformation functions
@@ -204,7 +204,7 @@ class Patch(dict[str, Any]):
         return self.writer()
 
     def as_json_patch(self, body: Mapping[str, Any] | None = None) -> list[JSONPatchOp]:
-        """Build the operations that turn the body into what the patch makes of it.
+        """Build the operations that apply the patch to a body.
 
         The content of the dict is applied first, then the functions, in order, on a separate
         copy. Changes to equal values yield no operation. Lists are replaced as a whole.
@@ -254,7 +254,7 @@ def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> di
 
 
 def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the merge patch that does what one does, and then another; they stay as they are."""
+    """Return one merge patch with the effect of two, one after the other; both stay unchanged."""
     result = dict(patch)
     for key, value in other.items():
         present: Any = result.get(key)
@@ -266,7 +266,7 @@ def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
 
 
 def subtract_patch(patch: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the part of a merge patch that differs from what is written already."""
+    """Return the part of a merge patch that differs from what is already written."""
     rest = {}
     for key, value in patch.items():
         present = written.get(key, ABSENT_FIELD)

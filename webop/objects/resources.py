@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Resource:
-    """A kind of resource that exists in a cluster, with its properties from the discovery.
+    """A kind of resource that exists in a cluster, as discovery describes it.
 
     Equal are those of the same group, version and plural name, whatever else is known.
 
@@ -172,7 +172,7 @@ _NAMES: Final = ("kind", "plural", "singular", "shortcut", "category", "any_name
 
 @dataclass(frozen=True, repr=False)
 class Selector:
-    """The choice of a handler: resources by a name, a category, a function, or all of them.
+    """The resources that a handler is for: by a name, a category, a function, or all of them.
 
     Made by :func:`parse_selector` from the arguments of the decorators. Exactly one of the
     attributes from `kind` to `fn` is set.
@@ -221,9 +221,9 @@ class Selector:
         return self.category is None and self.any_name is not EVERYTHING and self.fn is None
 
     def check(self, resource: Resource) -> bool:
-        """Return whether the resource is of those asked for.
+        """Return whether the selector matches the resource.
 
-        Events are so only by name: handling makes events, and handling them would never end.
+        It matches Events only by name: handlers cause Events, so handling them would never end.
         """
         if self.group is not None and self.group != resource.group:
             return False
@@ -234,7 +234,7 @@ class Selector:
         return resource.preferred and self._has_name(resource)
 
     def may_be(self, resource: Resource) -> bool:
-        """Return whether an undiscovered resource may be of those asked for.
+        """Return whether the selector can match a resource that was not discovered.
 
         Of such a resource, only the group, the version, the plural and the kind are known: it may
         have any singular, any short names and categories.
@@ -272,7 +272,7 @@ class Selector:
         return {resource for resource in matching if not resource.group} or matching
 
     def suggest(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> str:
-        """Return what may be meant if nothing matches, to be put behind a sentence; or nothing."""
+        """Return a hint to append to a message if nothing matches; empty if there is none."""
         if not self.is_specific:
             return ""
         known = sorted(resources, key=lambda r: (r.preferred, r.name))
@@ -299,8 +299,8 @@ class Selector:
     def select(self, resources: Iterable[Resource]) -> Collection[Resource]:
         """Return the resources to serve: none if the selector is ambiguous.
 
-        To tell an ambiguous selector from one that matches nothing, see :meth:`is_ambiguous` and
-        :meth:`find_candidates`.
+        :meth:`is_ambiguous` and :meth:`find_candidates` distinguish an ambiguous selector from one
+        that matches nothing.
         """
         candidates = self.find_candidates(resources)
         return set() if self.is_specific and len(candidates) > 1 else candidates

@@ -1,4 +1,4 @@
-"""Rights that handlers declare: what they ask the API server for, by the client or otherwise."""
+"""Rights that handlers declare: the requests that they send to the API server."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _STEP: Final = 64 * 1024  # bytes to compress before the size is looked at
 
 @dataclass(frozen=True, slots=True)
 class EssenceDigest:
-    """The digest of a last handled state that was too large to be stored."""
+    """The digest of a last handled state that was too large to store."""
 
     sha256: str  # of its sorted text, in hexadecimal digits
 

@@ -1,4 +1,4 @@
-"""The last handled state of an object: what it consists of, and where it is kept.
+"""Storages of the last handled state of an object, and its contents.
 
 The reactor compares the essence of an object with the stored one to find out what has happened
 to the object, and stores the essence when all handlers have succeeded (chapters "Configuration"
@@ -80,7 +80,7 @@ class DiffBaseStorage(EssenceCleaning, ABC):
             cls._gives_copies = True
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
-        """Build the essence: what handlers are called for when it changes.
+        """Build the essence: the part whose changes handlers are called for.
 
         It is the object without `apiVersion`, `kind`, `status` and `metadata`, but with labels
         and annotations; the annotations of operators and of kubectl are not in it.
@@ -195,7 +195,7 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         self.store_marker(body=raw, patch=patch)
 
     def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
-        """Return a text that takes less room; the digest, if any room is too small."""
+        """Return a shorter text: compressed, or the digest if that does not fit."""
         document = cast("dict[str, Any]", essence)
         if (text := codec.compress(document, room - 1)) is not None:
             return text + "\n"
@@ -243,7 +243,7 @@ class StatusDiffBaseStorage(DiffBaseStorage):
         return None if text is None else cast("BodyEssence | None", codec.decode(text, place=place))
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:  # noqa: ARG002
-        """Put the essence into the patch; text is never merged with what was there."""
+        """Put the essence into the patch as text, which is never merged with an old value."""
         ensure(patch, self.field, codec.encode(essence))
 
 
@@ -259,7 +259,7 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         self.storages = storages
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
-        """Build the essence, without what any of the storages keeps in the object."""
+        """Build the essence, without the data of any of the storages."""
         extra_fields = list(extra_fields or ())
         essence = super().build(body=body, extra_fields=extra_fields)
         for storage in self.storages:

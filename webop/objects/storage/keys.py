@@ -75,7 +75,7 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
 
 
 class EssenceCleaning:
-    """The cleaning of essences by storages. Both methods change their argument."""
+    """Functions of storages for the essences of objects. Both modify their argument."""
 
     @staticmethod
     def remove_annotations(essence: BodyEssence, keys_to_remove: Collection[str]) -> None:
@@ -111,9 +111,9 @@ class NamedField:
 
 
 class AnnotationNaming:
-    """The common part of storages in annotations: a prefix, names, and the marker.
+    """The base of storages in annotations: a prefix, names, and the marker.
 
-    Users' storages can override how names are made.
+    Storages of one's own can override how names are made.
     """
 
     def __init__(self, *, prefix: str, v1: bool, **kwargs: Any) -> None:
@@ -176,7 +176,7 @@ class AnnotationNaming:
         return f"{self.prefix}/{name}" if _is_valid(name) else self.make_v2_key(key)
 
     def make_safe_key(self, key: str) -> str:
-        """Replace what handlers' ids have, but names of annotations cannot."""
+        """Replace characters of handler ids that names of annotations cannot have."""
         return key.translate(_SAFE)
 
     def make_suffix(self, key: str) -> str:

@@ -85,7 +85,7 @@ class ProgressStorage(EssenceCleaning, ABC):
 
     @abstractmethod
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
-        """Build an essence without what the storage keeps in the object.
+        """Build an essence without the data of the storage.
 
         The essence shares its parts with the raw body, which must not be changed; but a class
         from elsewhere that overrides this method gets a copy from ``super()`` that is its own.
@@ -94,10 +94,10 @@ class ProgressStorage(EssenceCleaning, ABC):
         return cast("BodyEssence", self._own(essence))
 
     def flush(self) -> None:  # documented as optional to override
-        """Write what is held back, if anything is."""
+        """Write buffered records, if there are any."""
 
     def fit(self, *, body: Body, patch: Patch) -> None:  # optional to override
-        """Make room in a complete patch, just before it is written, if the records need it."""
+        """Shorten records that do not fit in a complete patch, just before it is written."""
 
     def _own(self, essence: BodyEssence) -> dict[str, Any]:
         return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
@@ -253,7 +253,7 @@ class StatusProgressStorage(ProgressStorage):
 
 
 class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
-    """Reads and purges what older operators have left, but writes nothing."""
+    """Reads and purges records of older operators, but writes none."""
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         pass
@@ -297,19 +297,19 @@ class MultiProgressStorage(ProgressStorage):
             storage.touch(body=body, patch=patch, value=value)
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
-        """Build an essence without what any of the storages keeps in the object."""
+        """Build an essence without the data of any of the storages."""
         essence = cast("BodyEssence", self._own(essence))
         for storage in self.storages:
             essence = storage.clear(essence=essence)
         return essence
 
     def flush(self) -> None:
-        """Let all storages write what they hold back."""
+        """Write the buffered records of all storages."""
         for storage in self.storages:
             storage.flush()
 
     def fit(self, *, body: Body, patch: Patch) -> None:
-        """Let all storages make room in the patch."""
+        """Let all storages shorten their records in the patch."""
         for storage in self.storages:
             storage.fit(body=body, patch=patch)
 
