@@ -70,9 +70,9 @@ def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
 def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     """Read the current context of merged kubeconfig files.
 
-    As in kubectl: absent files are skipped, and the first file that sets a value wins. Data win
-    over paths. Relative paths start at the directory of their file. The user's exec plugin is run
-    unless the user also has a token or a certificate.
+    As in kubectl: absent files are skipped, and the first file that sets a value wins. Data takes
+    precedence over paths. Relative paths start at the directory of their file. The user's exec
+    plugin is run unless the user also has a token or a certificate.
 
     Raises:
         LoginError: the server is not a URL, a certificate or token cannot be read or has expired,
