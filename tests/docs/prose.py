@@ -63,7 +63,7 @@ _RULES = {
     r"\bverdicts?\b": 'write "outcome" or "decision"',
     r"\bin the course of\b": 'write "during"',
     r"\bin order to\b": 'write "to"',
-    r"\bnot (?:un\w+ed|without|impossible|un(?:usual|common|likely|known))\b": "say it positively",
+    r"\bnot (?:un\w+ed|impossible|un(?:usual|common|likely|known))\b": "say it positively",
     r"\bputs? (?:\w+ ){0,3}right\b": 'write "repairs" or "restores"',
     r"\b(?:his|her|its|their|the) maker\b": 'write "owner"',
     r"\bas (?:\w+ )?would have it\b|\bso to speak\b|\bas it were\b": "say it directly",

@@ -1,15 +1,21 @@
-"""The checker of the prose finds what is hard to read, where it is, and nothing in code."""
+"""The prose of pages and code is easy to read, as far as ``tests.docs.prose`` can check it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.docs.prose import check_passage, read_markdown, read_python
+from tests.docs.prose import check, check_passage, find_files, read_markdown, read_python
 
 
 def find(text: str, *, is_code: bool = False) -> list[tuple[int, str]]:
     passages = read_python(text) if is_code else read_markdown(text)
     return sorted((line, words) for p in passages for line, words, _ in check_passage(p))
+
+
+def test_the_prose_is_easy_to_read() -> None:
+    """``python -m tests.docs.prose FILE`` shows the findings of one file."""
+    findings = [str(finding) for file in find_files() for finding in check(file)]
+    assert not findings, "\n".join(findings)
 
 
 @pytest.mark.parametrize(
