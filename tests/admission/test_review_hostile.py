@@ -183,7 +183,7 @@ def test_a_patch_with_numbers_that_json_does_not_have_is_a_refusal(value: Any) -
     ops = [{"op": "add", "path": "/spec/x", "value": value}]
     response = build_response(review, patch_ops=ops)["response"]
     assert response["allowed"] is False
-    assert "no NaN and no infinity in JSON" in response["status"]["message"]
+    assert "JSON has no NaN and no infinity" in response["status"]["message"]
     assert "patch" not in response
 
 

@@ -284,7 +284,7 @@ async def forbid(stage: Stage, leader: Replica) -> Cure:
     await asyncio.to_thread(stage.deployment.revoke, leader.name)
 
     async def cure() -> None:
-        assert "Needed are get, create and update" in leader.log
+        assert "Needed: get, create and update" in leader.log
         await asyncio.to_thread(stage.deployment.grant, leader.name)
 
     return cure

@@ -180,7 +180,7 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
     proxy.is_refusing = True
     quick = {**QUICK, "networking": {"error_backoffs": [], "request_timeout": 2}}
     async with run_operator(build_settings(**quick), beside=True) as operator:
-        await eventually(lambda: "cannot be" in caplog.text.lower())
+        await eventually(lambda: "Cannot " in caplog.text)
         assert not any(task.done() for task in operator.tasks)
         proxy.is_refusing = False
         await objects.create("one")

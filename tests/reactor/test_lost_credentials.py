@@ -354,7 +354,7 @@ async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is
         await eventually(lambda: entries["one"] == 1, "the handler runs")
         await hosted.lock_out()
         await hosted.let_in()
-        assert "work goes on that cannot be stopped" not in caplog.text
+        assert "work continues that cannot be stopped" not in caplog.text
         released.set()
         await objects.wait_handled("one")
 
