@@ -190,7 +190,7 @@ def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> C
         if progress[key].is_finished:
             progress.restart(key)
             cycle.bases[key] = cycle.essence
-        elif key in plan.late and progress[key].retries:
+        elif key in plan.late and (progress[key].retries or cycle.detour is not None):
             cycle.bases.setdefault(key, cycle.essence)
         elif key in plan.late:
             progress.drop(key)  # the change was undone before it was called
